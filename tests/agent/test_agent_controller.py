@@ -24,7 +24,7 @@ from tests.support.agent_trees import (
     put,
     texts,
 )
-from tests.support.live.tree import LiveTree, disk_full
+from tests.support.live.tree import LiveTree
 
 from wattune_agent.board import Board
 from wattune_agent.controller import Controller, left_behind, restore_left_behind
@@ -41,7 +41,6 @@ from wattune_agent.errors import (
     NotThere,
 )
 from wattune_agent.snapshot import Snapshot, snapshots, started_at
-from wattune_agent.tree import PROGRAMS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -123,24 +122,6 @@ def test_without_a_clock_there_is_no_pin_and_restore_is_nothing(tmp_path):
         assert controller.check() == []
 
 
-@pytest.mark.parametrize("family", ["orin-nano", "nano", "cpu-laptop"])
-def test_live_boards_pin_everywhere_and_come_back(family, tmp_path):
-    tree = LiveTree(tmp_path, family)
-    board = find_board(tree, "cpu" if family.startswith("cpu") else "jetson")
-    before, bytes_before = tree.state(), texts(tmp_path)
-    settings = board.clock.settings_mhz
-    with Controller(board) as controller:
-        for mhz in (settings[0], settings[-1], settings[2], settings[1], settings[-2]):
-            begin_s = tree.now_s()
-            controller.pin(mhz)
-            assert tree.board.clock_mhz == pytest.approx(mhz)
-            assert tree.now_s() - begin_s < 1.0
-            assert controller.read()["clock_mhz"] == pytest.approx(mhz)
-            assert controller.check() == []
-    assert tree.state() == before
-    assert texts(tmp_path) == bytes_before
-
-
 def test_what_is_said_of_a_board(tmp_path):
     tree = LiveTree(tmp_path, "orin-nano")
     board = find_board(tree, "jetson")
@@ -172,16 +153,6 @@ def test_no_sensor_is_an_error_and_no_zero(controller):
 # ------------------------------------------------------------------------------------------------------------- settling
 
 
-def test_a_clock_that_settles_late_is_waited_for(tmp_path):
-    tree = LiveTree(tmp_path, "orin-nano", settle_s=0.4)
-    with Controller(find_board(tree, "jetson")) as controller:
-        controller.pin(1020.0)
-        assert tree.board.clock_mhz == 1020.0
-        tree.board.clocks[0].settle_s = 0.8
-        controller.pin(612.0)
-        assert tree.board.clock_mhz == 612.0
-
-
 def test_a_clock_that_stays_higher_is_not_pinned(tree, controller, tmp_path):
     put(tmp_path, NOW, "1020000000\n")
     before = texts(tmp_path)
@@ -197,23 +168,6 @@ def test_a_clock_that_idles_lower_is_pinned(tree, controller):
     tree.follows = False
     controller.pin(612.0)
     assert tree.read(NOW) == "306000000"
-
-
-def test_a_clock_that_cannot_be_read_fails_after_a_while(tree, controller, tmp_path):
-    before = texts(tmp_path)
-    put(tmp_path, NOW, "\x7fELF\n")
-    tree.follows = False
-    with pytest.raises(FileFailed, match="cur_freq"):
-        controller.pin(612.0)
-    assert texts(tmp_path) == before
-
-
-def test_a_clock_that_cannot_be_read_for_a_moment_is_read_again(tree, controller, tmp_path):
-    put(tmp_path, NOW, "\n")
-    tree.follows = False
-    tree.actions.append((0.5, lambda: put(tmp_path, NOW, "612000000\n")))
-    controller.pin(612.0)
-    assert tree.time_s < 1.0
 
 
 # --------------------------------------------------------------------------------------------------- faults at a write
@@ -285,29 +239,6 @@ def test_a_failed_return_can_be_tried_again(tree, controller, tmp_path):
     assert texts(tmp_path) == before
 
 
-def test_a_disk_that_is_full_changes_nothing(tree, controller, tmp_path):
-    before = texts(tmp_path)
-    with disk_full(), pytest.raises(NotKept, match="nothing is changed"):
-        controller.pin(612.0)
-    assert tree.written == []
-    assert texts(tmp_path) == before
-    controller.pin(612.0)
-
-
-def test_a_file_that_cannot_be_read_changes_nothing(tree, controller, tmp_path):
-    def before_read(path):
-        if path.endswith("/min_freq"):
-            raise FileFailed("min_freq is gone")
-
-    tree.before_read = before_read
-    with pytest.raises(FileFailed, match="min_freq is gone"):
-        controller.pin(612.0)
-    assert tree.written == []
-    assert snapshots(tree) == []
-    tree.before_read = lambda path: None
-    controller.pin(612.0)
-
-
 @pytest.mark.parametrize("fault", ["forbidden", "eio", "vanished", "refused", "ignored"])
 @pytest.mark.parametrize("name", ["min_freq", "max_freq", "railgate_enable"])
 @pytest.mark.parametrize("family", ["orin-nano", "nano"])
@@ -354,13 +285,6 @@ def test_another_writer_is_answered_five_times_and_then_only_told(tree, controll
     assert controller.check() == []
 
 
-def test_railgating_is_held_as_well(tree, controller):
-    controller.pin(612.0)
-    tree.write(RAILGATE, "1")
-    assert kinds(controller.check()) == ["another writer"]
-    assert tree.read(RAILGATE) == "0"
-
-
 def test_a_new_pin_does_not_begin_the_fight_anew(tree, controller):
     controller.pin(612.0)
     for mhz in (612.0, 714.0) * 3:
@@ -383,22 +307,6 @@ def test_a_clamp_is_told_once_and_its_end(tree, controller):
     assert kinds(controller.check()) == ["as pinned"]
     assert controller.check() == []
     assert tree.read(HIGH) == "816000000"
-
-
-def test_a_clamp_by_heat_does_not_keep_the_board_from_coming_back(tmp_path):
-    """The limits are written, but read lower for as long as the kernel cools the board."""
-    tree = LiveTree(tmp_path, "orin-nano")
-    before = tree.state()
-    with Controller(find_board(tree, "jetson")) as controller:
-        controller.read()
-        controller.pin(1020.0)
-        tree.board.clamp(510.0)
-        controller.restore()
-        assert kinds(controller.check()) == ["clamped"]
-    assert snapshots(tree) == []
-    assert tree.state() != before
-    tree.board.clamp(None)
-    assert tree.state() == before
 
 
 def test_a_board_that_is_clamped_when_it_is_found_is_told(tmp_path):
@@ -797,100 +705,6 @@ def test_nothing_is_left_at_the_end(tree, controller):
         controller.restore()
     assert atexit._ncallbacks() == count
     assert len(os.listdir("/proc/self/fd")) == files
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_board_comes_back_whenever_the_process_is_ended(tmp_path, number):
-    """The signal just before every single call that touches a file."""
-    gpu_tree(tmp_path)
-    command = [sys.executable, "-m", "tests.support.agent_trees", str(tmp_path), str(int(number))]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
-    stages = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(stages) >= 40
-    assert sum(stage["signal"] == number for stage in stages) >= 40
-    assert all(stage["back"] for stage in stages)
-    assert all(set(stage["left_after"]) <= {"board-jetson.json.part"} for stage in stages)
-    if number == signal.SIGKILL:
-        assert all(stage["left"] for stage in stages if stage["changed"])
-        assert any(stage["changed"] for stage in stages)
-    else:
-        assert not any(stage["changed"] or stage["left"] for stage in stages)
-
-
-# ------------------------------------------------------------------------------------------------------- the power mode
-
-NVPMODEL = """#!/bin/sh
-[ "$1" = -m ] || exit 1
-echo "pmode:000$2" > {root}/var/lib/nvpmodel/status
-if [ "$2" = 1 ]; then echo 612000000 > {root}{high}; else echo 1020000000 > {root}{high}; fi
-"""
-
-
-@pytest.fixture
-def moded(tree, tmp_path, monkeypatch):
-    """A board with two power modes, of which the second allows less."""
-    monkeypatch.setenv(PROGRAMS, "1")
-    put(tmp_path, "/var/lib/nvpmodel/status", "pmode:0000\n")
-    put(tmp_path, "/etc/nvpmodel.conf", "< POWER_MODEL ID=0 NAME=MAXN >\n< POWER_MODEL ID=1 NAME=7W >\n")
-    put(tmp_path, "/usr/sbin/nvpmodel", NVPMODEL.format(root=tmp_path, high=HIGH))
-    (tmp_path / "usr/sbin/nvpmodel").chmod(0o755)
-    return tree
-
-
-def test_a_mode_that_was_switched_comes_back(moded, controller, tmp_path):
-    before = texts(tmp_path)
-    controller.switch_mode(1)
-    assert "0001" in (tmp_path / "var/lib/nvpmodel/status").read_text()
-    assert Snapshot.load(snapshots(moded)[0]).mode_id == 0
-    controller.pin(408.0)
-    controller.restore()
-    assert "0000" in (tmp_path / "var/lib/nvpmodel/status").read_text()
-    assert texts(tmp_path) == before
-
-
-def test_the_mode_of_a_killed_process_comes_back_also_after_a_power_cut(moded, controller, tmp_path):
-    class Real(MadeTree):
-        is_real = True
-
-    controller.switch_mode(1)
-    Snapshot.load(snapshots(moded)[0])._replace(pid=0, boot="the start before").save()
-    left = Snapshot.load(snapshots(moded)[0])
-    controller.close()
-    left.save()
-    put(tmp_path, "/var/lib/nvpmodel/status", "pmode:0001\n")
-    restore_left_behind(Real(moded.root))
-    assert "0000" in (tmp_path / "var/lib/nvpmodel/status").read_text()
-    assert snapshots(moded) == []
-
-
-def test_a_mode_that_does_not_come_back_is_told_and_the_files_are_back(moded, controller, tmp_path):
-    before = texts(tmp_path)
-    controller.switch_mode(1)
-    program = tmp_path / "usr/sbin/nvpmodel"
-    text = program.read_text()
-    program.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(NotRestored, match="the power mode is not 0 again"):
-        controller.restore()
-    assert texts(tmp_path) == before
-    program.write_text(text)
-    controller.restore()
-
-
-def test_a_mode_that_is_not_taken_leaves_all_as_it_was(moded, controller, tmp_path):
-    before = texts(tmp_path)
-    (tmp_path / "usr/sbin/nvpmodel").write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(NotTaken):
-        controller.switch_mode(1)
-    assert texts(tmp_path) == before
-    assert snapshots(moded) == []
-    controller.switch_mode(0)
-    assert snapshots(moded) == []
-
-
-def test_a_mode_that_is_not_known_is_not_left(tree, controller):
-    with pytest.raises(NotThere, match="could not be restored"):
-        controller.switch_mode(1)
 
 
 # ------------------------------------------------------------------------------------------------------------- the last

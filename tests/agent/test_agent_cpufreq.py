@@ -1,17 +1,11 @@
 """The CPU's clock: several policies, drivers without a list, boost, cores that are off."""
 
-import json
-from pathlib import Path
-
 import pytest
 from tests.support.agent_trees import CPU, MadeTree, cpu_tree, link, put, texts
 
-from wattune_agent.capture import materialise
 from wattune_agent.cpufreq import find_cpu_clock
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken
-from wattune_agent.tree import Tree
 
-BOARDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
 LISTED = "400000 800000 1200000 1600000"
 
 
@@ -34,20 +28,6 @@ def restored(tree, clock, root, pins):
         assert clock.pinned_mhz() == mhz
     clock.restore(saved)
     return texts(root) == before
-
-
-@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
-def test_every_board_with_policies_pins_and_comes_back(path, tmp_path):
-    record = json.loads(path.read_text())
-    materialise(record, str(tmp_path))
-    clock, problems = find_cpu_clock(Tree(str(tmp_path)))
-    if not any("scaling_max_freq" in file for file in record["files"]):
-        assert clock is None
-        assert "no CPU clock" in problems[0]
-        return
-    assert problems == []
-    assert list(clock.settings_mhz) == sorted(clock.settings_mhz)
-    assert restored(Tree(str(tmp_path)), clock, tmp_path, (clock.settings_mhz[0], clock.settings_mhz[-1]))
 
 
 def test_frequencies_become_mhz_once(tmp_path):

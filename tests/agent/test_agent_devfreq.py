@@ -1,8 +1,5 @@
 """The GPU's clock is found on every board by its name, and pinned with railgating off."""
 
-import json
-from pathlib import Path
-
 import pytest
 from tests.support.agent_trees import (
     DEVFREQ,
@@ -19,44 +16,14 @@ from tests.support.agent_trees import (
     texts,
 )
 
-from wattune_agent.capture import materialise
 from wattune_agent.devfreq import find_gpu_clock
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotRestored, NotTaken
-from wattune_agent.tree import Tree
-
-BOARDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
-JETSONS = [path for path in BOARDS if path.stem.split("-")[0] in ("nano", "tx1", "tx2", "xavier", "agx", "orin")]
 
 
 def found(root):
     clock, problems = find_gpu_clock(MadeTree(root))
     assert problems == []
     return clock
-
-
-@pytest.mark.parametrize("path", JETSONS, ids=lambda path: path.stem)
-def test_every_jetson_has_a_clock_that_pins_and_comes_back(path, tmp_path):
-    materialise(json.loads(path.read_text()), str(tmp_path))
-    before = texts(tmp_path)
-    tree = Tree(str(tmp_path))
-    clock, problems = find_gpu_clock(tree)
-    assert problems == []
-    assert list(clock.settings_mhz) == sorted(clock.settings_mhz)
-    assert 50.0 < clock.settings_mhz[0] < clock.settings_mhz[-1] < 3000.0
-    saved = {file: Path(tree.inside(file)).read_text() for file in clock.files()}
-    for mhz in (clock.settings_mhz[0], clock.settings_mhz[-1]):
-        clock.pin(mhz)
-        assert clock.pinned_mhz() == mhz
-    clock.restore(saved)
-    assert texts(tmp_path) == before
-
-
-@pytest.mark.parametrize("path", [path for path in BOARDS if path not in JETSONS], ids=lambda path: path.stem)
-def test_other_boards_have_no_jetson_gpu(path, tmp_path):
-    materialise(json.loads(path.read_text()), str(tmp_path))
-    clock, problems = find_gpu_clock(Tree(str(tmp_path)))
-    assert clock is None
-    assert "no GPU clock" in problems[0]
 
 
 def test_frequencies_become_mhz_once(tmp_path):

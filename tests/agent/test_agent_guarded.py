@@ -242,15 +242,6 @@ def test_a_gpu_that_idles_when_its_power_shows_is_lowered_from_the_clock_of_its_
     assert "at lowest" not in [event["action"] for event in report.events]
 
 
-def test_the_lowest_clock_is_pinned_before_the_program_is_stopped_for_it(time):
-    board = Board()
-    board.free_mhz, board.watts = 100.0, 9.0  # what draws so much is not the GPU
-    report = guard_for(board, 60.0, time, cap_w=4.5)
-    assert board.pins[0] == 100.0
-    assert [event.get("action") for event in report.events][:2] == ["down", "at lowest"]
-    assert report.ended == "stopped for safety"
-
-
 def test_a_clock_that_was_idle_when_the_cap_was_exceeded_may_rise_later(time):
     board = Board()
     board.free_mhz, board.watts = 100.0, 9.0
@@ -355,18 +346,6 @@ def test_killed_children_that_nobody_waits_for_do_not_keep_the_board_from_being_
         command = [sys.executable, "-c", NEVER_WAITS, *command]
     done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, universal_newlines=True, timeout=20)
     assert done.stdout == "4 stopped for safety 1\n"
-
-
-@pytest.mark.slow
-def test_a_program_that_does_not_end_is_killed(board, tmp_path, monkeypatch):
-    monkeypatch.setattr(program, "KILL_S", 0.2)
-    board.fails["pin"] = FileFailed("max_freq cannot be written")
-    out = tmp_path / "out"
-    draws_too_much_once(board, out.exists)
-    script = "trap '' TERM; touch {}; while :; do sleep 0.05; done".format(out)
-    report = run_guarded(board, ["sh", "-c", script], cap_w=2.5)
-    assert (report.exit_code, report.ended) == (4, "stopped for safety")
-    assert "cannot be changed" in report.events[0]["text"]
 
 
 def test_a_program_has_its_time_to_end_before_it_is_killed(board, time):

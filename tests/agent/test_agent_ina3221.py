@@ -68,27 +68,6 @@ def test_a_copy_of_the_tree_without_links(tmp_path: Path, places: list[str]) -> 
     assert list(sensor.read().rails_w) == ["VDD_GPU_SOC", "VDD_CPU_CV"]
 
 
-def test_an_agx_orin_is_three_rails_since_one_of_its_five_volts_feeds_the_fourth(tmp_path: Path) -> None:
-    hwmon_chip(
-        tmp_path,
-        [("VDD_GPU_SOC", 20000, 160), ("VDD_CPU_CV", 20000, 60), ("VIN_SYS_5V0", 5000, 640)],
-        chip="1-0040",
-        number=3,
-    )
-    hwmon_chip(tmp_path, [("NC", 0, 0), ("VDDQ_VDD2_1V8AO", 5000, 80), ("nc", 0, 0)], chip="1-0041", number=4)
-    sensor, _ = sensor_of(tmp_path)
-    assert sensor.rail == "VDD_GPU_SOC + VDD_CPU_CV + VIN_SYS_5V0"
-    assert "sum of 3 rails" in sensor.covers
-    assert sensor.read().power_w == pytest.approx(3.2 + 1.2 + 3.2)
-    assert sensor.read().rails_w["VDDQ_VDD2_1V8AO"] == pytest.approx(0.4)
-
-
-def test_an_agx_xavier_of_jetpack_4_is_six_rails(tmp_path: Path) -> None:
-    iio_chip(tmp_path, [("GPU", 463), ("CPU", 618), ("SOC", 2936)], chip="1-0040", number=0)
-    iio_chip(tmp_path, [("CV", 0), ("VDDRQ", 309), ("SYS5V", 3306)], chip="1-0041", number=1)
-    assert sensor_of(tmp_path)[0].read().power_w == pytest.approx(7.632)
-
-
 def test_the_input_may_be_on_the_second_chip_and_the_carrier_has_chips_too(tmp_path: Path) -> None:
     iio_chip(tmp_path, [("VDD_SYS_GPU", 153), ("VDD_SYS_SOC", 306), ("VDD_4V0_WIFI", 0)], chip="0-0040", number=0)
     iio_chip(tmp_path, [("VDD_IN", 1649), ("VDD_SYS_CPU", 306), ("VDD_SYS_DDR", 173)], chip="0-0041", number=1)

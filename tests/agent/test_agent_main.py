@@ -278,14 +278,6 @@ def test_serve_ends_with_the_board_as_it_was(board, tmp_path, number):
     assert not socket.exists()
 
 
-def test_serve_refuses_a_socket_that_is_taken(board, tmp_path):
-    socket = tmp_path / "agent.sock"
-    with serving(board.root, socket):
-        code, _, said = run("serve", *on(board), "--socket", socket)
-        assert code == 2
-        assert "another wattune-agent" in said
-
-
 def python_3_6():
     """A Python 3.6 of this machine, also one that pyenv keeps; None if there is none."""
     found = [shutil.which("python3.6")]

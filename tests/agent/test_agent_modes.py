@@ -8,7 +8,7 @@ from tests.support.agent_trees import CPU, HIGH, MadeTree, board_in, cpu_tree, g
 
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import Forbidden, NotTaken
+from wattune_agent.errors import Forbidden, NotRestored, NotTaken
 from wattune_agent.leftover import restore_left_behind
 from wattune_agent.mode import mode, mode_files
 from wattune_agent.snapshot import Snapshot, snapshots
@@ -106,6 +106,31 @@ def test_it_comes_back_after_a_kill_as_well(tree, controller, tmp_path):
     assert len(restore_left_behind(tree)) == 1
     assert ran(tree) == ["0"]
     assert texts(tmp_path) == before
+
+
+def test_a_mode_comes_back_after_a_power_cut_as_well(tree, controller):
+    class Real(MadeTree):
+        is_real = True
+
+    controller.switch_mode(1)
+    left = Snapshot.load(snapshots(tree)[0])
+    controller.close()
+    left._replace(pid=0, boot="the start before").save()
+    put(tree.root, "/var/lib/nvpmodel/status", "pmode:0001\n")
+    restore_left_behind(Real(tree.root))
+    assert tree.read("/var/lib/nvpmodel/status") == "pmode:0000"
+    assert snapshots(tree) == []
+
+
+def test_a_mode_that_does_not_come_back_is_told_and_the_files_are_back(tree, controller, tmp_path):
+    before = texts(tmp_path)
+    controller.switch_mode(1)
+    put(tmp_path, "/stuck", "")
+    with pytest.raises(NotRestored, match="the power mode is not 0 again"):
+        controller.restore()
+    assert texts(tmp_path) == before
+    (tmp_path / "stuck").unlink()
+    controller.restore()
 
 
 def test_the_cores_come_first(tree, controller):

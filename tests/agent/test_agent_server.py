@@ -137,31 +137,6 @@ def test_a_client_that_ends_leaves_the_board_as_it_was(board, server, path, hold
     assert wait_for(lambda: not board.is_at(306.0))
 
 
-def test_a_client_that_stands_still_loses_the_board_until_it_goes_on(path, holders):
-    board, time = Made(), VirtualTime()
-    with served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time):
-        holder = holders(path, ["pin", 300.0])
-        holder.stop()
-        time.sleep(0.9)
-        assert board.mhz == 300.0
-        time.sleep(0.5)
-        assert board.mhz is None
-        holder.process.send_signal(signal.SIGCONT)
-        assert wait_for(lambda: board.mhz == 300.0)
-        assert [event["kind"] for event in holder.ask()["events"]] == ["lease lapsed", "lease renewed"]
-
-
-def test_a_client_that_stands_still_under_a_cap_is_at_the_lowest_clock_until_it_is_killed(path, holders):
-    board, time = Made(), VirtualTime()
-    with served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time):
-        holder = holders(path, ["pin", 300.0], ["guard", 50.0])
-        holder.stop()
-        time.sleep(1.5)
-        assert board.mhz == 100.0
-        holder.end()
-        assert wait_for(lambda: board.mhz is None)
-
-
 FORKING = """
 import os, sys, time
 from wattune_agent.client import AgentClient
@@ -202,21 +177,6 @@ def test_a_fork_of_a_killed_client_does_not_hold_the_board(board, server, path, 
 # ---------------------------------------------------------------------------------------------------------- the guard
 
 
-def test_a_trainer_that_does_not_answer_is_capped_all_the_same(board, server, path, holders):
-    board.load(1.0)
-    holder = holders(path, ["pin", 1020.0])
-    with AgentClient(str(path)) as reader:
-        assert wait_for(lambda: reader.read()["power_w"] > 8.0)
-        top_w = reader.read()["power_w"]
-        holder.end()
-        cap_w = top_w - 1.0
-        holder = holders(path, ["pin", 1020.0], ["guard", cap_w])
-        assert wait_for(lambda: reader.read()["power_w"] <= cap_w)
-    said = holder.ask()
-    assert said["mhz"] < 1020.0
-    assert "guard" in [event["kind"] for event in said["events"]]
-
-
 # ------------------------------------------------------------------------------------------------- agents that end
 
 
@@ -236,24 +196,6 @@ def test_an_agent_that_is_terminated_restores_and_takes_its_socket_away(board, p
         client.restore()
         client.close()
     assert not path.exists()
-
-
-def test_an_agent_that_is_killed_is_made_good_by_the_next_one_which_says_so(board, path):
-    client = None
-    with serving(board.root, path) as process:
-        client = AgentClient(str(path))
-        client.pin(510.0)
-        process.kill()
-        process.wait()
-    assert board.is_at(510.0)
-    assert len(board.snapshots()) == 1
-    client.close()
-    with serving(board.root, path) as process:
-        assert not board.is_at(510.0)
-        assert "as it was before" in process.said()
-        with AgentClient(str(path)) as client:
-            client.pin(408.0)
-            assert [event["kind"] for event in client.check()] == ["left behind"]
 
 
 def test_the_socket_of_a_killed_agent_says_that_nobody_is_there(board, path):

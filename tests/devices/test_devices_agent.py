@@ -221,23 +221,6 @@ def test_a_sensor_that_fails_is_an_error_and_never_a_number(kind, device, tree):
     assert device.power_w() > 0
 
 
-def test_a_stuck_sensor_is_noticed_once(device, tree):
-    tree.fault("*/hwmon1/*_input", "stuck")
-    with device.at(device.combinations()[-1]) as setting:
-        for _ in range(60):
-            device.wait(0.5)
-            device.power_w()
-        assert device.events() == ()  # a steady load may well read the same
-        setting.change(device.combinations()[0])
-        for _ in range(60):
-            device.wait(0.5)
-            device.power_w()
-    (event,) = device.events()
-    assert event.kind == "stuck sensor"
-    assert "VDD_IN" in event.text
-    assert device.events() == ()
-
-
 def test_a_change_of_load_shows_a_stuck_sensor_too(device, tree):
     tree.fault("*/hwmon1/*_input", "stuck")
     with device.at(device.combinations()[-1]):
@@ -275,18 +258,6 @@ def test_an_hour_of_readings_leaves_nothing_behind(device):
 
 
 # ---------------------------------------------------------------------------------------------------------- changing
-
-
-def test_what_is_pinned_is_in_the_files_and_comes_back(device, tree):
-    before = tree.state()
-    with device.at(Knobs(clock_mhz=612.0)):
-        assert tree.read(f"{GPU}/min_freq") == tree.read(f"{GPU}/max_freq") == "612000000"
-        with device.at(Knobs(clock_mhz=306.0)):
-            assert tree.read(f"{GPU}/max_freq") == "306000000"
-        assert device.current() == Knobs(clock_mhz=612.0)
-        assert tree.read(f"{GPU}/min_freq") == "612000000"
-    assert device.current() is None
-    assert tree.state() == before
 
 
 @pytest.mark.parametrize(
@@ -361,15 +332,6 @@ def test_a_read_that_never_returns_keeps_nobody_else_waiting(device, monkeypatch
     hang.set()
     thread.join()
     assert device.conditions().temperature_c is not None
-
-
-def test_one_controller_a_board(tree, device):
-    with device.at(Knobs(clock_mhz=306.0)):
-        other = virtual(tree)
-        with pytest.raises(DeviceUnavailable), other.at(Knobs(clock_mhz=306.0)):
-            pytest.fail("two of them")
-    with other.at(Knobs(clock_mhz=306.0)):
-        pass
 
 
 @pytest.mark.slow
