@@ -1,12 +1,12 @@
 """Board records: what is taken along, what never is, and that a stranger's record can do no harm."""
 
 import json
-import os
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_trees import link, put
 
 from wattune_agent.capture import PATTERNS, capture, materialise
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden
@@ -16,34 +16,22 @@ GPU = "/sys/devices/57000000.gpu"
 DEVFREQ = GPU + "/devfreq/57000000.gpu"
 
 
-def write(root: Path, path: str, text: str) -> None:
-    place = root / path.lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
-
-
-def link(root: Path, path: str, target: str) -> None:
-    place = root / path.lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(os.path.relpath(root / target.lstrip("/"), place.parent))
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "board"
-    write(root, "/sys/firmware/devicetree/base/model", "NVIDIA Jetson Nano Developer Kit\0")
-    write(root, "/sys/firmware/devicetree/base/serial-number", "1423019012345\0")
-    write(root, "/sys/firmware/devicetree/base/gpu/name", "gpu\0")
+    put(root, "/sys/firmware/devicetree/base/model", "NVIDIA Jetson Nano Developer Kit\0")
+    put(root, "/sys/firmware/devicetree/base/serial-number", "1423019012345\0")
+    put(root, "/sys/firmware/devicetree/base/gpu/name", "gpu\0")
     link(root, "/proc/device-tree", "/sys/firmware/devicetree/base")
-    write(root, "/etc/nv_tegra_release", "# R32 (release), REVISION: 7.1, GCID: 1, BOARD: t210ref\n")
-    write(root, "/etc/hostname", "anns-nano\n")
-    write(root, "/proc/sys/kernel/hostname", "anns-nano\n")
-    write(root, "/proc/sys/kernel/osrelease", "4.9.253-tegra\n")
-    write(root, "/proc/cpuinfo", "processor\t: 0\nModel\t\t: Nano\nSerial\t\t: 100000001d2c3b4a\n")
-    write(root, "/sys/class/net/eth0/address", "00:04:4b:e5:aa:bb\n")
-    write(root, "/etc/nvpmodel.conf", "# secret comment\n< POWER_MODEL ID=0 NAME=MAXN >\nCPU_ONLINE CORE_0 1\n")
+    put(root, "/etc/nv_tegra_release", "# R32 (release), REVISION: 7.1, GCID: 1, BOARD: t210ref\n")
+    put(root, "/etc/hostname", "anns-nano\n")
+    put(root, "/proc/sys/kernel/hostname", "anns-nano\n")
+    put(root, "/proc/sys/kernel/osrelease", "4.9.253-tegra\n")
+    put(root, "/proc/cpuinfo", "processor\t: 0\nModel\t\t: Nano\nSerial\t\t: 100000001d2c3b4a\n")
+    put(root, "/sys/class/net/eth0/address", "00:04:4b:e5:aa:bb\n")
+    put(root, "/etc/nvpmodel.conf", "# secret comment\n< POWER_MODEL ID=0 NAME=MAXN >\nCPU_ONLINE CORE_0 1\n")
     for name, text in (("min_freq", "76800000"), ("max_freq", "921600000"), ("available_frequencies", "76800000 ")):
-        write(root, f"{DEVFREQ}/{name}", text + "\n")
+        put(root, f"{DEVFREQ}/{name}", text + "\n")
     link(root, GPU + "/of_node", "/sys/firmware/devicetree/base/gpu")
     link(root, DEVFREQ + "/device", GPU)
     link(root, "/sys/class/devfreq/57000000.gpu", DEVFREQ)
@@ -94,7 +82,7 @@ def test_what_may_not_be_read_is_named_and_its_permission_kept(root: Path, tmp_p
 
 def test_a_program_is_kept_as_its_answers(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PROGRAMS, "1")
-    write(root, "/usr/bin/vcgencmd", '#!/bin/sh\necho "throttled=0x0 it\'s $1"\n')
+    put(root, "/usr/bin/vcgencmd", '#!/bin/sh\necho "throttled=0x0 it\'s $1"\n')
     (root / "usr/bin/vcgencmd").chmod(0o755)
     record = capture(Tree(str(root)))
     assert record["outputs"]["vcgencmd get_throttled"] == "throttled=0x0 it's get_throttled\n"

@@ -15,6 +15,7 @@ import pytest
 from tests.support.agent_socket import ENVIRONMENT, state_of
 from tests.support.live.tree import LiveTree
 from tests.support.live_board import wait_for
+from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import DYING_S, VirtualProgram, VirtualTime
 
 from wattune_agent import program, readings
@@ -25,63 +26,11 @@ from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoRead
 from wattune_agent.guarded import BLIND_S, HANG_S, PERIOD_S, guard_program, run_guarded
 from wattune_agent.readings import Joules
 from wattune_agent.signals import held
-from wattune_agent.time_source import TimeSource
-
-
-class Board:
-    """A controller in this process; its power is 10 mW a MHz."""
-
-    def __init__(self, settings=(100.0, 200.0, 300.0, 400.0, 500.0)):
-        self.settings = list(settings)
-        self.mhz = None
-        self.free_mhz = 500.0
-        self.fails = {}
-        self.temperature_c = 50.0
-        self.pins = []
-        self.restored = 0
-        self.noticed = []
-        self.watts = None
-        self.window_s = 0.0
-        self.claimed = 0
-
-    def describe(self):
-        numbers = {"window_s": self.window_s, "lag_s": 0.0, "period_s": 0.0}
-        return {"name": "board", "rail": "VDD_IN", "settings_mhz": self.settings, **numbers}
-
-    def read(self):
-        if "read" in self.fails:
-            raise self.fails["read"]
-        at = self.mhz or self.free_mhz
-        watts = at / 100 if self.watts is None else self.watts
-        return {"power_w": watts, "temperature_c": self.temperature_c, "clock_mhz": at}
-
-    def claim(self):
-        if "claim" in self.fails:
-            raise self.fails["claim"]
-        self.claimed += 1
-
-    def pin(self, mhz):
-        if "pin" in self.fails:
-            raise self.fails["pin"]
-        if mhz not in self.settings:
-            raise BadRequest("no such clock")
-        self.pins.append(mhz)
-        self.mhz = mhz
-
-    def check(self):
-        noticed, self.noticed = self.noticed, []
-        return noticed
-
-    def restore(self):
-        if "restore" in self.fails:
-            raise self.fails["restore"]
-        self.restored += 1
-        self.mhz = None
 
 
 @pytest.fixture
 def board():
-    return Board()
+    return MadeBoard()
 
 
 @pytest.fixture
@@ -140,11 +89,11 @@ def test_the_exit_code_is_the_programs_however_short_it_is(board, script, code):
 
 def test_what_a_program_says_and_reads_is_its_own(tmp_path):
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from test_agent_guarded import Board\n"
+        "import sys; from tests.support.made_board import MadeBoard\n"
         "from wattune_agent.guarded import run_guarded\n"
-        "sys.exit(run_guarded(Board(), ['cat']).exit_code)"
+        "sys.exit(run_guarded(MadeBoard(), ['cat']).exit_code)"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code, os.path.dirname(__file__)]
+    command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, input=b"through\n", stdout=subprocess.PIPE, env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (0, b"through\n")
 
@@ -216,7 +165,7 @@ def test_without_a_clock_the_board_is_left_alone_until_the_cap_is_broken(board):
     assert board.pins == [300.0]  # down from where the board was itself, not from the top
 
 
-class Bursts(Board):
+class Bursts(MadeBoard):
     """A board whose sensor shows the last burst of work for a while after its clock has fallen to the lowest."""
 
     def __init__(self, time, busy_w, idle_w=1.0):
@@ -243,7 +192,7 @@ def test_a_gpu_that_idles_when_its_power_shows_is_lowered_from_the_clock_of_its_
 
 
 def test_a_clock_that_was_idle_when_the_cap_was_exceeded_may_rise_later(time):
-    board = Board()
+    board = MadeBoard()
     board.free_mhz, board.watts = 100.0, 9.0
     later = [(2.05, lambda: setattr(board, "watts", 1.0))]
     report = guard_for(board, 60.0, time, later=later, cap_w=4.5)
@@ -318,14 +267,14 @@ def test_a_cap_that_cannot_be_kept_ends_the_program_and_all_it_started(board, tm
 
 
 ORPHANS = """
-import ctypes, sys; sys.path.insert(0, sys.argv[1])
-from test_agent_guarded import Board
+import ctypes, sys
+from tests.support.made_board import MadeBoard
 from wattune_agent import cap_guard, guarded, program
 cap_guard.PATIENCE_S = 0.2
 program.KILL_S = program.DEAD_S = 0.5
-if sys.argv[2] == "reaper":  # orphans come to this process, as to PID 1 of a container
+if sys.argv[1] == "reaper":  # orphans come to this process, as to PID 1 of a container
     assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
-board = Board()
+board = MadeBoard()
 board.watts = 9.0
 program = ["sh", "-c", "sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' & trap 'exit 0' TERM; wait; wait"]
 report = guarded.run_guarded(board, program, clock_mhz=100.0, cap_w=2.5)
@@ -341,7 +290,7 @@ sys.exit(subprocess.call(sys.argv[1:]))
 
 @pytest.mark.parametrize("reaps", [True, False])
 def test_killed_children_that_nobody_waits_for_do_not_keep_the_board_from_being_restored(reaps):
-    command = [sys.executable, "-W", "ignore", "-c", ORPHANS, os.path.dirname(__file__), "reaper" if reaps else ""]
+    command = [sys.executable, "-W", "ignore", "-c", ORPHANS, "reaper" if reaps else ""]
     if not reaps:
         command = [sys.executable, "-c", NEVER_WAITS, *command]
     done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, universal_newlines=True, timeout=20)
@@ -525,10 +474,10 @@ def test_a_controllers_own_signal_handlers_are_as_they_were_afterwards(tmp_path)
 
 
 KILLED = """
-import sys; sys.path.insert(0, sys.argv[1])
-from test_agent_guarded import Board
+import sys
+from tests.support.made_board import MadeBoard
 from wattune_agent.guarded import run_guarded
-run_guarded(Board(), ["sh", "-c", sys.argv[2]], cap_w=9.0)
+run_guarded(MadeBoard(), ["sh", "-c", sys.argv[1]], cap_w=9.0)
 """
 
 
@@ -536,7 +485,7 @@ run_guarded(Board(), ["sh", "-c", sys.argv[2]], cap_w=9.0)
 def test_a_guard_that_is_killed_takes_the_program_and_all_it_started_with_it(tmp_path, number):
     out = tmp_path / "out"
     script = "trap 'echo ended > {0}; exit' TERM; sleep 60 & echo $$ $! > {0}.pids; wait; wait".format(out)
-    command = [sys.executable, "-W", "ignore", "-c", KILLED, os.path.dirname(__file__), script]
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, script]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
         pids = tmp_path / "out.pids"
         assert wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
@@ -551,8 +500,8 @@ def test_a_guard_that_is_killed_takes_the_program_and_all_it_started_with_it(tmp
 
 
 KILLED_AT_ONCE = """
-import os, signal, subprocess, sys; sys.path.insert(0, sys.argv[1])
-from test_agent_guarded import Board
+import os, signal, subprocess, sys
+from tests.support.made_board import MadeBoard
 from wattune_agent import program
 from wattune_agent.guarded import run_guarded
 program.KILL_S = 1.0
@@ -562,26 +511,26 @@ PROGRAM = ["sleep", "60"]
 class Popen(subprocess.Popen):
     def __init__(self, command, preexec_fn=None, **options):
         def forked():
-            if command == PROGRAM and sys.argv[2] == "forked":
+            if command == PROGRAM and sys.argv[1] == "forked":
                 os.kill(guard, signal.SIGKILL)
             if preexec_fn is not None:
                 preexec_fn()
 
         guard = os.getpid()
         super().__init__(command, preexec_fn=forked, **options)
-        if command == PROGRAM and sys.argv[2] == "runs":
+        if command == PROGRAM and sys.argv[1] == "runs":
             os.kill(guard, signal.SIGKILL)
 
 
 subprocess.Popen = Popen
-run_guarded(Board(), PROGRAM, cap_w=9.0)
+run_guarded(MadeBoard(), PROGRAM, cap_w=9.0)
 """
 
 
 @pytest.mark.parametrize("moment", ["forked", "runs"])
 def test_a_guard_that_is_killed_while_it_starts_the_program_leaves_none_behind(moment):
     """``forked``: there is a process that is not yet the program; ``runs``: it is, and the guard does not know yet."""
-    command = [sys.executable, "-W", "ignore", "-c", KILLED_AT_ONCE, os.path.dirname(__file__), moment]
+    command = [sys.executable, "-W", "ignore", "-c", KILLED_AT_ONCE, moment]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
         assert process.communicate(timeout=20)[0] == b""  # which ends when no process has that output any more
     assert process.returncode == -signal.SIGKILL
@@ -604,29 +553,16 @@ def test_without_a_shell_it_is_said_that_nobody_watches(board, monkeypatch):
     assert (report.exit_code, kinds(report)) == (0, ["unwatched"])
 
 
-class Shifted(TimeSource):
-    """The machine's time, and as many seconds more as a file says: a process that stands still misses them."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def now_s(self):
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                return super().now_s() + float(file.read() or 0.0)
-        except OSError:
-            return super().now_s()
-
-
 PAUSED = """
-import sys; sys.path.insert(0, sys.argv[1])
-from test_agent_guarded import Board, Shifted
+import sys
+from tests.support.made_board import MadeBoard
+from tests.support.virtual_time import Shifted
 from wattune_agent.guarded import guard_program
 from wattune_agent.program import GuardedProgram
-board = Board([])
+board = MadeBoard([])
 board.watts = 9.5
-command = [sys.executable, "-c", *sys.argv[5:], *sys.argv[2:4]]
-report = guard_program(board, GuardedProgram(command, Shifted(sys.argv[4])), cap_w=9.0)
+command = [sys.executable, "-c", *sys.argv[4:], *sys.argv[1:3]]
+report = guard_program(board, GuardedProgram(command, Shifted(sys.argv[3])), cap_w=9.0)
 print(report.exit_code, report.ended, report.time_s, report.energy_j / report.time_s, report.above_cap_s)
 """
 
@@ -653,7 +589,7 @@ while True:
 
 def test_the_program_stands_still_while_its_guard_does(tmp_path):
     out, pid, shift = tmp_path / "out", tmp_path / "pid", tmp_path / "shift"
-    arguments = [os.path.dirname(__file__), str(out), str(pid), str(shift), WRITING]
+    arguments = [str(out), str(pid), str(shift), WRITING]
     command = [sys.executable, "-W", "ignore", "-c", PAUSED, *arguments]
     with ended_at_last(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         assert wait_for(lambda: out.exists() and out.stat().st_size > 10)

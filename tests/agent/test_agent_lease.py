@@ -1,6 +1,7 @@
 """Who holds the board, at which clock, and until when: on time of the test's own."""
 
 import pytest
+from tests.support.made_board import CLOCKS, MadeBoard
 
 from wattune_agent.ceiling import GRACE_S
 from wattune_agent.errors import (
@@ -17,59 +18,10 @@ from wattune_agent.errors import (
 from wattune_agent.lease import BLIND_S, LEASE_S, BoardLease
 from wattune_agent.party import RETRY_S, Party
 
-CLOCKS = [100.0, 200.0, 300.0, 400.0, 500.0]
-
-
-class Board:
-    """A controller whose power is 10 mW a MHz, and that fails where it is told to."""
-
-    def __init__(self):
-        self.now_s = 0.0
-        self.mhz = None
-        self.free_mhz = 500.0
-        self.watts = None
-        self.fails = {}
-        self.noticed = []
-        self.temperature_c = 50.0
-        self.settings = list(CLOCKS)
-        self.restored = 0
-
-    def _do(self, what):
-        if what in self.fails:
-            raise self.fails[what]
-
-    def describe(self):
-        numbers = {"window_s": 0.1, "lag_s": 0.1, "period_s": 0.0}
-        return {"name": "board", "settings_mhz": self.settings, "real": False, **numbers}
-
-    def read(self):
-        self._do("read")
-        at = self.mhz or self.free_mhz
-        watts = at / 100 if self.watts is None else self.watts
-        return {"power_w": watts, "temperature_c": self.temperature_c, "clock_mhz": at}
-
-    def claim(self):
-        self._do("claim")
-
-    def pin(self, mhz):
-        self._do("pin")  # what fails leaves the board as it was, or where it was pinned, as a Controller does
-        self.mhz = mhz
-        return {"mhz": mhz}
-
-    def check(self):
-        self._do("check")
-        noticed, self.noticed = self.noticed, []
-        return noticed
-
-    def restore(self):
-        self._do("restore")
-        self.restored += 1
-        self.mhz = None
-
 
 class Room:
     def __init__(self, **options):
-        self.board = Board()
+        self.board = MadeBoard(window_s=0.1, lag_s=0.1)
         self.keeper = BoardLease(self.board, now_s=lambda: self.board.now_s, **options)
         self.trainer, self.other = Party("trainer"), Party("other")
 

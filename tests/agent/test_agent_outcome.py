@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from tests.agent.test_agent_guarded import Board, guard_for, kinds
+from tests.agent.test_agent_guarded import guard_for, kinds
 from tests.support.agent_socket import ENVIRONMENT, state_of
 from tests.support.live_board import wait_for
+from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import VirtualTime
 
 from wattune_agent import readings, time_source
@@ -21,12 +22,12 @@ from wattune_agent.time_source import Pulse
 
 def words(report, **asked):
     whole = dict(dict.fromkeys(("clock_mhz", "cap_w", "supply_cap_w", "max_temp_c")), **asked)
-    board = dict(Board().describe(), name="a board")
+    board = dict(MadeBoard().describe(), name="a board")
     return in_words(report, GuardRequest(command=["true"], **whole), board, "measured")
 
 
 def test_a_cap_that_a_short_program_did_not_keep_is_said():
-    board = Board()
+    board = MadeBoard()
     board.watts = 9.0
     report = guard_for(board, 0.85, clock_mhz=100.0, cap_w=2.5)
     assert (report.exit_code, report.ended) == (0, "finished")
@@ -37,7 +38,7 @@ def test_a_cap_that_a_short_program_did_not_keep_is_said():
 
 
 def test_a_program_that_was_over_before_the_guard_was_done_has_not_kept_its_cap():
-    board = Board()
+    board = MadeBoard()
     board.window_s = 5.0
     report = guard_for(board, 0.55, cap_w=3.5)
     assert kinds(report) == ["guard", "not kept"]
@@ -45,12 +46,12 @@ def test_a_program_that_was_over_before_the_guard_was_done_has_not_kept_its_cap(
 
 
 def test_a_cap_that_was_kept_by_the_guard_is_not_said_to_be_missed():
-    report = guard_for(Board(), 0.85, clock_mhz=500.0, cap_w=2.5)
+    report = guard_for(MadeBoard(), 0.85, clock_mhz=500.0, cap_w=2.5)
     assert set(kinds(report)) == {"guard"}
 
 
 def test_a_step_of_an_agents_own_guard_is_an_event_like_any_other():
-    board = Board()
+    board = MadeBoard()
     board.noticed = [{"time_s": 0.0, "kind": "guard", "text": "9.00 W with a cap of 5 W: down to 300 MHz"}]
     report = guard_for(board, 1.5, clock_mhz=400.0, cap_w=5.0)
     assert kinds(report) == ["guard"]
@@ -59,14 +60,14 @@ def test_a_step_of_an_agents_own_guard_is_an_event_like_any_other():
 
 def test_a_change_that_waits_for_its_clock_is_no_gap_of_the_guard():
     """The program ends meanwhile, and the guard's thread is the only one that is busy."""
-    board, time = Board(), VirtualTime()
+    board, time = MadeBoard(), VirtualTime()
 
     def pin(mhz):
         if board.pins == [500.0]:
             board.pins.append(mhz)
             time.sleep(2.0)
             raise FileFailed("the clock is still at 500 MHz after 2 s")
-        Board.pin(board, mhz)
+        MadeBoard.pin(board, mhz)
 
     board.pin = pin
     later = [(1.05, lambda: setattr(board, "watts", 9.0))]
@@ -75,7 +76,7 @@ def test_a_change_that_waits_for_its_clock_is_no_gap_of_the_guard():
 
 
 def test_heat_at_the_lowest_clock_is_said_with_the_hottest():
-    board = Board()
+    board = MadeBoard()
     board.temperature_c = 91.0
     report = guard_for(board, 0.45, clock_mhz=100.0, max_temp_c=80.0)
     assert (report.exit_code, kinds(report)) == (0, ["guard", "not kept"])
@@ -85,17 +86,17 @@ def test_heat_at_the_lowest_clock_is_said_with_the_hottest():
 
 
 def test_where_the_clock_ended_is_said():
-    report = guard_for(Board(), 0.85, clock_mhz=500.0, cap_w=2.5)
+    report = guard_for(MadeBoard(), 0.85, clock_mhz=500.0, cap_w=2.5)
     said = words(report, clock_mhz=500.0, cap_w=2.5)
     assert said[0].endswith("on a board, 500 MHz at first, 200 MHz at its end")
-    quiet = guard_for(Board(), 0.05, clock_mhz=300.0, cap_w=4.5)
+    quiet = guard_for(MadeBoard(), 0.05, clock_mhz=300.0, cap_w=4.5)
     assert words(quiet, clock_mhz=300.0)[0].endswith("on a board, 300 MHz")
-    free = guard_for(Board(), 0.35, cap_w=4.5)
+    free = guard_for(MadeBoard(), 0.35, cap_w=4.5)
     assert words(free, cap_w=4.5)[0].endswith("the clock left to the board at first, 400 MHz at its end")
 
 
 def test_what_is_read_when_the_program_is_over_is_not_its_energy():
-    board, time = Board(), VirtualTime()
+    board, time = MadeBoard(), VirtualTime()
     read = board.read
 
     def slow():
@@ -109,21 +110,21 @@ def test_what_is_read_when_the_program_is_over_is_not_its_energy():
 
 
 def test_what_was_before_the_program_is_at_its_beginning():
-    board, time = Board(), VirtualTime()
+    board, time = MadeBoard(), VirtualTime()
     board.noticed = [{"time_s": time.now_s() - 60.0, "kind": "left behind", "text": "the clock is as it was"}]
     report = guard_for(board, 0.05, time, cap_w=9.0)
     assert (kinds(report), report.events[0]["time_s"]) == (["left behind"], 0.0)
 
 
 def test_a_sensor_that_was_stuck_is_said_again_at_the_end():
-    board = Board()
+    board = MadeBoard()
     board.watts = 3.0
     report = guard_for(board, 3 * readings.STUCK_S, cap_w=4.5)
     assert words(report, cap_w=4.5)[-1].startswith("stuck sensor: VDD_IN reads 3.000 W")
 
 
 def test_a_board_without_a_clock_is_said_to_have_none_to_lower():
-    report = run_guarded(Board(settings=()), ["true"], cap_w=9.0)
+    report = run_guarded(MadeBoard(settings=()), ["true"], cap_w=9.0)
     assert kinds(report) == ["no clock"]
 
 
@@ -131,20 +132,20 @@ def test_one_that_stops_listening_costs_the_program_nothing():
     def gone(text):
         raise BrokenPipeError
 
-    report = guard_for(Board(), 0.45, clock_mhz=500.0, cap_w=3.5, say=gone)
+    report = guard_for(MadeBoard(), 0.45, clock_mhz=500.0, cap_w=3.5, say=gone)
     assert (report.exit_code, report.ended) == (0, "finished")
     assert "guard" in kinds(report)
 
 
 def test_without_a_clock_a_limit_claims_the_board_and_nothing_else_does():
     for limits, claimed in (({"cap_w": 9.0}, 1), ({"max_temp_c": 80.0}, 1), ({}, 0)):
-        board = Board()
+        board = MadeBoard()
         run_guarded(board, ["true"], **limits)
         assert (board.claimed, board.pins) == (claimed, [])
 
 
 def test_the_record_names_the_side_of_the_cap():
-    report = run_guarded(Board(), ["true"], cap_w=9.0)
+    report = run_guarded(MadeBoard(), ["true"], cap_w=9.0)
     record = as_record(
         report, GuardRequest(["true"], None, 9.0, 12.0, None), device="a board", mode="as it is", kind="measured"
     )
@@ -182,7 +183,7 @@ def test_a_pulse_tells_a_silence_of_all_once():
     ],
 )
 def test_a_guard_that_stood_still_itself_begins_to_count_anew(watts, fails_first, events):
-    board, time, still_s = Board([100.0]), VirtualTime(), 8.0
+    board, time, still_s = MadeBoard([100.0]), VirtualTime(), 8.0
     board.read = lambda read=board.read: dict(read(), power_w=watts + time.now_s() % 0.5)  # or it looks stuck
 
     def stand_still():
@@ -199,13 +200,14 @@ def test_a_guard_that_stood_still_itself_begins_to_count_anew(watts, fails_first
 
 
 STOPPED = """
-import sys; sys.path.insert(0, sys.argv[1])
-from test_agent_guarded import Board, Shifted
+import sys
+from tests.support.made_board import MadeBoard
+from tests.support.virtual_time import Shifted
 from wattune_agent.guarded import guard_program
 from wattune_agent.program import GuardedProgram
-board = Board([100.0])
+board = MadeBoard([100.0])
 board.watts = 3.0
-program = GuardedProgram(["sh", "-c", "until [ -e " + sys.argv[2] + " ]; do sleep 0.02; done"], Shifted(sys.argv[3]))
+program = GuardedProgram(["sh", "-c", "until [ -e " + sys.argv[1] + " ]; do sleep 0.02; done"], Shifted(sys.argv[2]))
 report = guard_program(board, program, cap_w=5.0, say=lambda text: print(text, flush=True))
 print(report.exit_code, report.ended)
 """
@@ -213,7 +215,7 @@ print(report.exit_code, report.ended)
 
 def test_a_process_that_is_stopped_with_its_guard_says_so_and_goes_on(tmp_path):
     over, shift = tmp_path / "over", tmp_path / "shift"
-    command = [sys.executable, "-W", "ignore", "-c", STOPPED, os.path.dirname(__file__), str(over), str(shift)]
+    command = [sys.executable, "-W", "ignore", "-c", STOPPED, str(over), str(shift)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as guard:
         assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(guard.pid))) > 2)
         guard.send_signal(signal.SIGSTOP)

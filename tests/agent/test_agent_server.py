@@ -12,9 +12,9 @@ import sys
 import threading
 
 import pytest
-from tests.agent.test_agent_lease import Board as Made
 from tests.support.agent_socket import ENVIRONMENT, SETTINGS, Holder, served, serving
 from tests.support.live_board import wait_for
+from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import VirtualTime
 
 import wattune_agent.server as server_module
@@ -115,7 +115,7 @@ def test_two_clients_one_holds_both_read(board, server, path, holders):
 
 
 def test_a_client_that_lives_keeps_its_lease(path):
-    board, time = Made(), VirtualTime()
+    board, time = MadeBoard(), VirtualTime()
     with (
         served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time),
         AgentClient(str(path), time=time) as client,
@@ -322,7 +322,7 @@ def _open_connections(path, most=10**6):
 
 
 def test_a_flood_of_connections_takes_no_threads_and_few_descriptors(path):
-    board = Made()
+    board = MadeBoard()
     with served(path, BoardLease(board)), AgentClient(str(path)) as holder:
         holder.pin(300.0)
         before, most, others = threading.active_count(), 0, []
@@ -361,7 +361,7 @@ def test_one_user_cannot_take_every_place(path, monkeypatch):
     monkeypatch.setattr(server_module, "MOST_OF_USER", 3)
     monkeypatch.setattr(server_module, "_credentials", lambda connection: (os.getpid(), users[-1]))
     users = [1000]
-    with served(path, BoardLease(Made())):
+    with served(path, BoardLease(MadeBoard())):
         clients = [AgentClient(str(path)) for _ in range(3)]
         with pytest.raises(Full, match="3 connections"):
             AgentClient(str(path))
@@ -379,7 +379,7 @@ def test_clients_that_come_all_at_once_are_all_answered(path):
         with AgentClient(str(path)) as client:
             answers.append(client.describe()["name"])
 
-    with served(path, BoardLease(Made())):
+    with served(path, BoardLease(MadeBoard())):
         threads = [threading.Thread(target=connect) for _ in range(24)]
         for thread in threads:
             thread.start()
@@ -453,7 +453,7 @@ def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(p
     Its readings are counted between the ticks of another thread of this process with the same period, so that a busy
     machine, on which both are late, does not count.
     """
-    board, ticks, read_at = Made(), [0], []
+    board, ticks, read_at = MadeBoard(), [0], []
     read = board.read
 
     def reads():
@@ -507,11 +507,11 @@ def _connects(path):
 
 
 def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(path, monkeypatch):
-    with served(path, BoardLease(Made())):
+    with served(path, BoardLease(MadeBoard())):
         client = AgentClient(str(path))
         client.pin(300.0)
     monkeypatch.setattr(server_module, "MOST", 0)
-    with served(path, BoardLease(Made())):
+    with served(path, BoardLease(MadeBoard())):
         with pytest.raises(Gone, match="connections"):
             client.restore()
         monkeypatch.setattr(server_module, "MOST", 1)
@@ -521,7 +521,7 @@ def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(p
 
 def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path, monkeypatch):
     monkeypatch.setattr(server_module, "IDLE_S", 0.2)
-    board = Made()
+    board = MadeBoard()
     with served(path, BoardLease(board, now_s=VirtualTime().now_s)):  # on which no lease lapses
         idle, holder = AgentClient(str(path)), AgentClient(str(path))
         holder.pin(300.0)
@@ -544,10 +544,10 @@ def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path
 
 
 def test_a_pin_is_not_carried_over_to_another_agent(path):
-    with served(path, BoardLease(Made())):
+    with served(path, BoardLease(MadeBoard())):
         client = AgentClient(str(path))
         client.pin(300.0)
-    board = Made()
+    board = MadeBoard()
     with served(path, BoardLease(board)):
         with pytest.raises(Gone):
             client.pin(200.0)
@@ -561,7 +561,7 @@ def test_a_pin_is_not_carried_over_to_another_agent(path):
 
 def test_a_lease_is_renewed_again_after_one_renewal_failed(path):
     time = VirtualTime()
-    keeper, fails = BoardLease(Made(), lease_s=0.8, now_s=time.now_s), [1, 1]
+    keeper, fails = BoardLease(MadeBoard(), lease_s=0.8, now_s=time.now_s), [1, 1]
     renew = keeper.renew
 
     def fail_first(party):

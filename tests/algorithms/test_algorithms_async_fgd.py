@@ -41,38 +41,13 @@ class AsyncContract(TrainingAlgorithmContract):
         assert sum(s.loss for s in steps[-20:]) < 0.8 * sum(s.loss for s in steps[:20])
 
 
-@pytest.mark.slow
-class TestOneModule(AsyncContract):
-    spec = "async-fgd:modules=1"
-
-
 class TestTwoModules(AsyncContract):
     spec = "async-fgd"
 
 
 @pytest.mark.slow
-class TestThreeModules(AsyncContract):
-    spec = "async-fgd:modules=3"
-
-
-@pytest.mark.slow
-class TestFourModules(AsyncContract):
-    spec = "async-fgd:modules=4"
-
-
-@pytest.mark.slow
-class TestTwoThreads(AsyncContract):
-    spec = "async-fgd:modules=2,backend=threads"
-
-
-@pytest.mark.slow
 class TestFourThreads(AsyncContract):
     spec = "async-fgd:modules=4,backend=threads"
-
-
-@pytest.mark.slow
-class TestActivities(AsyncContract):
-    spec = "async-fgd:modules=2,perturb=activities,directions=2"
 
 
 @pytest.mark.slow
@@ -86,9 +61,6 @@ class TestActivitiesInThreads(AsyncContract):
 
 
 del AsyncContract, TrainingAlgorithmContract  # without a spec of their own
-
-FEWER_MODULES = [pytest.param(modules, marks=pytest.mark.slow) for modules in (2, 3)]
-"""Pipelines shorter than the longest one, in which everything waits that can wait."""
 
 # --------------------------------------------------------------------------------------------- what is computed
 
@@ -212,29 +184,24 @@ def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, per
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("example", [pytest.param(noisy_layers, marks=pytest.mark.slow), noisy_images])
-def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) -> None:
-    trainable = example(optimizer=OPTIMIZERS[optimizer])
-    one, steps = trained(trainable, f"modules={modules}")
-    many, others = trained(trainable, f"modules={modules},backend=threads")
-    assert steps == others
-    assert_same({**many.state_dict()}, {**one.state_dict()})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("modules", [*FEWER_MODULES, 4])
-def test_threads_equal_one_thread_with_activities(modules: int) -> None:
-    one, steps = trained(separate_layers(), f"modules={modules},perturb=activities")
-    many, others = trained(separate_layers(), f"modules={modules},perturb=activities,backend=threads")
-    assert steps == others
-    assert_same(many.state_dict(), one.state_dict())
-
-
-def test_threads_equal_one_thread_with_differences() -> None:
-    one, steps = trained(noisy_layers(), "modules=3,perturb=differences", 6)
-    many, others = trained(noisy_layers(), "modules=3,perturb=differences,backend=threads", 6)
+@pytest.mark.parametrize("modules", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("example", "options"),
+    [
+        *((example, {"optimizer": name}) for example in (noisy_layers, noisy_images) for name in OPTIMIZERS),
+        (separate_layers, {"perturb": "activities"}),
+        (separate_layers, {"perturb": "activities", "directions": 3}),
+        (noisy_layers, {"perturb": "differences"}),
+    ],
+    ids=str,
+)
+def test_threads_equal_one_thread(example: Any, options: dict[str, Any], modules: int) -> None:
+    """Four modules are the longest pipeline, in which everything waits that can wait."""
+    optimizer = {"optimizer": OPTIMIZERS[options["optimizer"]]} if "optimizer" in options else {}
+    chosen = ",".join(f"{name}={value}" for name, value in options.items() if name != "optimizer")
+    spec = ",".join(filter(None, (f"modules={modules}", chosen)))
+    one, steps = trained(example(**optimizer), spec)
+    many, others = trained(example(**optimizer), f"{spec},backend=threads")
     assert steps == others
     assert_same(many.state_dict(), one.state_dict())
 

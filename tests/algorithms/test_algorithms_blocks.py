@@ -168,15 +168,6 @@ def test_the_last_module_is_the_head_of_the_schedule() -> None:
         torch.testing.assert_close(found[name], wanted[name])
 
 
-@pytest.mark.parametrize("modules", [2, 4])
-def test_threads_equal_one_thread_with_several_directions(modules: int) -> None:
-    options = f"modules={modules},perturb=activities,directions=3"
-    one, steps = trained(separate_layers(), options, 6)
-    many, others = trained(separate_layers(), f"{options},backend=threads", 6)
-    assert steps == others
-    assert_same(many.state_dict(), one.state_dict())
-
-
 @pytest.mark.parametrize("backend", ["sequential", "threads"])
 def test_the_pipeline_is_its_plain_description(backend: str) -> None:
     """All versions of all parameters kept, each module at its own, and ``torch.func.jvp`` for each direction alone."""

@@ -257,6 +257,8 @@ def test_each_server_has_its_own_cache_folder(tmp_path):
     ("url", "token", "warns"),
     [
         ("http://lab:8484", "wt_a_b", True),
+        ("HTTP://lab", "wt_a_b", True),
+        ("HTTP://LOCALHOST", "wt_a_b", False),
         ("https://lab:8484", "wt_a_b", False),
         ("http://127.0.0.1:8484", "wt_a_b", False),
         ("http://[::1]:8484", "wt_a_b", False),

@@ -220,13 +220,6 @@ def test_unusable_proxy_is_reported(monkeypatch, proxy):
         Connection("http://host:8484")
 
 
-@pytest.mark.parametrize(
-    ("url", "is_open"), [("HTTP://host", True), ("https://host", False), ("HTTP://LOCALHOST", False)]
-)
-def test_plain_token_over_network_is_detected(connection, url, is_open):
-    assert connection(url, token="wt_a_b").sends_plain_token == is_open
-
-
 def test_closed_connection_is_unavailable(connection):
     with faked(lambda asked: Answer(body={})) as fake:
         closed = connection(fake.url)

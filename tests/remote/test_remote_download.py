@@ -3,7 +3,6 @@
 import hashlib
 import re
 import threading
-import time
 
 import pytest
 from tests.support.fake_server import Answer, faked, problem
@@ -76,16 +75,6 @@ def test_interrupted_download_resumes_in_later_run(tmp_path):
         with Client(fake.url, cache=tmp_path) as server:
             assert server.weights(MODEL).read_bytes() == CONTENT
         assert fake.asked[0].headers["range"] == "bytes=40000-"
-
-
-def test_busy_server_is_retried_after_retry_after(fetch, monkeypatch):
-    slept = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    answers = iter([problem(503, "full", **{"Retry-After": "7"}), Answer(200, CONTENT)])
-    path, fake = fetch(lambda asked: next(answers))
-    assert path.read_bytes() == CONTENT
-    assert slept == [7.0]
-    assert len(fake.asked) == 2
 
 
 def test_full_response_to_range_request_is_accepted(fetch):

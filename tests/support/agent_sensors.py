@@ -1,41 +1,11 @@
 """The files of power monitors, as small folders."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from wattune_agent.tree import Tree
+from tests.support.agent_trees import TimedTree, link, put
 
-
-class TimedTree(Tree):
-    """A folder on time of its own, with changes of files that happen at a time."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(str(root))
-        self.time_s = 0.0
-        self.slept: list[float] = []
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.time_s += seconds
-
-
-def put(root: Path, path: str, text: str) -> Path:
-    """A file with this text, as the board names it."""
-    file = root / path.lstrip("/")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    return file
-
-
-def link(root: Path, path: str, target: str) -> None:
-    """A link from ``path`` to ``target``, both as the board names them."""
-    place = root / path.lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(os.path.relpath(root / target.lstrip("/"), place.parent))
+__all__ = ["TimedTree", "hwmon_chip", "iio_chip", "link", "put", "script"]
 
 
 def hwmon_chip(

@@ -20,12 +20,15 @@ CPU = "/sys/devices/system/cpu"
 
 
 def put(root, path, text):
+    """A file with this text, as the board names it."""
     place = Path(f"{root}{path}")
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
+    place.write_text(text, encoding="utf-8")
+    return place
 
 
 def link(root, path, to):
+    """A link from ``path`` to ``to``, both as the board names them."""
     place = Path(f"{root}{path}")
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(os.path.relpath(f"{root}{to}", place.parent))
@@ -88,8 +91,24 @@ def board_in(tree, family="jetson", sensor=None, mode=None):
     )
 
 
-class MadeTree(Tree):
-    """A tree on time of its own, whose GPU follows its limits; ``refuses``: as old kernels do, out of order.
+class TimedTree(Tree):
+    """A tree on time of its own."""
+
+    def __init__(self, root):
+        super().__init__(str(root))
+        self.time_s = 0.0
+        self.slept = []
+
+    def now_s(self):
+        return self.time_s
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.time_s += seconds
+
+
+class MadeTree(TimedTree):
+    """A tree whose GPU follows its limits; ``refuses``: as old kernels do, out of order.
 
     ``before_write`` is called with each path and text, and may raise; ``written`` are the paths, in order.
     """
@@ -99,18 +118,14 @@ class MadeTree(Tree):
     follows = True
 
     def __init__(self, root):
-        super().__init__(str(root))
-        self.time_s = 0.0
+        super().__init__(root)
         self.written = []
         self.before_write = lambda path, text: None
         self.before_read = lambda path: None
         self.actions = []
 
-    def now_s(self):
-        return self.time_s
-
     def sleep(self, seconds):
-        self.time_s += seconds
+        super().sleep(seconds)
         for action in [action for action in self.actions if action[0] <= self.time_s]:
             self.actions.remove(action)
             action[1]()
