@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from wattune.job.resumable_run import run
     from wattune.job.steps import compare, estimate, plan, profile, profile_command, train
     from wattune.job.with_server import run_with_server
-    from wattune.latency import LatencyBound
     from wattune.online import capped
     from wattune.power.run_update import RunUpdate
     from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, SessionRecord, TrainingRecord
@@ -69,7 +68,6 @@ __all__ = [
     "Goal",
     "InputError",
     "Interrupted",
-    "LatencyBound",
     "Loaders",
     "Metric",
     "Model",
@@ -141,7 +139,6 @@ _HOMES = {
     "wattune.job.resumable_run": ("run",),
     "wattune.job.steps": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
     "wattune.job.with_server": ("run_with_server",),
-    "wattune.latency": ("LatencyBound",),
     "wattune.power.run_update": ("RunUpdate",),
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),

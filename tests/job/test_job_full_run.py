@@ -488,3 +488,10 @@ def test_several_clocks_are_profiled_by_a_few_probes_unless_told_otherwise(tmp_p
     assert record.plan.rest_w == table.rest_w < record.plan.power_mean_w
     fastest = min(one.relative_time for one in record.plan.candidates if one.feasible)
     assert record.plan.relative_time <= 1.05 * fastest
+
+
+def test_a_run_with_an_argument_that_is_gone_is_not_resumed(tmp_path):
+    cap, device = PowerCap.of(4.2), "sim:jetson-nano"
+    RunFolder.open(tmp_path / "run", RunArguments.check(cap, device=device, latency={"within_s": 0.05}), resume=False)
+    with pytest.raises(OutputError, match="arguments that this version does not have: latency"):
+        RunFolder.open(tmp_path / "run", RunArguments.check(cap, device=device), resume=True)

@@ -19,7 +19,6 @@ from wattune.cap import PowerCap, parse_celsius, parse_watts, parse_window
 from wattune.cap_trace import MovingCap, cap_of, parse_range
 from wattune.errors import InputError
 from wattune.goal import Aim, Goal, parse_duration, parse_energy, parse_share
-from wattune.latency import LatencyBound, parse_latency
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -160,24 +159,6 @@ Beside = Annotated[
         metavar="PORT",
         help="Let the requests of an inference service on this machine go first: the port or the URL of its Prometheus "
         "metrics, such as 8002 or http://127.0.0.1:8000/metrics.",
-    ),
-]
-Latency = Annotated[
-    str | None,
-    typer.Option(
-        "--latency",
-        metavar="TIME",
-        help="Answer requests of an inference service on the same board within this time, such as 50ms: choose "
-        "micro-batches that are short enough.",
-    ),
-]
-ServiceTime = Annotated[
-    str | None,
-    typer.Option(
-        "--service-time",
-        metavar="TIME",
-        help="With --latency: time that the service itself takes for a request, alone on the board at its highest "
-        "clocks (default: none).",
     ),
 ]
 
@@ -436,16 +417,6 @@ def any_cap(cap: str | None, cap_range: str | None = None, *, before: PowerCap |
     moving = cap_of(cap.strip(), range_w=None if cap_range is None else parse_range(cap_range))
     assert isinstance(moving, MovingCap)  # by its text
     return moving if before is None else moving.with_form(before)
-
-
-def latency_bound(latency: Latency = None, service_time: ServiceTime = None) -> LatencyBound | None:
-    """The bound that these options ask for; None if none is asked for. Raises: InputError."""
-    if latency is None:
-        if service_time is not None:
-            raise InputError("--service-time", value=service_time, allowed="with --latency")
-        return None
-    service_s = 0.0 if service_time is None else parse_latency(service_time, name="--service-time")
-    return LatencyBound(parse_latency(latency, name="--latency"), service_s)
 
 
 def margin_w(text: str) -> float:

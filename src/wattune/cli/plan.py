@@ -20,17 +20,14 @@ from wattune.cli.options import (
     TariffFile,
     any_cap,
     goal_of,
-    latency_bound,
     made_by,
     memory_bytes,
     power_cap,
 )
 from wattune.cli.output import Output, claim
 from wattune.goal import TIME, Goal
-from wattune.latency import LatencyBound
 
 
-@made_by(latency_bound, "latency")
 @made_by(goal_of, "goal")
 def plan(
     profile: ProfileFile,
@@ -64,7 +61,6 @@ def plan(
         ),
     ] = None,
     memory: Memory = None,
-    latency: LatencyBound | None = None,
     output: File = None,
     as_json: Json = False,
 ) -> None:
@@ -95,7 +91,6 @@ def plan(
         goal=goal or TIME,
         batch_size=batch_size,
         memory_bytes=memory_bytes(memory),
-        latency=latency,
         also=also or (),
         carbon=carbon,
         tariff=tariff,

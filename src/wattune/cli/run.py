@@ -34,7 +34,6 @@ from wattune.cli.options import (
     battery_of,
     device_spec,
     goal_of,
-    latency_bound,
     made_by,
     power_cap,
     token_in,
@@ -42,12 +41,10 @@ from wattune.cli.options import (
 from wattune.cli.output import Output, failure, resumable, shown
 from wattune.errors import InputError, OutputError
 from wattune.goal import TIME, Goal
-from wattune.latency import LatencyBound
 
 
 @made_by(battery_of, "battery")
 @made_by(goal_of, "goal")
-@made_by(latency_bound, "latency")
 def run(
     workload: WorkloadFile = None,
     device: Annotated[str | None, DEVICE] = None,
@@ -59,7 +56,6 @@ def run(
     carbon: CarbonFile = None,
     tariff: TariffFile = None,
     beside: Beside = None,
-    latency: LatencyBound | None = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="New or empty folder of the run (default: wattune-run-N)."),
@@ -145,13 +141,11 @@ def run(
         raise InputError("--cap is missing", hint="see wattune run --help")
     form = power_cap(None, margin, max_temp, cap_window, before=None if before is None else before.cap)
     moving = any_cap(chosen("caps", cap), chosen("cap_range", cap_range) if cap is None else cap_range, before=form)
-    beside, bound = chosen("beside", beside), chosen("latency", latency)
+    beside = chosen("beside", beside)
     if beside is not None:
         from wattune.power.request_queue import queue_of
 
         queue_of(beside, name="--beside")  # refused before anything is made
-    elif bound is not None:
-        raise InputError("--latency needs --beside", value=f"{1e3 * bound.within_s:g}ms")
     asked_cap = form if moving is not None else power_cap(cap, before=form)
     supply = battery
     if supply is None and before is not None and before.battery is not None:
@@ -193,7 +187,6 @@ def run(
                 battery=supply,
                 goal=chosen("goal", goal) or TIME,
                 beside=beside,
-                latency=bound,
                 output=folder.path,
                 seeds=seeds,
                 seed=seed,

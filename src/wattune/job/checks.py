@@ -15,7 +15,6 @@ from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.job.folder import RunArguments
-from wattune.latency import LatencyBound
 from wattune.power.battery_cap import check_suspend, open_charge
 from wattune.power.limiter import check_limit
 from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
@@ -133,9 +132,8 @@ def check_command(board: Device, profile: object, workload: object) -> str:
     return shlex.join(["wattune", "profile", *toml, "--check", file, "--device", board.spec or "DEVICE"])
 
 
-def check_cap(table: ProfileTable, cap: PowerCap, latency: LatencyBound | None = None) -> None:
-    """Check that any point stays under the cap and fits the latency bound, before minutes are spent on the proxy, on
-    which neither depends.
+def check_cap(table: ProfileTable, cap: PowerCap) -> None:
+    """Check that any point stays under the cap, before minutes are spent on the proxy, on which this does not depend.
 
     Raises: CapError, NoFeasiblePoint, RecordError.
     """
@@ -144,7 +142,7 @@ def check_cap(table: ProfileTable, cap: PowerCap, latency: LatencyBound | None =
     even = SampleEfficiency(
         workload=table.workload, algorithm=table.algorithm, reference_batch_size=sizes[-1], points=points
     )
-    planning.plan(table, even, cap=cap, latency=latency)
+    planning.plan(table, even, cap=cap)
 
 
 def fingerprint(work: Workload) -> str:

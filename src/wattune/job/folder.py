@@ -18,7 +18,6 @@ from wattune.cap import PEAK, CapSide, PowerCap
 from wattune.errors import OutputError
 from wattune.files import check_writable
 from wattune.goal import TIME, Goal
-from wattune.latency import LatencyBound
 from wattune.records import Record
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples, Share, Value
 
@@ -64,7 +63,7 @@ class RunArguments(Record):
 
     ``caps``: a cap that changes as it was given, with its ``cap_range``; ``cap_w`` is then the highest of its caps.
     ``carbon``, ``tariff``: files with the forecast of the grid's carbon intensity, or price.
-    ``beside``: the port or URL of an inference service's metrics, ``latency``: its bound.
+    ``beside``: the port or URL of an inference service's metrics.
     ``battery``: the battery that the training run is fed from.
     ``server``, ``model``, ``data``, ``target`` and ``device_name`` belong to a run whose model comes from a server. Its
     token is saved nowhere.
@@ -89,7 +88,6 @@ class RunArguments(Record):
     cap_window: Positive | Literal["peak"] | None = PEAK  # a run of an earlier version has no such field
     goal: Goal = TIME
     beside: str | None = None
-    latency: LatencyBound | None = None
     reference: bool | None = None
     compare: bool = False
     algorithm: str = "backprop"
@@ -181,6 +179,14 @@ class RunFolder:
         (self.path / f"{kind.name}.json").unlink(missing_ok=True)
 
     def _compare(self, before: RunArguments, now: RunArguments) -> None:
+        hint = "resume with the original arguments, or choose another output folder"
+        removed = sorted(name for name, value in (before.model_extra or {}).items() if value is not None)
+        if removed:
+            raise OutputError(
+                f"cannot resume {self.path} with arguments that this version does not have",
+                value=", ".join(removed),
+                hint="choose another output folder",
+            )
         # A comparison may be asked for afterwards, since it changes none of the other records. Neither do the server's
         # address and the name of the device there.
         free = {"version", "provenance", "compare", "server", "device_name", "beside"}
@@ -189,7 +195,6 @@ class RunFolder:
             # The highest of caps that change is known again only where they are announced.
             if old == new or (field == "cap_w" and now.caps is not None):
                 continue
-            hint = "resume with the original arguments, or choose another output folder"
             if field == "fingerprint":
                 raise OutputError(f"cannot resume {self.path}: model, data or target have changed since", hint=hint)
             raise OutputError(f"cannot resume {self.path} with another {field}", value=new, allowed=f"{old}", hint=hint)

@@ -6,8 +6,8 @@ skips the records that exist and continues inside the step that was not finished
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from wattune.job.checks import (
 from wattune.job.coercion import as_record, as_workload, opened
 from wattune.job.folder import BatteryArguments, RunArguments, RunFolder, free_folder
 from wattune.job.steps import AnyCap, Progress
-from wattune.latency import LatencyBound
 from wattune.power.capped_run import Readings
 from wattune.power.request_queue import RequestQueue, queue_of
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
@@ -202,9 +201,7 @@ class ResumableRun:
         limit, progress = self.limit(table), self.progress_of("plan")
         cap = self.arguments.cap if self.moving is None else self.moving
         asked = self.arguments
-        choose = partial(
-            steps.plan, cap_w=cap, goal=asked.goal, latency=asked.latency, carbon=asked.carbon, tariff=asked.tariff
-        )
+        choose = partial(steps.plan, cap_w=cap, goal=asked.goal, carbon=asked.carbon, tariff=asked.tariff)
         while True:
             plan = choose(table, curve)
             # On a real board, no probe follows a cap that changes.
@@ -227,7 +224,7 @@ class ResumableRun:
         )
 
     def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
-        if not self.arguments.goal.is_time or self.arguments.latency or not self.board.variants(1):
+        if not self.arguments.goal.is_time or not self.board.variants(1):
             return plan
         if (progress := self.progress_of("plan")) is not None:
             progress(0, 1, "checking the choice on other boards that the board file allows")
@@ -250,12 +247,6 @@ def _caps(cap_w: AnyCap, before: RunArguments | None) -> tuple[MovingCap | None,
     return cap, cap.highest() if before is None or before.caps is None else before.cap
 
 
-def _parts(batch_sizes: Sequence[int]) -> tuple[int, ...]:
-    """The powers of two that divide a batch size: micro-batches to choose a short enough one from."""
-    powers = (2**k for k in range(max(batch_sizes).bit_length()))
-    return tuple(part for part in powers if any(size % part == 0 for size in batch_sizes))
-
-
 def run(
     device: str | Device,
     workload: str | Path | Workload | None = None,
@@ -264,7 +255,6 @@ def run(
     battery: Battery | None = None,
     goal: Goal | str = TIME,
     beside: Any = None,
-    latency: LatencyBound | None = None,
     output: str | Path | None = None,
     seeds: int | None = None,
     seed: int = 0,
@@ -286,9 +276,7 @@ def run(
     a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap; or a cap that
     changes, as in ``plan``: the device is then profiled under the highest of its caps, at every point, and the time of
     the caps begins with training. ``battery``: the battery that the board is fed from while it trains; see ``train``.
-    ``goal``, ``carbon``, ``tariff``: see ``plan``. ``beside``: see ``train``;
-    ``latency``: see ``plan``, with ``beside`` only. If the workload has no micro-batch sizes, the powers of two that
-    divide its batch sizes are then profiled.
+    ``goal``, ``carbon``, ``tariff``: see ``plan``. ``beside``: see ``train``.
 
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
@@ -305,11 +293,6 @@ def run(
     """
     moving, cap = _caps(cap_w, RunFolder(Path(output)).arguments if resume and output else None)
     queue = None if beside is None else queue_of(beside)
-    if latency is not None and (queue is None or moving is not None or carbon is not None or tariff is not None):
-        raise InputError(
-            "a latency bound",
-            allowed="with an inference service (beside) and a constant cap, without a forecast of carbon or price",
-        )
     check_battery(battery, moving, compare=compare, has_forecast=(carbon or tariff) is not None)
     if moving is not None and compare:
         raise InputError("a comparison of rules with a cap that changes", allowed="a constant cap")
@@ -321,12 +304,8 @@ def run(
         raise InputError("a goal with a cap that changes", value=Goal.of(goal).aim, allowed="time")
     if moving is not None and strategy is None and profile is None:
         strategy = "full"  # each of its caps has points of its own
-    if latency is not None and strategy is None and profile is None:  # guided would not measure short micro-batches
-        strategy = "staircase" if cap.limit_w is not None and Goal.of(goal).is_time else "full"
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
-        if latency is not None and not work.micro_batch_sizes:
-            work = replace(work, micro_batch_sizes=_parts(work.batch_sizes))
         check_workload(work, board)
         check_moving_cap(moving, board, has_profile=profile is not None or resume)
         check_charge(battery, board)
@@ -342,7 +321,6 @@ def run(
             carbon=None if carbon is None else str(carbon),
             tariff=None if tariff is None else str(tariff),
             beside=None if beside is None else str(beside),
-            latency=latency,
             seeds=seeds,
             seed=seed,
             strategy=strategy,
@@ -366,7 +344,7 @@ def run(
             battery=battery,
         )
         table = job.profile(given_profile)
-        check_cap(table, cap, latency)
+        check_cap(table, cap)
         curve = job.estimate(table)
         table, plan = job.plan(table, curve)
         record = job.train(plan)

@@ -20,7 +20,6 @@ from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.intensity import Intensity
 from wattune.job.coercion import as_one_of, as_record, as_workload, opened, profiled_workload
-from wattune.latency import LatencyBound
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
 
@@ -213,7 +212,6 @@ def plan(
     goal: Goal | str = TIME,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
-    latency: LatencyBound | None = None,
     also: Sequence[str | Path | ProfileTable | SampleEfficiency] = (),
     carbon: str | Path | Intensity | None = None,
     tariff: str | Path | Intensity | None = None,
@@ -226,8 +224,7 @@ def plan(
     a ``Goal``; by default the fastest one.
 
     ``batch_size``: choose only the clock, for this one; needed if there is no efficiency record. ``memory_bytes``:
-    choose nothing of which a step takes more. ``latency``: choose nothing whose micro-batch takes longer than the
-    requests of an inference service on the same board can wait. ``also``: profiles and efficiency records of other
+    choose nothing of which a step takes more. ``also``: profiles and efficiency records of other
     training algorithms to choose from, in any order; see ``wattune.planning.plan_algorithms``. ``carbon``, ``tariff``:
     forecast of the grid's carbon intensity, or of its price, as ``Intensity.load`` reads it; training then waits for
     the cheapest times that meet the goal's deadline, which begins now (for a simulated board at the forecast's first
@@ -239,9 +236,6 @@ def plan(
 
     cap, asked, table = cap_of(cap_w), Goal.of(goal), as_record(ProfileTable, profile)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
-    if latency is not None and (also or isinstance(cap, MovingCap) or carbon is not None or tariff is not None):
-        with_what = "other training algorithms" if also else "a cap that changes, or a forecast of carbon or price"
-        raise InputError(f"a latency bound with {with_what}", allowed="a constant cap and one training algorithm")
     if (intensity := intensity_of(carbon, tariff)) is not None:
         planning.check_intensity(intensity, asked, is_moving=isinstance(cap, MovingCap))
         assert isinstance(cap, PowerCap)  # checked
@@ -264,9 +258,7 @@ def plan(
             raise InputError("a goal with a cap that changes", value=asked.aim, allowed="time")
         return planning.plan_over_caps(table, curve, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
     if not also:
-        return planning.plan(
-            table, curve, cap=cap, goal=asked, batch_size=batch_size, memory_bytes=memory_bytes, latency=latency
-        )
+        return planning.plan(table, curve, cap=cap, goal=asked, batch_size=batch_size, memory_bytes=memory_bytes)
     if curve is None:
         raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
     others = [as_one_of((ProfileTable, SampleEfficiency), record) for record in also]

@@ -7,11 +7,9 @@ import shlex
 from wattune.cap import PowerCap, SensorLimit
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
 from wattune.goal import TIME, Goal
-from wattune.latency import LatencyBound
 from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
 from wattune.planning.candidates import candidates, figures, needed, within
 from wattune.planning.confidence import confidence
-from wattune.planning.latency_fit import LatencyFit
 from wattune.planning.objective import Objective, predictions
 from wattune.planning.own_batch_size import own_fields, pick_from, why_no_own
 from wattune.planning.table import Option, PlanningTable
@@ -54,7 +52,6 @@ def plan(
     goal: Goal = TIME,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
-    latency: LatencyBound | None = None,
 ) -> Plan:
     """Choose batch size and clock together: the measured point that stays under the cap and is best for the goal.
 
@@ -64,24 +61,17 @@ def plan(
     The names of the workloads may differ, since the curve is that of a proxy.
 
     ``batch_size``: choose for this one only, the baselines left out. Without ``efficiency`` it is needed, unless the
-    profile has no other. ``memory_bytes``: nothing is chosen of which a step takes more. ``latency``: nothing is chosen
-    whose micro-batch takes longer than the requests of an inference service on the same board can wait.
+    profile has no other. ``memory_bytes``: nothing is chosen of which a step takes more.
 
     Raises: CapError if no measured point stays under the cap; InputError for a cap at a supply that is not known, a
     batch size that was not profiled, or a goal that the records cannot tell about; NoFeasiblePoint if nothing fits in
-    memory, has short enough micro-batches or meets the deadline, or no proxy run reached the target at any feasible
-    point; RecordError if the records do not fit together.
+    memory or meets the deadline, or no proxy run reached the target at any feasible point; RecordError if the records do not fit together.
     Source: arXiv 2502.18323, Algorithm 1.
     """
     limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
     whole, (profile, efficiency, notes) = profile, at_size(profile, efficiency, batch_size)
     one_size = profile is not whole
     profile, left_out = within(profile, memory_bytes)
-    fit = None if latency is None else LatencyFit(profile, latency)
-    if fit is not None:
-        fit.check(limit)
-        profile, too_long = fit.within()
-        left_out += too_long
     table = PlanningTable(profile, efficiency, limit.window_s)
     objective = Objective(goal, table, limit)
     chosen = pick_from(objective)
@@ -109,8 +99,6 @@ def plan(
         cap_window_s=limit.window_s,
         memory_limit_bytes=memory_bytes,
         predicted_memory_bytes=needed(profile).get(pick.point.shape),
-        latency=latency,
-        micro_batch_s=None if fit is None else fit.of(pick.cell).micro_s,
         notes=(
             *notes,
             *(() if why_no_rival is None or one_size else (why_no_rival,)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from wattune.cap import CapSide, SensorLimit
 from wattune.goal import TIME, Goal
 from wattune.intensity import Unit
-from wattune.latency import LatencyBound
 from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint, AtPointIfAny
@@ -208,9 +207,6 @@ class Plan(AtPoint, Record):
     ``over_constant``: relative to the best single point, which pauses above the cap. ``schedule``: the times to train
     at, if they were chosen by carbon or price.
 
-    ``latency``: the latency bound of an inference service on the same board; ``micro_batch_s``: the seconds that one
-    micro-batch takes at the chosen point at most, which fit the slack that the bound leaves.
-
     ``program``: the profiled program, if it is not a workload of wattune; ``run_by`` is then the command that runs it
     at this point under the cap.
 
@@ -273,8 +269,6 @@ class Plan(AtPoint, Record):
     of_clairvoyant: Positive | None = None
     over_constant: Positive | None = None
     schedule: Schedule | None = None
-    latency: LatencyBound | None = None
-    micro_batch_s: Positive | None = None
     evaluations: PlannedEvaluations | None = None
 
     @property

@@ -90,11 +90,6 @@ def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
 def beside(plan: Plan, training: TrainingRecord | None = None) -> str:
     """The micro-batch's time beside an inference service, and how long training waited; empty without a service."""
     parts = []
-    if plan.latency is not None and plan.micro_batch_s is not None:
-        parts.append(
-            f"a micro-batch takes {1e3 * plan.micro_batch_s:.3g} ms at most, for requests within "
-            f"{1e3 * plan.latency.within_s:.4g} ms"
-        )
     if training is not None and training.yields is not None:
         cut = f", {training.yields_cut_short} times not for all of them" if training.yields_cut_short else ""
         parts.append(f"training waited {training.yields} times for requests, {seconds(training.yielded_s)} in all{cut}")
