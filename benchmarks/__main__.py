@@ -33,7 +33,6 @@ ALONE = {  # these take arguments of their own
     "report_picture": "benchmarks.report_picture",
     "stacked_runs": "benchmarks.stacked_runs",
     "moving_caps": "benchmarks.moving_caps",
-    "beside": "benchmarks.beside",
     "groups": "benchmarks.groups",
     "ranks": "benchmarks.ranks.command",
     "carbon": "benchmarks.carbon",

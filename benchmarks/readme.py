@@ -12,7 +12,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "algorithms.md",
-    ROOT / "docs" / "beside-inference.md",
     ROOT / "docs" / "boards.md",
     ROOT / "docs" / "carbon.md",
     ROOT / "docs" / "fleet.md",

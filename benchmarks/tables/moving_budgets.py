@@ -66,62 +66,6 @@ def carbon() -> str:
     return "\n".join(lines) + "\n"
 
 
-def beside() -> str:
-    """Requests within their bound beside training, and its throughput, over all cases."""
-    from benchmarks.beside import summary
-
-    data = read("beside")
-    cases = data["cases"]
-    served = [case for case in cases if case["best"] is not None]
-    both = [
-        case
-        for case in served
-        if case["wattune"] is not None and case["wattune"]["within"] >= 0.97 and case["wattune"]["of_best"] >= 0.93
-    ]
-    bounds = sorted({case["bound_s"] for case in cases})
-    rates = sorted({case["rate_hz"] for case in cases})
-    lines = [
-        f"*Simulated* boards train ResNet-8 at batch size {data['batch_size']} beside requests of {data['images']} "
-        f"images each, whose work the GPU does in turn. {len(cases)} cases: {len({case['device'] for case in cases})} "
-        f"boards, {len({case['cap_share'] for case in cases})} caps, bounds of "
-        f"{', '.join(f'{1e3 * bound:g}' for bound in bounds)} ms, random arrivals at "
-        f"{', '.join(f'{rate:g}' for rate in rates)} a second, which the plan does not know. The best point is the "
-        "fastest of all clocks and micro-batch sizes under the cap that answers 97% of the requests in time, found by "
-        "trying all of them with the same arrivals. A plan that is faster, but late, counts as 100%.",
-        "",
-        "| rule | requests in time: all (worst case) | throughput of the best: mean (worst case) |",
-        "|---|---|---|",
-    ]
-    names = {
-        "wattune": "wattune's plan",
-        "largest micro-batch": "fastest point with the whole batch, requests between steps",
-        "smallest micro-batch": "fastest point with micro-batches of one sample",
-    }
-    for rule, name in names.items():
-        row = summary(cases, rule)
-        lines.append(
-            f"| {name} | {percent(row['within'])} ({percent(row['within_worst'])}) | {percent(row['of_best'])} "
-            f"({percent(row['of_best_worst'])}) |"
-        )
-    lines += ["", "| device | bound | requests in time | throughput of the best |", "|---|---|---|---|"]
-    for device in dict.fromkeys(case["device"] for case in cases):
-        for bound in bounds:
-            part = [case for case in cases if case["device"] == device and case["bound_s"] == bound]
-            row = summary(part, "wattune")
-            lines.append(
-                f"| {device} | {1e3 * bound:g} ms, a request alone {1e3 * part[0]['service_s']:.1f} ms | "
-                f"{percent(row['within'])} ({percent(row['within_worst'])}) | {percent(row['of_best'])} "
-                f"({percent(row['of_best_worst'])}) |"
-            )
-    lines += [
-        "",
-        f"The goals are 97% and 93%; both are reached in {len(both)} of {len(served)} cases. The others have a bound "
-        "of a few times the service's own time: requests that queue behind each other then need more room than one "
-        "micro-batch leaves, or the assumption on low clocks costs a faster point.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def sun() -> str:
     """Training from a battery and a panel over the real sun."""
     data = read("sun")
@@ -161,7 +105,6 @@ def sun() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "beside": beside,
     "moving_caps": moving_caps,
     "carbon": carbon,
     "sun": sun,

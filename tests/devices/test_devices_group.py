@@ -93,7 +93,7 @@ def use(device):
                 pass
             seen.append((device.now_s(), device.power_w()))
         device.wait(0.777)
-        with device.breaks(lambda: device.wait(0.01)), device.step(short):
+        with device.step(short):
             pass
         slept = device.suspend(61.0)
         with device.step(short):

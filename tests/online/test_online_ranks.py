@@ -449,18 +449,18 @@ def test_bad_input_is_one_line_of_rank_0(by_rank: dict[int, dict[str, Any]], wra
     assert {end.kind for end in ends} == {"JobRefused"}
 
 
-def refuse_requests(rank: int) -> None:
+def refuse_others_first(rank: int) -> None:
     model = wrapped(perceptron())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    given = {"device": "sim:jetson-nano", "cap_w": 5.0, "batch_size": 8}
-    with wattune.capped(model=model, optimizer=optimizer, **given) as session:
-        session.yield_to(lambda: 0)
+    given = {"device": "sim:jetson-nano", "cap_w": 5.0, "batch_size": 8, "yield_to": lambda: False}
+    with wattune.capped(model=model, optimizer=optimizer, **given):
+        raise AssertionError
 
 
-def test_requests_of_a_service_are_one_line() -> None:
-    ends = job(refuse_requests, 2)
+def test_other_work_first_is_refused_in_one_line() -> None:
+    ends = job(refuse_others_first, 2)
     assert [end.code for end in ends] == [2, 2]
-    assert ends[0].stderr == "error: session.yield_to: a job of 2 ranks; allowed: one process\n"
+    assert ends[0].stderr == "error: yield_to: a job of 2 ranks; allowed: one process\n"
     assert ends[1].stderr == ""
 
 

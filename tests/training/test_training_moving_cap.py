@@ -63,6 +63,15 @@ def test_announced_caps_are_never_exceeded(followed, planned):
     assert followed.plan == planned
 
 
+def test_announced_caps_hold_while_other_work_goes_first(workload, planned, followed):
+    device = made.nano()
+    record = train(device, workload, planned, cap=CAPS, yield_to=lambda: device.now_s() % 1.0 < 0.3)
+    assert made.trajectory(record) == made.trajectory(followed)
+    assert record.above_cap_s == record.exact.above_cap_s == 0
+    assert record.guard == ()
+    assert record.paused_s > followed.paused_s + 1.0
+
+
 def test_settings_come_before_a_lower_cap_and_at_a_rise(followed, planned):
     by_cap = {one.asked_w: one.clock_mhz for one in planned.caps}
     intervals = followed.cap_intervals

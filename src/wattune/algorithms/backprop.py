@@ -112,7 +112,6 @@ class Backprop(Stepwise):
                     loss = differentiable_loss(self._trainable, self._output(x), y) * share
                 self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 mean_loss += loss.detach()
-            self._make_room()
             self._scaler.step(self._optimizer)
             self._scaler.update()
             self._random = self._random_state()

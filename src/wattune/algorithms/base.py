@@ -103,9 +103,6 @@ class TrainingAlgorithm(ABC):
     MICRO_BATCHES: ClassVar[bool] = True
     """True if a batch can be processed in micro-batches."""
 
-    make_room: Callable[[], object] | None = None
-    """Called between the passes of a step, with the processor idle, if the algorithm takes micro-batches."""
-
     module: nn.Module
     """The model in training; it can be evaluated between two Steps."""
 

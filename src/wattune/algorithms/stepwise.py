@@ -157,14 +157,5 @@ class Stepwise(TrainingAlgorithm):
         """Yield the micro-batches of a batch on the device, each with its share of the samples."""
         samples, start = samples_of(batch), 0
         for size in step_counting.split(samples, self.micro_batch_size):
-            if start:
-                self._make_room()
             yield part(batch, start, start + size, self._device), size / samples
             start += size
-
-    def _make_room(self) -> None:
-        """Between two passes, or before the update: the passes so far are done, and others may use the processor."""
-        if self.make_room is not None:
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)  # passes are only queued until then
-            self.make_room()

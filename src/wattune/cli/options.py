@@ -152,16 +152,6 @@ Memory = Annotated[
     typer.Option("--memory", metavar="BYTES", help="Memory limit, such as 64MB, 1.5GB or 512MiB (default: no limit)."),
 ]
 
-Beside = Annotated[
-    str | None,
-    typer.Option(
-        "--beside",
-        metavar="PORT",
-        help="Let the requests of an inference service on this machine go first: the port or the URL of its Prometheus "
-        "metrics, such as 8002 or http://127.0.0.1:8000/metrics.",
-    ),
-]
-
 GOAL = typer.Option(
     "--goal",
     metavar="NAME",

@@ -15,7 +15,6 @@ from wattune.cli.options import (
     SEED,
     SEEDS,
     Algorithm,
-    Beside,
     CapRange,
     CapWindow,
     CarbonFile,
@@ -55,7 +54,6 @@ def run(
     goal: Goal | None = None,
     carbon: CarbonFile = None,
     tariff: TariffFile = None,
-    beside: Beside = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="New or empty folder of the run (default: wattune-run-N)."),
@@ -141,11 +139,6 @@ def run(
         raise InputError("--cap is missing", hint="see wattune run --help")
     form = power_cap(None, margin, max_temp, cap_window, before=None if before is None else before.cap)
     moving = any_cap(chosen("caps", cap), chosen("cap_range", cap_range) if cap is None else cap_range, before=form)
-    beside = chosen("beside", beside)
-    if beside is not None:
-        from wattune.power.request_queue import queue_of
-
-        queue_of(beside, name="--beside")  # refused before anything is made
     asked_cap = form if moving is not None else power_cap(cap, before=form)
     supply = battery
     if supply is None and before is not None and before.battery is not None:
@@ -160,7 +153,6 @@ def run(
         _refuse_with_server(
             {
                 "a forecast of carbon or price": carbon_file or tariff_file,
-                "--beside": beside,
                 "a battery": None if supply is None else f"{supply.capacity_j / 3600:.4g} Wh",
                 "a cap that changes": moving,
                 "a workload": work,
@@ -186,7 +178,6 @@ def run(
                 cap_w=moving or asked_cap,
                 battery=supply,
                 goal=chosen("goal", goal) or TIME,
-                beside=beside,
                 output=folder.path,
                 seeds=seeds,
                 seed=seed,

@@ -9,7 +9,6 @@ import typer
 
 from wattune.budgets.battery import Battery
 from wattune.cli.options import (
-    Beside,
     DeviceSpec,
     File,
     Json,
@@ -43,7 +42,6 @@ def train(
             "(default: the plan's constant cap).",
         ),
     ] = None,
-    beside: Beside = None,
     battery: Battery | None = None,
     algorithm: Annotated[
         str | None,
@@ -70,7 +68,6 @@ def train(
     """
     from wattune.errors import InputError, RecordError
     from wattune.job import steps
-    from wattune.power.request_queue import queue_of
     from wattune.records import TrainingRecord
     from wattune.reporting import summary
 
@@ -78,7 +75,6 @@ def train(
     moving = any_cap(cap)
     if cap is not None and moving is None:
         raise InputError("--cap", value=cap, allowed="a cap that changes: CAPS.csv or watch:FILE", hint="plan for it")
-    queue = None if beside is None else queue_of(beside, name="--beside")
     destination = claim(output, "training.json", as_json=as_json, resume=resume)
     algorithm_plan = steps.with_algorithm(plan, algorithm)
     record = destination.load(TrainingRecord)
@@ -96,7 +92,6 @@ def train(
                 workload,
                 algorithm_plan,
                 cap_w=moving,
-                beside=queue,
                 battery=battery,
                 seed=seed,
                 max_temp_c=hottest_c,

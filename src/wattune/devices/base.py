@@ -440,14 +440,6 @@ class Device(ABC):
         if failures:
             raise failures[0]
 
-    @contextmanager
-    def breaks(self, call: Callable[[], None]) -> Iterator[None]:
-        """Call ``call`` between the micro-batches of the steps inside, on a device on which steps only take their time.
-
-        Here: never, since the training code itself can do so between its passes. ``call`` may let time pass.
-        """
-        yield
-
     def suspend(self, seconds: float) -> Suspension:
         """Suspend the board inside ``at``, until its clock wakes it after ``seconds``, or something else does earlier.
 

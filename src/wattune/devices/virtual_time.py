@@ -47,10 +47,6 @@ class Course:
         self.count, self.piece = count, piece
         self.index, self.left = 0, 1.0
 
-    def part(self, parts: int) -> Course:
-        """One of as many equal parts of the same course, from its beginning."""
-        return Course(self.count, lambda i: Piece(self.piece(i).seconds / parts, self.piece(i).power_w))
-
     def go(self, share: float) -> None:
         """Take this share of the present piece; what is left of it may be nothing."""
         self.left -= share
@@ -75,7 +71,6 @@ class VirtualTime(Device):
 
     def __init__(self) -> None:
         self._tasks: list[_Task] = []
-        self._break: Callable[[], None] | None = None
 
     # ------------------------------------------------------------------------------------------------ for backends
 
@@ -134,38 +129,7 @@ class VirtualTime(Device):
         self._check(work)
         yield
         courses = [Course(*lane._pieces(work)) for lane in self._lanes]
-        if self._break is None:
-            seconds = self._pass(courses)
-        else:
-            seconds = self._pass_in_parts(courses, -(-work.samples // work.micro_batch_size))
-        self._end_step(work, seconds)
-
-    def _pass_in_parts(self, courses: Sequence[Course], parts: int) -> list[float]:
-        # Each micro-batch as an equal share of the step, so that time and power of the whole stay what they are.
-        seconds = [0.0] * len(courses)
-        for index in range(parts):
-            if index:
-                self._take_break()
-            taken_s = self._pass([course.part(parts) for course in courses])
-            seconds = [before_s + own_s for before_s, own_s in zip(seconds, taken_s, strict=True)]
-        return seconds
-
-    @contextmanager
-    def breaks(self, call: Callable[[], None]) -> Iterator[None]:
-        """Call ``call`` between the micro-batches of the steps inside; a step in ``call`` has no breaks."""
-        before, self._break = self._break, call
-        try:
-            yield
-        finally:
-            self._break = before
-
-    def _take_break(self) -> None:
-        call, self._break = self._break, None
-        try:
-            if call is not None:
-                call()
-        finally:
-            self._break = call
+        self._end_step(work, self._pass(courses))
 
     @contextmanager
     def every(self, period_s: float, call: Callable[[], None]) -> Iterator[None]:

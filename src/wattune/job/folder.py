@@ -63,7 +63,6 @@ class RunArguments(Record):
 
     ``caps``: a cap that changes as it was given, with its ``cap_range``; ``cap_w`` is then the highest of its caps.
     ``carbon``, ``tariff``: files with the forecast of the grid's carbon intensity, or price.
-    ``beside``: the port or URL of an inference service's metrics.
     ``battery``: the battery that the training run is fed from.
     ``server``, ``model``, ``data``, ``target`` and ``device_name`` belong to a run whose model comes from a server. Its
     token is saved nowhere.
@@ -87,7 +86,6 @@ class RunArguments(Record):
     margin_w: NotNegative = 0.0
     cap_window: Positive | Literal["peak"] | None = PEAK  # a run of an earlier version has no such field
     goal: Goal = TIME
-    beside: str | None = None
     reference: bool | None = None
     compare: bool = False
     algorithm: str = "backprop"
@@ -189,7 +187,7 @@ class RunFolder:
             )
         # A comparison may be asked for afterwards, since it changes none of the other records. Neither do the server's
         # address and the name of the device there.
-        free = {"version", "provenance", "compare", "server", "device_name", "beside"}
+        free = {"version", "provenance", "compare", "server", "device_name"}
         for field in RunArguments.model_fields.keys() - free:
             old, new = getattr(before, field), getattr(now, field)
             # The highest of caps that change is known again only where they are announced.

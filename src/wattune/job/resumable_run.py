@@ -36,7 +36,6 @@ from wattune.job.coercion import as_record, as_workload, opened
 from wattune.job.folder import BatteryArguments, RunArguments, RunFolder, free_folder
 from wattune.job.steps import AnyCap, Progress
 from wattune.power.capped_run import Readings
-from wattune.power.request_queue import RequestQueue, queue_of
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.workloads import Workload
 
@@ -60,7 +59,7 @@ class ResumableRun:
     progress: Progress | None = None
     on_evaluation: Callable[[Evaluation, Readings], None] | None = None
     moving: MovingCap | None = None
-    queue: RequestQueue | None = None
+    yield_to: Callable[[], bool] | None = None
     battery: Battery | None = None
     start: dict[str, Any] | None = field(init=False)
 
@@ -145,7 +144,7 @@ class ResumableRun:
             self.work,
             plan,
             cap_w=self.moving,
-            beside=self.queue,
+            yield_to=self.yield_to,
             battery=self.battery,
             max_temp_c=self.arguments.max_temp_c,
             seed=self.arguments.seed,
@@ -254,7 +253,7 @@ def run(
     cap_w: AnyCap,
     battery: Battery | None = None,
     goal: Goal | str = TIME,
-    beside: Any = None,
+    yield_to: Callable[[], bool] | None = None,
     output: str | Path | None = None,
     seeds: int | None = None,
     seed: int = 0,
@@ -276,7 +275,7 @@ def run(
     a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap; or a cap that
     changes, as in ``plan``: the device is then profiled under the highest of its caps, at every point, and the time of
     the caps begins with training. ``battery``: the battery that the board is fed from while it trains; see ``train``.
-    ``goal``, ``carbon``, ``tariff``: see ``plan``. ``beside``: see ``train``.
+    ``goal``, ``carbon``, ``tariff``: see ``plan``. ``yield_to``: see ``train``.
 
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
@@ -292,7 +291,6 @@ def run(
     Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
     """
     moving, cap = _caps(cap_w, RunFolder(Path(output)).arguments if resume and output else None)
-    queue = None if beside is None else queue_of(beside)
     check_battery(battery, moving, compare=compare, has_forecast=(carbon or tariff) is not None)
     if moving is not None and compare:
         raise InputError("a comparison of rules with a cap that changes", allowed="a constant cap")
@@ -320,7 +318,6 @@ def run(
             goal=Goal.of(goal),
             carbon=None if carbon is None else str(carbon),
             tariff=None if tariff is None else str(tariff),
-            beside=None if beside is None else str(beside),
             seeds=seeds,
             seed=seed,
             strategy=strategy,
@@ -340,7 +337,7 @@ def run(
             processes,
             progress,
             moving=moving,
-            queue=queue,
+            yield_to=yield_to,
             battery=battery,
         )
         table = job.profile(given_profile)

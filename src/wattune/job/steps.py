@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap
@@ -290,7 +290,7 @@ def train(
     plan: str | Path | Plan,
     *,
     cap_w: AnyCap = None,
-    beside: Any = None,
+    yield_to: Callable[[], bool] | None = None,
     battery: Battery | None = None,
     algorithm: str | None = None,
     max_temp_c: float | None = None,
@@ -305,9 +305,7 @@ def train(
 
     ``cap_w``: a cap that changes, as in ``plan``; None: the plan's constant cap, at the times of its schedule if it has
     one. Batch size and learning rate stay, the setting follows the cap, and training pauses while none stays under it.
-    ``beside``: the queue of an inference service on the same board, whose requests go first between micro-batches: the
-    port or URL of its Prometheus metrics, an object with ``qsize`` or ``empty``, or a callable that returns the number
-    of waiting requests.
+    ``yield_to``: called before each step, which waits while it returns True: other work on the board goes first.
     ``battery``: the battery that the board is fed from; training uses it by its rule, under the plan's constant cap.
     ``algorithm``: train with this one, at its best point, if the plan was chosen from several; None: the plan's own.
     ``max_temp_c``: second limit beside the plan's cap, on the board's highest temperature in degrees Celsius.
@@ -318,13 +316,11 @@ def train(
     Raises: InputError and its kinds for what cannot be trained as asked, DeviceError.
     """
     from wattune import profiling, training
-    from wattune.power.request_queue import queue_of
 
     algorithm_plan = with_algorithm(plan, algorithm)
     cap = None if cap_w is None else cap_of(cap_w)
     if isinstance(cap, PowerCap):
         raise InputError("the cap of a training run", value=str(cap), allowed="one that changes", hint="plan for it")
-    queue = None if beside is None else queue_of(beside)
     with opened(device, seed=seed) as board:
         work = as_workload(workload, progress)
         return training.train(
@@ -338,7 +334,7 @@ def train(
             weights=weights,
             max_temp_c=max_temp_c,
             cap=cap,
-            queue=queue,
+            yield_to=yield_to,
             battery=battery,
             progress=progress,
             on_evaluation=on_evaluation,

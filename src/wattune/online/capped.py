@@ -47,6 +47,7 @@ def capped(
     scheduler_interval: str | None = None,
     scaler: torch.amp.GradScaler | None = None,
     before_step: Callable[[], None] | None = None,
+    yield_to: Callable[[], bool] | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
     record: str | Path | None = None,
@@ -82,7 +83,8 @@ def capped(
     ``scheduler``: one or a list, stepped by the session once per ``loader.batch_size`` samples, or once per pass with
     ``scheduler_interval="epoch"``; it has to be given ("step" or "epoch") for a scheduler that most recipes step once
     per epoch, such as StepLR. ``before_step`` is called before each optimizer step with unscaled gradients, and
-    is the place to clip them. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
+    is the place to clip them. ``yield_to`` is called before each step, which waits while it returns True: other work
+    on the board goes first. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
     ``log_to``: "tensorboard", "wandb", "mlflow", "csv", "trace", a function, or several of them. They get a
     ``RunUpdate`` (power, energy, temperature, operating point) once a second, at each change of the point and at the
     end, between two steps; the logger "wattune" has the changes, too.
@@ -114,6 +116,7 @@ def capped(
             scheduler_interval=scheduler_interval,
             scaler=scaler,
             before_step=before_step,
+            yield_to=yield_to,
             checkpoint=checkpoint,
             resume=resume,
             record=record,
@@ -189,6 +192,7 @@ def _session(
             cap=moving,
             leading=leading,
             tries_sizes=not asked.sync.is_sharded,
+            yield_to=asked.yield_to,
         )
     except BaseException:
         if opened is not device:

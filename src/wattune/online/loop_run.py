@@ -95,12 +95,6 @@ class LoopRun(ABC):
     def drop(self) -> None:
         """Drop the step under way, if there is one: its samples do not count."""
 
-    def make_room(self) -> None:  # noqa: B027 - most have no requests
-        """Let requests of an inference service go first, if there are any. Raises: SafetyStop, DeviceError."""
-
-    def room_within_step(self) -> None:  # noqa: B027 - most have no requests
-        """The same between two passes of a step."""
-
     @abstractmethod
     def evaluation(self) -> AbstractContextManager[None]:
         """Context of an evaluation, also in the middle of a step: it stays below the cap.
@@ -135,10 +129,6 @@ class LoopRun(ABC):
     def may_halve(self) -> bool:
         """True if a batch may run in two halves to compare their gradients: BatchNorm would change its statistics."""
         return self.can_split and not self._has_norm
-
-    def micro_of(self, row: BatchShape) -> int:
-        """Samples of a forward pass of this row."""
-        return row.micro
 
     def check_parts(self, data: Any, samples: int, row: BatchShape) -> None:
         """Check that a batch can be split as this row needs it. Raises: InputError if it has to be, but cannot."""

@@ -53,6 +53,7 @@ class Request:
         scheduler_interval: str | None,
         scaler: torch.amp.GradScaler | None,
         before_step: Callable[[], None] | None,
+        yield_to: Callable[[], bool] | None,
         checkpoint: str | Path | None,
         resume: bool,
         record: str | Path | None,
@@ -69,6 +70,10 @@ class Request:
         _check_parameters(model, optimizer)
         if before_step is not None and not callable(before_step):
             raise InputError("before_step", value=before_step, allowed="a function without arguments")
+        if yield_to is not None and not callable(yield_to):
+            raise InputError("yield_to", value=yield_to, allowed="a function without arguments")
+        if yield_to is not None and ranks > 1:
+            raise InputError("yield_to", value=f"a job of {ranks} ranks", allowed="one process")
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
             raise InputError("scaler", value=scaler, allowed="a torch.amp.GradScaler")
         if not isinstance(keep_recipe, bool):
@@ -81,7 +86,7 @@ class Request:
         self.ranks, self.over = ranks, over
         self.sync = GradientSync(model, ranks)
         self.optimizer, self.scaler = optimizer, own_scaler if scaler is None else scaler
-        self.before_step = before_step
+        self.before_step, self.yield_to = before_step, yield_to
         self.loader, self.keep = own_loader(loader), keep_recipe
         cap, self.goal = cap_of(cap_w), session_goal(goal)
         self.moving = cap if isinstance(cap, MovingCap) else None

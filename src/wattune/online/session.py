@@ -25,7 +25,7 @@ from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper
 from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
-from wattune.online.ranks.meeting import Ranks, refused
+from wattune.online.ranks.meeting import Ranks
 from wattune.online.rate_watch import RateWatch
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
@@ -35,7 +35,6 @@ from wattune.online.session_run import SessionRun
 from wattune.online.update_feed import UpdateFeed
 from wattune.online.user_loop import UserLoop
 from wattune.point import BatchShape, OperatingPoint
-from wattune.power.request_queue import queue_of
 from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
 from wattune.tracking.trackers import OnUpdate
@@ -329,28 +328,6 @@ class Session:
         self._check_open()
         with self.run.evaluation():
             yield
-
-    def yield_to(self, queue: Any, *, within_s: float | None = None) -> None:
-        """Let the requests of an inference service on the same board go first, from the next micro-batch on.
-
-        Before each micro-batch, and before the update of the parameters, training waits until no request waits, for a
-        second at most. Loops that step themselves wait before each step. ``queue``: an object with ``qsize`` or
-        ``empty``, a callable that returns the number of requests that wait or run, or the port or URL of the service's
-        Prometheus metrics. ``within_s``: the most seconds that a micro-batch may take; longer ones are made smaller.
-
-        Raises: InputError; in a job of several ranks JobRefused.
-        """
-        if self.ranks is not None:
-            problem = InputError("session.yield_to", value=f"a job of {self.size} ranks", allowed="one process")
-            raise refused(self.ranks.rank, problem)
-        if within_s is not None and self.loop is None:
-            raise InputError("within_s in a loop that steps itself", value=within_s, allowed="None")
-        self.run.yield_to(queue_of(queue), within_s)
-
-    def make_room(self) -> None:
-        """Let requests go first here: for loops of evaluation. Raises: SafetyStop, DeviceError."""
-        self._check_open()
-        self.run.make_room()
 
     # --------------------------------------------------------------------------------------- loops that step themselves
 

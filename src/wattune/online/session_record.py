@@ -83,10 +83,9 @@ def session_record(session: Session) -> SessionRecord:
         ended=session.ended,
         reason=session.reason,
         cap_intervals=() if run.follower is None else run.follower.intervals,
-        paused_s=None if run.follower is None else run.follower.paused_s,
+        paused_s=run.paused_s,
         exact=None if run.capped.truth is None else run.capped.truth.figures(),
-        notes=(*run.notes, *_room_notes(session)),
-        **({} if run.room is None else run.room.fields()),
+        notes=tuple(run.notes),
         provenance=provenance(device.kind, device=device.name, seed=options.seed),
     )
 
@@ -104,7 +103,7 @@ def _table(session: Session) -> ProfileTable | None:
         sensor_rail=device.sensor.rail,
         supply=device.supply,
         strategy="session",
-        notes=("measured by training steps, while the model trained", *_room_notes(session)),
+        notes=("measured by training steps, while the model trained",),
         provenance=provenance(device.kind, device=device.name),
     )
 
@@ -153,13 +152,8 @@ def explanation(session: Session) -> str:
     if points and sample_model.source.startswith("prior"):
         saved = f"{100 * search.worth_of_curve():.1f} % of the remaining time"
         lines.append(f"Estimating the samples to target (wattune estimate) is expected to save {saved}.")
-    lines += [*run.times.advice(options.loader, on_gpu=run.on_cuda), *run.notes, *_room_notes(session)]
+    lines += [*run.times.advice(options.loader, on_gpu=run.on_cuda), *run.notes]
     return "\n".join(lines)
-
-
-def _room_notes(session: Session) -> tuple[str, ...]:
-    room = session.run.room
-    return () if room is None or room.note is None else (room.note,)
 
 
 def _front(session: Session) -> tuple[FrontPoint, ...]:

@@ -21,7 +21,6 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.measurement_window import SensorReadings
 from wattune.online.ranks.leading import Leading
-from wattune.online.request_room import RequestRoom
 from wattune.online.session_follower import SessionFollower
 from wattune.online.setting_ladder import SettingLadder
 from wattune.online.step_counter import StepWorkCounter
@@ -29,7 +28,6 @@ from wattune.online.step_timing import Sync
 from wattune.point import BatchShape, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.power.monitor import LOOK_EVERY_S
-from wattune.power.request_queue import RequestQueue
 from wattune.records import PointRecord
 from wattune.search.search import Search
 
@@ -45,6 +43,7 @@ class SessionRun(LoopRun):
     that changes; ``limit`` is then that of the highest, ``search`` makes a ``SettingLadder`` for ``start``, and steps
     begin only while the cap lets them (``CapFollower.hold``). ``leading``: this rank chooses for others as well.
     ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
+    ``yield_to``: a step begins only once this returns False.
 
     Raises: InputError for a temperature limit that the device cannot be held below, and for several knobs.
     """
@@ -63,6 +62,7 @@ class SessionRun(LoopRun):
         cap: MovingCap | None = None,
         leading: Leading | None = None,
         tries_sizes: bool = True,
+        yield_to: Callable[[], bool] | None = None,
     ):
         device.only_knob("a session", hint="profile with --strategy full and train at the plan")
         super().__init__(model)
@@ -73,14 +73,13 @@ class SessionRun(LoopRun):
         self.fit_check = FitCheck(device, model, start.micro, optimizer)
         self.compares_gradients = tries_sizes
         self._leading, self._step_s = leading, 0.0
+        self._yield_to = yield_to
         self._readings = SensorReadings()
         first = limit if cap is None else replace(limit, limit_w=None)  # the follower finds its own
         self.capped = CappedRun(device, first, device.safest, on_reading=self._readings.add)
         self.follower = None if cap is None else SessionFollower(self.capped, cap, limit, self._readings)
         if self.follower is not None and leading is not None:
             self.follower.on_rest = leading.channel.check
-        self.room: RequestRoom | None = None
-        """Room for the requests of an inference service, if there is one."""
         self._search, self._start = search, start
         self._stack = ExitStack()
         self._step: Any = None
@@ -115,7 +114,6 @@ class SessionRun(LoopRun):
             if self.follower is not None:
                 self.follower.explorer = self.explorer
                 self.follower.begin_after(state)
-            self._load_room()
             capped.start(state, keep_setting=True)
             self.explorer.choose()
             if self._leading is not None:
@@ -132,40 +130,7 @@ class SessionRun(LoopRun):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.drop()
-        try:
-            self._stack.__exit__(kind, error, trace)
-        finally:
-            if self.room is not None:
-                self.room.beside.close()
-
-    # ------------------------------------------------------------------------------------------------------- requests
-
-    def yield_to(self, queue: RequestQueue, within_s: float | None) -> None:
-        """Let the requests of this queue go first from now on. Raises: InputError."""
-        self.room = RequestRoom(self.capped, queue, within_s)
-        self._load_room()
-
-    def make_room(self) -> None:
-        """Let requests go first; the passes so far are done then. Raises: SafetyStop, DeviceError."""
-        if self.room is None:
-            return
-        if self.on_cuda:
-            torch.cuda.synchronize()  # passes are only queued until then
-        if self.room.make():
-            self.explorer.begin_evaluation()  # its power is not that of training either
-
-    def room_within_step(self) -> None:
-        """The same between two passes of a step, on a device that executes them; others do it as time passes."""
-        if self.device.executes_steps:
-            self.make_room()
-
-    def micro_of(self, row: BatchShape) -> int:
-        """Samples of a forward pass of this row: fewer, if requests cannot wait for as long as they take."""
-        return row.micro if self.room is None or not self.can_split else self.room.micro(row.micro)
-
-    def _load_room(self) -> None:
-        if self.room is not None and self._state is not None and (state := self._state.get("beside")) is not None:
-            self.room.beside.load_state_dict(state)
+        self._stack.__exit__(kind, error, trace)
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
@@ -192,6 +157,13 @@ class SessionRun(LoopRun):
         return self.explorer.is_measuring
 
     @property
+    def paused_s(self) -> float | None:
+        """Seconds of pauses under a cap that changes, and for other work; None if there can be none."""
+        if self.follower is None and self._yield_to is None:
+            return None
+        return self.capped.yielded_s + (0.0 if self.follower is None else self.follower.paused_s)
+
+    @property
     def row(self) -> BatchShape:
         """The row that the next step should have."""
         return self.explorer.wanted.shape
@@ -202,7 +174,10 @@ class SessionRun(LoopRun):
         ``key``: steps with equal keys, rows and samples do the same operations. ``data``: the inputs in the device's
         memory. Raises: SafetyStop, DeviceError.
         """
-        self.make_room()
+        if self._yield_to is not None:
+            if self.on_cuda:
+                torch.cuda.synchronize()  # passes are only queued until then
+            self.capped.wait_while(self._yield_to)
         if self.follower is not None and self._leading is None:
             self.follower.hold_step(self.on_pause)
         now_s = self.device.now_s()
@@ -218,9 +193,6 @@ class SessionRun(LoopRun):
         if kind != self._kind or self.explorer.probing:
             self._use(*kind)
         self._row, self._samples, self._is_whole = row, samples, True
-        self._micro = self.micro_of(row)
-        if self.room is not None:
-            self.room.waited_s = 0.0
         if self.counter.counts:
             self.counter.begin((row, samples, key), data)
         if self.device.executes_steps:
@@ -243,9 +215,9 @@ class SessionRun(LoopRun):
             step, self._step = self._step, None
             step.__exit__(None, None, None)
         else:
-            work = self.counter.end(samples, min(samples, self._micro), keep=stepped)
+            work = self.counter.end(samples, min(samples, row.micro), keep=stepped)
             try:
-                with nullcontext() if self.room is None else device.breaks(self.make_room), device.step(work):
+                with device.step(work):
                     pass
             except OutOfDeviceMemory as error:  # the step ran on this computer all the same, and its samples count
                 if row == self._start:
@@ -254,9 +226,6 @@ class SessionRun(LoopRun):
                 self.explorer.leave_out(row)
         self._idle_since_s = now_s = device.now_s()
         seconds = now_s - self._begun_s - (self.times.copying_s - self._copied_s)
-        if self.room is not None:
-            seconds -= self.room.waited_s
-            self.room.learn(min(samples, self._micro), seconds / -(-samples // self._micro))
         self.samples += samples
         self.steps += 1
         self._step_s = seconds
@@ -387,7 +356,6 @@ class SessionRun(LoopRun):
             "explorer": self.explorer.state_dict(),
             "times": self.times.state_dict(),
             "cap": None if self.follower is None else self.follower.state_dict(),
-            "beside": None if self.room is None else self.room.beside.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -87,7 +87,6 @@ class UserLoop:
         self.pending = None
         if not batch.last:
             return
-        self._run.room_within_step()
         self.shield.hold()  # checkpoints are of complete steps
         try:
             stepped = self._stepper.step(self._samples)
@@ -111,14 +110,14 @@ class UserLoop:
         data, samples, _, self._drawn = fetched
         run, row = self._run, self._fetcher.row(fetched)
         self._recipe.check()
-        sizes = even(samples, run.micro_of(row))
+        sizes = even(samples, row.micro)
         if len(sizes) > 1 or not run.checked:
             run.check_parts(data, samples, row)
         self._norms = run.compares_gradients and self._sample_model.wants(run.steps) and not run.is_measuring
         half = -(-samples // 2)
         if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and run.may_halve:
             sizes = even(samples, half)
-        self._is_usual = not self._norms or len(sizes) == len(even(samples, run.micro_of(row)))
+        self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro))
         parts = split(data, samples, sizes) if len(sizes) > 1 else (data,)
         self._stepper.begin()
         self._samples = samples
@@ -127,8 +126,6 @@ class UserLoop:
             self._recipe.use(max(samples, min(row.batch, self._recipe.batch_size)))
         last = len(parts) - 1
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-            if index:
-                run.room_within_step()
             batch = Batch(self._placed(part), size, last=index == last, share=size / samples)
             self.pending = batch
             run.fit_check.samples = size

@@ -65,7 +65,8 @@ def plan(
 
     Raises: CapError if no measured point stays under the cap; InputError for a cap at a supply that is not known, a
     batch size that was not profiled, or a goal that the records cannot tell about; NoFeasiblePoint if nothing fits in
-    memory or meets the deadline, or no proxy run reached the target at any feasible point; RecordError if the records do not fit together.
+    memory or meets the deadline, or no proxy run reached the target at any feasible point; RecordError if the
+    records do not fit together.
     Source: arXiv 2502.18323, Algorithm 1.
     """
     limit = cap.at_sensor(profile.supply, profile.sensor_window_s)

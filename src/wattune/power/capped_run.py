@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from typing_extensions import Self
 
@@ -16,6 +16,9 @@ from wattune.errors import DeviceError, DeviceUnavailable, SafetyStop
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter, check_limit
 from wattune.power.monitor import BoardMonitor
+
+POLL_S: Final = 0.005
+"""Seconds between two questions whether other work still goes first."""
 
 
 class Readings(NamedTuple):
@@ -55,6 +58,8 @@ class CappedRun:
     ):
         check_limit(device, limit.max_temp_c)
         self.device, self.limit = device, limit
+        self.yielded_s = 0.0
+        """Seconds for which other work on the board went first."""
         self._first, self._on_reading = knobs, on_reading
         self._stack = ExitStack()
 
@@ -96,6 +101,7 @@ class CappedRun:
                 self.limiter.load_state_dict(state["guard"])
             self.meter.load_state_dict(state["meter"])
             self.monitor.load_state_dict(state["watch"])
+            self.yielded_s = state.get("yielded_s", 0.0)  # not in states of before
             if self.truth is not None and state["truth"] is not None:
                 self.truth.load_state_dict(state["truth"])
         self._stack.enter_context(self.meter)
@@ -138,6 +144,17 @@ class CappedRun:
         """Suspend the device, in a pause. Raises: DeviceError, InputError if that is not possible."""
         self.meter.suspend(seconds)
 
+    def wait_while(self, others_first: Callable[[], bool]) -> None:
+        """Wait between two steps for as long as this returns True.
+
+        Readings and limiter go on, since what other work draws counts. Raises: like ``check``.
+        """
+        begun_s = self.device.now_s()
+        while others_first():
+            self.device.wait(POLL_S)
+            self.check()
+        self.yielded_s += self.device.now_s() - begun_s
+
     def check(self) -> None:
         """End the run if it cannot stay below its limit, or cannot know.
 
@@ -163,6 +180,7 @@ class CappedRun:
             "meter": self.meter.state_dict(),
             "watch": self.monitor.state_dict(),
             "truth": None if self.truth is None else self.truth.state_dict(),
+            "yielded_s": self.yielded_s,
         }
 
     def _new_meter(self) -> Meter:

@@ -37,9 +37,9 @@ class SessionRecord(Record):
     the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are parts of its steps.
     ``cap_w`` is the limit at the sensor; ``supply_cap_w`` the cap at the supply that it was computed from.
     ``goal``: what the chosen point is best for. Under a cap that changes, ``cap_w`` is the limit of the highest, and
-    ``cap_intervals`` and ``paused_s`` are as in a training record, as ``yields``, ``yielded_s`` and
-    ``yields_cut_short`` always are. In a job of several ``ranks``, ``samples``, time and energy are of all, and batch
-    sizes are per rank; ``over``: the devices that the cap holds for together (None: one device).
+    ``cap_intervals`` as in a training record, as ``paused_s`` always is. In a job of several ``ranks``, ``samples``,
+    time and energy are of all, and batch sizes are per rank; ``over``: the devices that the cap holds for together
+    (None: one device).
     """
 
     name = "session"
@@ -78,9 +78,6 @@ class SessionRecord(Record):
     compute_s: NotNegative = 0.0
     waiting_s: NotNegative = 0.0
     copying_s: NotNegative = 0.0
-    yields: Samples | None = None
-    yielded_s: NotNegative | None = None
-    yields_cut_short: Samples | None = None
     advice: tuple[str, ...] = ()
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()

@@ -131,13 +131,11 @@ class TrainingRecord(Record):
     because time or power of the steps deviated from it. ``power_window_w``: the highest mean power over the window of
     the plan's cap, None if it has none.
 
-    Under a cap that changes: ``cap_intervals`` are its caps and what was done, ``paused_s`` the seconds of them in
-    which nothing ran, and ``of_foresight`` the progress over that of the fastest point under each of the caps, without
-    the pauses that foresight avoids. ``emissions``, ``energy_cost``: carbon, or money, of the energy of the run, with
-    what was drawn in pauses, by the forecast of the plan's schedule.
-
-    ``yields``: how often training waited for requests of an inference service, ``yielded_s``: seconds in all,
-    ``yields_cut_short``: how often it did not wait for all of them; None if it was not beside one.
+    Under a cap that changes: ``cap_intervals`` are its caps and what was done, and ``of_foresight`` the progress over
+    that of the fastest point under each of the caps, without the pauses that foresight avoids. ``paused_s``: seconds in
+    which nothing ran, or other work on the board went first; None if neither was possible. ``emissions``,
+    ``energy_cost``: carbon, or money, of the energy of the run, with what was drawn in pauses, by the forecast of the
+    plan's schedule.
 
     ``battery``: the battery that the run was fed from, None if it was none; ``cap_intervals`` are then what its rule
     granted. ``asleep_s``: seconds of ``time_s`` for which the board was suspended in pauses, None if it was not to be;
@@ -174,9 +172,6 @@ class TrainingRecord(Record):
     of_foresight: NotNegative | None = None
     emissions: Emissions | None = None
     energy_cost: Number | None = None
-    yields: Samples | None = None
-    yielded_s: NotNegative | None = None
-    yields_cut_short: Samples | None = None
     battery: BatteryFigures | None = None
     asleep_s: NotNegative | None = None
     trace: tuple[PowerSample, ...] = ()

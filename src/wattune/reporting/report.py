@@ -192,8 +192,6 @@ def _choice(records: RecordSet) -> Section:
         items.append(Note("Cap that changes", follows))
     if waits := run_text.schedule(plan, records.training):
         items.append(Note("Times to train at", _sentences([waits])))
-    if room := run_text.beside(plan, records.training):
-        items.append(Note("Beside an inference service", room))
     if (times := training_charts.times_to_train(plan)) is not None:
         items.append(times)
     if confidence := [

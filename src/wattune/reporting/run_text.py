@@ -87,15 +87,6 @@ def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
     return text
 
 
-def beside(plan: Plan, training: TrainingRecord | None = None) -> str:
-    """The micro-batch's time beside an inference service, and how long training waited; empty without a service."""
-    parts = []
-    if training is not None and training.yields is not None:
-        cut = f", {training.yields_cut_short} times not for all of them" if training.yields_cut_short else ""
-        parts.append(f"training waited {training.yields} times for requests, {seconds(training.yielded_s)} in all{cut}")
-    return f"Beside an inference service: {'; '.join(parts)}." if parts else ""
-
-
 def battery(training: TrainingRecord) -> str:
     """The charge over the run, the time under the reserve, and the pauses; empty without a battery."""
     figures = training.battery

@@ -42,7 +42,7 @@ def difference(plan: Plan, training: TrainingRecord) -> str:
     taken_s = training.evaluation_s
     if planned is None or run_s is None or expected is None or plan.step_s is None or taken_s is None:
         return ""
-    if not training.reached or training.paused_s or training.yielded_s or not training.samples:
+    if not training.reached or training.paused_s or not training.samples:
         return ""
     taken_s += training.checkpoint_s or 0.0
     sample_s, steps_s = plan.step_s / plan.batch_size, training.time_s - taken_s

@@ -39,7 +39,6 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
                 plan_text.cap_meaning(plan),
                 run_text.moving_cap(plan, training),
                 run_text.schedule(plan, training),
-                run_text.beside(plan, training),
                 plan_text.own_batch_size(plan),
                 plan_text.confidence(plan),
                 plan_text.robustness(plan),

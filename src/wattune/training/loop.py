@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,10 +20,8 @@ from wattune.devices.base import SUSPENDED
 from wattune.errors import SafetyStop
 from wattune.point import Knobs, OperatingPoint
 from wattune.power.battery_cap import BatteryCap, BatteryCourse, check_suspend, open_charge
-from wattune.power.beside import Beside
 from wattune.power.cap_follower import CapFollower, UnderCap
 from wattune.power.capped_run import CappedRun, Readings
-from wattune.power.request_queue import RequestQueue
 from wattune.records import (
     BatteryFigures,
     BoardEvent,
@@ -57,7 +55,7 @@ class TrainingTask:
     ``step_work`` is the work of one optimizer step, ``evaluation_works`` that of the parts of one evaluation;
     ``batches`` gives the batches from a number of samples on; ``evaluate`` gives the metric of the model.
     ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
-    ``cap``: a cap that changes, in place of the plan's; ``queue``: requests that go first, between micro-batches.
+    ``cap``: a cap that changes, in place of the plan's; ``yield_to``: says, before a step, if others go first.
     ``battery``: one that the board is fed from, beside the plan's constant cap.
     """
 
@@ -72,7 +70,7 @@ class TrainingTask:
     checkpoint_bytes: Callable[[], int | None] = lambda: None
     max_temp_c: float | None = None
     cap: MovingCap | None = None
-    queue: RequestQueue | None = None
+    yield_to: Callable[[], bool] | None = None
     battery: Battery | None = None
 
 
@@ -93,7 +91,6 @@ class Outcome:
     replanned: tuple[PointChange, ...] = ()
     cap_intervals: tuple[CapInterval, ...] = ()
     paused_s: float | None = None
-    beside: Mapping[str, Any] = field(default_factory=dict)
     battery: BatteryFigures | None = None
     suspends: bool = False
     evaluation_s: float | None = None
@@ -132,11 +129,6 @@ class TrainingLoop:
         self.follower: CapFollower | None = None
         if task.cap is not None:
             self.follower = CapFollower(self.capped, task.cap, self._under, on_move=self._moved)
-        self.beside: Beside | None = None
-        if task.queue is not None:
-            self.beside = Beside(self.capped, task.queue, around_wait=self.drift.apart, on_note=self._report)
-            if device.executes_steps:
-                task.algorithm.make_room = self.beside.make_room
         self.course: BatteryCourse | None = None
         self.tally = LossTally()
         self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
@@ -154,7 +146,7 @@ class TrainingLoop:
 
         Raises: DeviceError, InputError.
         """
-        with closing(self.beside) if self.beside is not None else nullcontext(), self.capped as capped:
+        with self.capped as capped:
             state = self.state
             if self.task.battery is not None:
                 self._open_battery(self.task.battery, state)
@@ -251,12 +243,17 @@ class TrainingLoop:
             board_events=capped.monitor.events,
             replanned=tuple(self.replanned),
             cap_intervals=() if self.follower is None else self.follower.intervals,
-            paused_s=None if self.follower is None else self.follower.paused_s,
-            beside={} if self.beside is None else self.beside.fields(),
+            paused_s=self._paused_s,
             battery=None if self.course is None else self.course.figures(),
             suspends=self.course is not None and self.course.battery.suspend,
             **self._costs_s,
         )
+
+    @property
+    def _paused_s(self) -> float | None:
+        if self.follower is None and self.task.yield_to is None:
+            return None
+        return self.capped.yielded_s + (0.0 if self.follower is None else self.follower.paused_s)
 
     @property
     def _costs_s(self) -> dict[str, float | None]:
@@ -290,12 +287,12 @@ class TrainingLoop:
         capped = self.capped
         capped.check()
         capped.monitor.look(capped.meter.elapsed_s)
-        self._make_room()
+        if self.task.yield_to is not None:
+            capped.wait_while(self.task.yield_to)
         if self.follower is not None:  # afterwards, so that what it lets begin is not put off
             self.follower.hold(self.drift.expected_step_s, on_pause=self._paused)
-        with capped.device.breaks(self._make_room) if self.beside is not None else nullcontext():
-            with self.drift.step(), capped.device.step(self.task.step_work):
-                yield
+        with self.drift.step(), capped.device.step(self.task.step_work):
+            yield
         self.samples += self.task.plan.batch_size
 
     @contextmanager
@@ -306,14 +303,13 @@ class TrainingLoop:
             if follower is not None:
                 follower.hold(self._evaluation_s, on_pause=self._paused)
             begun_s = device.now_s()
-            with self._room_between_passes(), memory_errors("an evaluation"), device.step(works[0]):
+            with memory_errors("an evaluation"), device.step(works[0]):
                 yield
             self._evaluation_s = device.now_s() - begun_s
             self.evaluation_s += self._evaluation_s
             return
         # If nothing runs on the device, the parts of the evaluation pass one after the other.
         for work in works[self._evaluated_parts :]:
-            self._make_room()
             if follower is not None:
                 follower.hold(self.drift.expected_step_s, on_pause=self._paused)
             begun_s = device.now_s()
@@ -323,26 +319,6 @@ class TrainingLoop:
             self._evaluated_parts += 1
         self._evaluated_parts = 0
         yield
-
-    def _report(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress(self.samples, self.task.budget_samples, text)
-
-    def _make_room(self) -> None:
-        if self.beside is not None:
-            self.beside.make_room()
-
-    @contextmanager
-    def _room_between_passes(self) -> Iterator[None]:
-        """Let requests go first before each forward pass of an evaluation on the device."""
-        if self.beside is None:
-            yield
-            return
-        hook = self.task.algorithm.module.register_forward_pre_hook(lambda *_: self._make_room())
-        try:
-            yield
-        finally:
-            hook.remove()
 
     def _under(self, watts: float) -> UnderCap:
         """The limit under a cap of these watts, and the setting for it."""
@@ -450,7 +426,6 @@ class TrainingLoop:
                 "evaluated_parts": self._evaluated_parts,
                 **self._costs_s,
                 "cap": None if self.follower is None else self.follower.state_dict(),
-                "beside": None if self.beside is None else self.beside.state_dict(),
                 "battery": None if self.course is None else self.course.state_dict(),
             }
         )
@@ -467,8 +442,6 @@ class TrainingLoop:
         # Checkpoints from before these were counted do not have them.
         self._costs_known = state.get("evaluation_s") is not None
         self.evaluation_s, self.checkpoint_s = state.get("evaluation_s") or 0.0, state.get("checkpoint_s") or 0.0
-        if self.beside is not None and (beside := state.get("beside")) is not None:
-            self.beside.load_state_dict(beside)
 
     def _reached(self) -> bool:
         workload = self.task.workload

@@ -64,7 +64,6 @@ class DriftWatch:
         self._in_step = False
         self._steady_since_s: float | None = None
         self._last_s = self._last_step_s = 0.0
-        self._apart_s = 0.0  # of the step under way
         self.forget(0)
 
     def forget(self, samples: int) -> None:
@@ -79,25 +78,14 @@ class DriftWatch:
         begun_s = self._device.now_s()
         if self._steady_since_s is None or begun_s - self._last_s > GAP * self._last_step_s + 1e-9:
             self._steady_since_s = begun_s
-        self._in_step, self._apart_s = True, 0.0
+        self._in_step = True
         try:
             yield
         finally:
             self._in_step = False
             self._last_s = self._device.now_s()
-        self._last_step_s = self._last_s - begun_s - self._apart_s
+        self._last_step_s = self._last_s - begun_s
         self._steps, self._seconds = self._steps + 1, self._seconds + self._last_step_s
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Around something that is not part of a step, in the middle of one or before it."""
-        begun_s, in_step = self._device.now_s(), self._in_step
-        self._in_step = False
-        try:
-            yield
-        finally:
-            self._in_step, self._steady_since_s = in_step, self._device.now_s()
-            self._apart_s += self._steady_since_s - begun_s
 
     def read(self, time_s: float, power_w: float) -> None:
         """Take in a reading."""

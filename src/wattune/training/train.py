@@ -20,7 +20,6 @@ from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
 from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
-from wattune.power.request_queue import RequestQueue
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, TrainingRecord
 from wattune.training.loop import Progress, TrainingLoop, TrainingTask
 from wattune.training.planned_times import cap_of_schedule
@@ -40,7 +39,7 @@ def train(
     weights: Path | None = None,
     max_temp_c: float | None = None,
     cap: MovingCap | None = None,
-    queue: RequestQueue | None = None,
+    yield_to: Callable[[], bool] | None = None,
     battery: Battery | None = None,
     progress: Progress | None = None,
     on_evaluation: Callable[[Evaluation, Readings], None] | None = None,
@@ -50,9 +49,9 @@ def train(
     ``max_temp_c`` is a second limit beside the plan's cap: the highest temperature of the board in degrees Celsius.
     ``cap`` is a cap that changes, whose side is that of the plan: batch size and learning rate stay the plan's, the
     setting is the best one for the plan's goal that the cap allows according to the plan's candidates, and training
-    pauses while it allows none; without one it runs at the times of the plan's schedule. ``queue``: requests of an
-    inference service on the device, which go first between micro-batches. ``battery``: one that the board is fed from,
-    which training uses by the rule of ``wattune.budgets.battery_rule``, beside the plan's constant cap.
+    pauses while it allows none; without one it runs at the times of the plan's schedule. ``yield_to`` is called
+    before each step, which waits while it returns True: other work on the board goes first. ``battery``: one that the
+    board is fed from, which training uses by the rule of ``wattune.budgets.battery_rule``, beside the constant cap.
     ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training continues from
     it (from the beginning if there is none yet) and ends with the record of an uninterrupted run. A simulated board
     takes time to write it, too. ``key``, if given, must be the key that the plan's profile was measured with.
@@ -79,6 +78,8 @@ def train(
     _check_knobs(device, plan)
     cap = _checked(cap, plan, battery)
     check_limit(device, max_temp_c)
+    if yield_to is not None and not callable(yield_to):
+        raise InputError("yield_to", value=yield_to, allowed="a function without arguments")
     workload.check()
     identity = {**_identity(device, workload, plan, seed), "max_temp_c": max_temp_c}
     algorithm = open_algorithm(
@@ -105,7 +106,7 @@ def train(
         checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counts_writes else None,
         max_temp_c=max_temp_c,
         cap=cap,
-        queue=queue,
+        yield_to=yield_to,
         battery=battery,
     )
 

@@ -64,7 +64,6 @@ def training_record(
         paused_s=outcome.paused_s,
         of_foresight=of_foresight(plan, outcome.cap_intervals, figures.time_s) if caps_are_given else None,
         **_of_the_grid(plan.schedule, outcome),
-        **outcome.beside,
         battery=outcome.battery,
         asleep_s=figures.asleep_s if outcome.suspends else None,
         trace=outcome.trace,

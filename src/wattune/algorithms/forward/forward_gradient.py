@@ -130,7 +130,6 @@ class ForwardGradient(Stepwise):
         for stage in self.stages:
             stage.remember()
         if math.isfinite(mean_loss):
-            self._make_room()
             with self._alpha.applied(self._optimizer, self._step):
                 self._optimizer.step()
         self._step += 1
