@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.decisions.sweeps import Run, Runs
 from wattune.sample_efficiency.choice import choose
 from wattune.sample_efficiency.posterior import CurvePosterior, Observation
-from wattune.sample_efficiency.scheduler import MIN_SIZES, RunScheduler, Verification, server_seconds
+from wattune.sample_efficiency.scheduler import MIN_SIZES, RunScheduler, server_seconds
 
 SampleTimes = Mapping[int, float]
 """Batch size -> seconds per sample at the device's fastest cell under the cap; batch sizes without one are absent."""
@@ -87,7 +87,6 @@ def ours(
     spacing: float = 0.0,
     own: int | None = None,
     whole: bool = False,
-    verification: Verification | None = None,
 ) -> Decision:
     """Choose by sequential runs and the pooled curve; ``noise``: a noise scale and the sd of its logarithm.
 
@@ -99,9 +98,7 @@ def ours(
     if len(logs) == 1:
         return Decision(next(iter(logs)), 0.0, reason="only one batch size stays under the cap")
     scale, sd = noise or (None, 0.0)
-    design = RunScheduler(
-        sizes, log_step_times=logs, noise_scale=scale, noise_sd=sd, own=own, whole=whole, verification=verification
-    )
+    design = RunScheduler(sizes, log_step_times=logs, noise_scale=scale, noise_sd=sd, own=own, whole=whole)
     seen: list[Observation] = []
     steps: list[float] = []
     while True:

@@ -24,7 +24,6 @@ from benchmarks.decisions.estimators import Bank, Decision
 from benchmarks.decisions.scoring import paired, regrets, rounded, spread_of_mean
 from benchmarks.decisions.sweeps import Run, errors, truth
 from benchmarks.decisions.zeus_policy import zeus
-from wattune.sample_efficiency.scheduler import CAREFUL, Verification
 
 SPLITS = 4
 FEWEST_EPOCHS = 3.0
@@ -208,10 +207,10 @@ def _case(
         }
 
 
-def _ours(*, own: bool = True, verification: Verification | None = None) -> Way:
+def _ours(*, own: bool = True) -> Way:
     def way(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
         default = _default(bank, epoch_s, place).batch_size if own else None
-        return estimators.ours(bank, epoch_s, spacing=EPOCH, own=default, whole=True, verification=verification)
+        return estimators.ours(bank, epoch_s, spacing=EPOCH, own=default, whole=True)
 
     return way
 
@@ -241,7 +240,6 @@ def _zeus(jobs: int) -> Way:
 
 WAYS: dict[str, Way] = {
     "ours": _ours(),
-    "ours, careful": _ours(verification=CAREFUL),
     "ours, no own batch size": _ours(own=False),
     "largest batch": _largest,
     "default batch": _default,
@@ -291,8 +289,8 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         results["gain"][name] = gain(ways["ours"], ways[name])
     oracle = [row | {"cost": row["best"], "error": 0.0} for row in ways["ours"]]
     results["best of all over default batch"] = gain(oracle, ways["default batch"])
-    for name in ("ours, careful", "ours, no own batch size"):
-        results[f"{name} over default batch"] = gain(ways[name], ways["default batch"])
+    name = "ours, no own batch size"
+    results[f"{name} over default batch"] = gain(ways[name], ways["default batch"])
     results["paid back"] = _paid_back(ways["ours"], ways["default batch"])
     ours = ways["ours"]
     inside = [(one, row["group"]) for row in ours for one in row["covered"]]

@@ -51,7 +51,6 @@ def decisions_gpus() -> str:
     for name, part in parts.items():
         gains = {
             "ours": part["gain"]["default batch"],
-            "ours, careful": part["ours, careful over default batch"],
             "ours, no own batch size": part["ours, no own batch size over default batch"],
             "best of all": part["best of all over default batch"],
         }

@@ -76,8 +76,3 @@ def test_a_proxy_with_the_targets_own_data_is_a_whole_run(is_whole):
     assert got.whole_runs == is_whole
     assert got.own_batch_size == 16
     assert len(got.observations) == 3
-
-
-def test_careful_is_refused_where_every_batch_size_is_trained_anyway():
-    with pytest.raises(InputError, match="careful with the full strategy"):
-        estimate(made.with_proxy(), seeds=2, careful=True)

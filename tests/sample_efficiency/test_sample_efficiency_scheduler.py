@@ -11,12 +11,8 @@ from tests.support.calls import calls_of
 from wattune.sample_efficiency.choice import LogTimes, choose
 from wattune.sample_efficiency.posterior import Observation
 from wattune.sample_efficiency.scheduler import (
-    CAREFUL,
-    NEIGHBORS,
-    REPEATED,
     RunScheduler,
     server_seconds,
-    verification_of,
 )
 
 VERIFYING = ("to verify the choice", "to repeat the choice and its runner-up")
@@ -243,19 +239,19 @@ def test_the_own_batch_size_is_always_one_of_the_runs(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.floats(20, 3000), st.floats(0.0, 0.3), st.floats(2, 60), st.booleans(), st.booleans(), st.integers(0, 1000))
+@given(st.floats(20, 3000), st.floats(0.0, 0.3), st.floats(2, 60), st.booleans(), st.integers(0, 1000))
 def test_the_choice_and_its_neighbors_have_runs_at_the_end(
-    critical: float, sd: float, half: float, whole: bool, careful: bool, draw: int
+    critical: float, sd: float, half: float, whole: bool, draw: int
 ) -> None:
-    scheduler = RunScheduler(SIZES, log_step_times=device(half), whole=whole, verification=CAREFUL if careful else None)
-    runs = simulate(scheduler, critical, sd, draw=draw, most=18 if careful else 12)
+    scheduler = RunScheduler(SIZES, log_step_times=device(half), whole=whole)
+    runs = simulate(scheduler, critical, sd, draw=draw)
     if not runs or scheduler.reason.endswith(" runs"):
         return
     counts = scheduler.posterior.runs
     place = SIZES.index(choose(scheduler.posterior, device(half)).best)
     plausible = RunScheduler(SIZES, log_step_times=device(half)).contenders
     assert all(counts[size] for size in SIZES[max(0, place - 1) : place + 2] if size in plausible)
-    assert counts[SIZES[place]] >= (3 if careful else 2 if whole else 1)
+    assert counts[SIZES[place]] >= (2 if whole else 1)
 
 
 def test_a_third_run_is_made_where_two_differ() -> None:
@@ -281,9 +277,3 @@ def test_an_own_batch_size_that_the_device_cannot_run_is_not_trained() -> None:
     times = {size: value for size, value in device(24).items() if size <= 32}
     scheduler = RunScheduler(SIZES, log_step_times=times, own=128)
     assert {run.batch_size for run in simulate(scheduler)} <= {4, 8, 16, 32}
-
-
-def test_the_effort_depends_on_the_kind_of_run_unless_it_is_asked_for() -> None:
-    assert verification_of(whole=False) == NEIGHBORS
-    assert verification_of(whole=True) == REPEATED
-    assert {verification_of(whole=whole, careful=True) for whole in (False, True)} == {CAREFUL}

@@ -43,10 +43,6 @@ def estimate(
         ),
     ] = None,
     seeds: Annotated[int | None, SEEDS] = None,
-    careful: Annotated[
-        bool,
-        typer.Option("--careful", help="Pooled: train the choice and its runner-up three times; at most 18 runs."),
-    ] = False,
     step_times: Annotated[
         str | None,
         typer.Option(
@@ -127,7 +123,6 @@ def estimate(
             "--algorithm": algorithm,
             "--strategy": strategy,
             "--seeds": seeds,
-            "--careful": careful or None,
             "--processes": processes,
             "--executor": executor,
             "--resume": resume or None,
@@ -161,7 +156,6 @@ def estimate(
                 strategy=cast(Literal["full", "pooled"] | None, strategy),
                 seeds=seeds,
                 step_times=times,
-                careful=careful,
                 folder=folder,
                 processes=processes,
                 executor=executor,

@@ -148,7 +148,6 @@ def estimate(
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
     step_times: Mapping[int, tuple[float, float]] | None = None,
-    careful: bool = False,
     algorithm: str = "backprop",
     folder: Path | None = None,
     processes: int | None = None,
@@ -159,8 +158,7 @@ def estimate(
 
     ``strategy``: "pooled" for as few runs as tell which batch size is best, "full" for ``seeds`` runs (3) at every
     batch size; None: full if ``seeds`` is given, else pooled. ``step_times``, for pooled: the result of ``step_times``;
-    batch sizes that have no chance on the device are then not trained. ``careful``, for pooled: train the choice and
-    its runner-up three times before relying on them. ``folder`` has the learning curves, from which an interrupted
+    batch sizes that have no chance on the device are then not trained. ``folder`` has the learning curves, from which an interrupted
     estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes of this machine.
 
     Raises: WorkloadError, RecordError, OutputError, InputError.
@@ -168,13 +166,12 @@ def estimate(
     from wattune import proxy
 
     # Checked before the built-in example trains its initial weights.
-    strategy = proxy.resolve_strategy(strategy, seeds, step_times, careful=careful)
+    strategy = proxy.resolve_strategy(strategy, seeds, step_times)
     return proxy.estimate(
         as_workload(workload, progress),
         strategy=strategy,
         seeds=seeds,
         log_step_times=step_times,
-        careful=careful,
         folder=folder,
         algorithm=algorithm,
         processes=processes,

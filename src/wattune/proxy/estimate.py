@@ -20,12 +20,11 @@ from wattune.sample_efficiency.choice import LogTimes, observation_of, pooled_cu
 from wattune.sample_efficiency.posterior import fit
 from wattune.sample_efficiency.relative_samples import curve, never_reached
 from wattune.sample_efficiency.scheduler import (
+    MAX_RUNS,
     MIN_SIZES,
-    NEIGHBORS,
     SEEDS,
+    USUAL_RUNS,
     RunScheduler,
-    Verification,
-    verification_of,
 )
 from wattune.workloads import Workload
 
@@ -39,7 +38,6 @@ def estimate(
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
     log_step_times: LogTimes | None = None,
-    careful: bool = False,
     folder: Path | None = None,
     algorithm: str = "backprop",
     processes: int | None = None,
@@ -51,8 +49,7 @@ def estimate(
     ``strategy`` "full": train every batch size with ``seeds`` seeds (3) and take the means; "pooled": train as few runs
     as suffice and fit one curve to all of them. None: full if ``seeds`` is given, else pooled. ``log_step_times``, for
     pooled: batch size -> mean and standard deviation of ln(seconds per sample) on the device at the fastest setting
-    that the cap allows; batch sizes that are missing or cannot be best are not trained. ``careful``, for pooled: repeat
-    the choice and its runner-up before relying on them.
+    that the cap allows; batch sizes that are missing or cannot be best are not trained.
 
     The workload's own ``batch_size`` is always one of the runs, and is kept unless another one is surely faster. What
     the runs will cost and warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder
@@ -61,17 +58,16 @@ def estimate(
     Raises: WorkloadError without a proxy or with one of another task type; TargetNotReached if no run reached the
     proxy's target; InputError; UnknownName; RecordError; OutputError; Interrupted.
     """
-    strategy, algorithm = resolve_strategy(strategy, seeds, log_step_times, careful=careful), canonical(algorithm)
+    strategy, algorithm = resolve_strategy(strategy, seeds, log_step_times), canonical(algorithm)
     seeds = seeds or SEEDS
     warnings = workload.check_proxy()
     proxy = workload.proxy
     assert proxy is not None  # ensured by check_proxy
     # A proxy with the target's own data is the training run itself. Arrays are not compared: they may be large.
     whole = proxy.data is workload.data or (callable(proxy.data) and proxy.data == workload.data)
-    verification = verification_of(whole=whole, careful=careful)
     if progress is not None:
-        count = verification.most if strategy == "pooled" else len(workload.batch_sizes) * seeds
-        usual = verification.usual if strategy == "pooled" else count
+        count = MAX_RUNS if strategy == "pooled" else len(workload.batch_sizes) * seeds
+        usual = USUAL_RUNS[whole] if strategy == "pooled" else count
         for warning in warnings:
             progress(0, count, f"warning: {warning}")
         progress(0, count, run_cost(usual, count, proxy.budget_samples / workload.budget_samples))
@@ -82,7 +78,6 @@ def estimate(
             log_step_times=log_step_times,
             own=workload.batch_size,
             whole=whole,
-            verification=verification,
             folder=folder,
             algorithm=algorithm,
             processes=processes,
@@ -119,8 +114,6 @@ def resolve_strategy(
     strategy: EfficiencyStrategy | None,
     seeds: int | None = None,
     log_step_times: LogTimes | None = None,
-    *,
-    careful: bool = False,
 ) -> EfficiencyStrategy:
     """Resolve None to a strategy. Raises: UnknownName; InputError if it conflicts with the other arguments."""
     if strategy is None:
@@ -132,8 +125,6 @@ def resolve_strategy(
         raise InputError("seeds", value=seeds, allowed=allowed)
     if strategy == "full" and log_step_times is not None:
         raise InputError("step times with the full strategy", allowed="the pooled strategy")
-    if strategy == "full" and careful:
-        raise InputError("careful with the full strategy", allowed="the pooled strategy, which chooses what to repeat")
     return strategy
 
 
@@ -163,7 +154,6 @@ def estimate_pooled(
     log_step_times: LogTimes | None = None,
     own: int | None = None,
     whole: bool = False,
-    verification: Verification = NEIGHBORS,
     folder: Path | None = None,
     algorithm: str = "backprop",
     processes: int | None = None,
@@ -172,18 +162,16 @@ def estimate_pooled(
 ) -> SampleEfficiency:
     """Train the proxy at a few batch sizes, one or a few seeds each, until another run would not change the choice.
 
-    ``log_step_times``, ``own``, ``whole`` and ``verification``: see ``RunScheduler``. With several processes,
+    ``log_step_times``, ``own`` and ``whole``: see ``RunScheduler``. With several processes,
     and on a cluster, runs are trained two at a time.
 
     Raises: TargetNotReached if no run reached the target; what ``sweep`` raises.
     """
-    scheduler = RunScheduler(
-        proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole, verification=verification
-    )
+    scheduler = RunScheduler(proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole)
     processes = min(TOGETHER, processes or (cores() if executor is None else TOGETHER))
     how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
     runs: list[LearningCurve] = []
-    with trainer(proxy, folder=folder, algorithm=algorithm, most=verification.most, **how) as train:
+    with trainer(proxy, folder=folder, algorithm=algorithm, most=MAX_RUNS, **how) as train:
         while requests := next_runs(scheduler, runs, together=processes, seeds_at_once=train.seeds):
             runs += train.runs(requests)
     return pooled_result(proxy, scheduler, runs, name=name, log_step_times=log_step_times, own=own, algorithm=algorithm)

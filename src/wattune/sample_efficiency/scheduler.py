@@ -8,44 +8,25 @@ as long also informs its neighbours. Batch sizes that cannot be best given the d
 except for the user's own, which is always one of the runs: it is what the choice is compared with.
 
 Before it stops, the choice is verified. It often has a single run, and may be the best by luck: each of its two
-neighbors is trained once, unless its step time alone rules it out, and ``Verification`` says how often the choice and
-its runner-up are repeated.
+neighbors is trained once, unless its step time alone rules it out. Of whole training runs, the choice and its runner-up
+are trained twice, and once more if their two runs differ by ``FAR``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from wattune.sample_efficiency.choice import LogTimes, choose, contenders
 from wattune.sample_efficiency.posterior import Array, CurvePosterior, Observation, fit
 
+MAX_RUNS = 12
+"""Maximum number of runs."""
 
-class Verification(NamedTuple):
-    """The effort to verify a choice: ``repeats`` runs of it and of its runner-up, within ``most`` runs overall.
-
-    ``usual``: the mean number of runs in the benchmark of the decisions.
-    """
-
-    repeats: int
-    most: int
-    usual: int
-
-
-NEIGHBORS = Verification(1, 12, 6)
-"""For runs of a small proxy: one run at each neighbor of the choice, and no repetition."""
-
-REPEATED = Verification(2, 12, 9)
-"""For whole training runs: choice and runner-up twice, and once more if the two runs differ by ``FAR``."""
-
-CAREFUL = Verification(3, 18, 10)
-"""For a choice that is relied on for long: choice and runner-up three times."""
-
-MAX_RUNS = NEIGHBORS.most
-"""Maximum number of runs, unless the choice is verified carefully."""
+USUAL_RUNS = {False: 6, True: 9}
+"""Mean number of runs in the benchmark of the decisions: of a small proxy, and of whole training runs."""
 
 FAR = 1.35
 """Ratio of the samples of two runs at one batch size above which a third is made."""
@@ -78,11 +59,6 @@ _NODES = np.linspace(-4.0, 4.0, 81)
 _WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
 
 
-def verification_of(*, whole: bool, careful: bool = False) -> Verification:
-    """The verification of a choice from whole training runs, or from runs of a small proxy."""
-    return CAREFUL if careful else REPEATED if whole else NEIGHBORS
-
-
 def server_seconds(batch_size: int) -> float:
     """Time per sample of proxy training, up to a factor: a constant per step and one per sample."""
     return 1 / batch_size + 1 / 64
@@ -95,8 +71,7 @@ class RunScheduler:
     fastest setting that the cap allows; a batch size that is missing cannot run. None: the device is unknown, and the
     runs are to serve devices of several kinds. ``server_seconds_per_sample``: time on the machine that trains the
     proxy, in any unit. ``own``: the user's own batch size. ``whole``: the runs are whole training runs rather than
-    those of a small proxy. ``most``: maximum number of runs; default: that of the ``verification``, which itself is by
-    default ``REPEATED`` for whole runs, else ``NEIGHBORS``.
+    those of a small proxy. ``most``: maximum number of runs.
 
     ``reason``: why the last call of ``next`` chose its batch size, or none; ``posterior``: the basis of that choice.
     """
@@ -111,15 +86,13 @@ class RunScheduler:
         noise_sd: float = 0.0,
         own: int | None = None,
         whole: bool = False,
-        verification: Verification | None = None,
-        most: int | None = None,
+        most: int = MAX_RUNS,
     ):
         self.batch_sizes = tuple(sorted(set(batch_sizes)))
         self._seconds = np.array([server_seconds_per_sample(size) for size in self.batch_sizes])
         self._noise = (noise_scale, noise_sd)
         self._whole = whole
-        self._verification = verification or verification_of(whole=whole)
-        self._most = self._verification.most if most is None else most
+        self._most = most
         self.reason = "not started"
         if log_step_times is None:
             self._devices: list[LogTimes] = [
@@ -220,9 +193,9 @@ class RunScheduler:
         for size in sizes[max(0, place - 1) : place + 2]:
             if not counts[size] and size in self._initial and size not in without:
                 return self._go(size, "to verify the choice")
-        for size in (best, *others[:1]) if self._verification.repeats > 1 else ():
+        for size in (best, *others[:1]) if self._whole else ():
             samples = [run.samples for run in observations if run.batch_size == size]
-            repeats = self._verification.repeats + (len(samples) == 2 and max(samples) > FAR * min(samples))
+            repeats = 2 + (len(samples) == 2 and max(samples) > FAR * min(samples))
             if counts[size] < repeats and size not in without:
                 return self._go(size, "to repeat the choice and its runner-up")
         return self._stop(reason)
