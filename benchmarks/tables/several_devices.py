@@ -142,8 +142,8 @@ def ranks_losses() -> str:
     return (
         f"By the boards' exact figures, without a search, equal times reach {'; '.join(parts)} "
         f"({', '.join(map(str, smaller))} and {largest} boards); each board at the setting at which it draws least at "
-        f"that pace, waiting included, {least:.0%}. A session looks for that setting; what its jobs miss is room for "
-        "the ripple of the power within a step, and the search's distance from the cap."
+        f"that pace, waiting included, {least:.0%}. The sessions above looked for that setting, which they no longer "
+        "do: equal times are what they give the boards now."
     )
 
 

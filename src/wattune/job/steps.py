@@ -158,8 +158,9 @@ def estimate(
 
     ``strategy``: "pooled" for as few runs as tell which batch size is best, "full" for ``seeds`` runs (3) at every
     batch size; None: full if ``seeds`` is given, else pooled. ``step_times``, for pooled: the result of ``step_times``;
-    batch sizes that have no chance on the device are then not trained. ``folder`` has the learning curves, from which an interrupted
-    estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes of this machine.
+    batch sizes that have no chance on the device are then not trained. ``folder`` has the learning curves, from which
+    an interrupted estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes
+    of this machine.
 
     Raises: WorkloadError, RecordError, OutputError, InputError.
     """

@@ -119,8 +119,6 @@ class SessionRun(LoopRun):
             if self._leading is not None:
                 self._leading.on_rebalance = self.explorer.measure_again
                 self._leading.on_reference = lambda: self.explorer.start_over(self._search(set()))
-                if state is None and self.follower is None and self.limit.limit_w is not None:
-                    self._leading.try_sprints(self.limit.limit_w)
                 stack.callback(self._leading.close)
                 self._leading.open()
             if self.follower is not None:
@@ -237,8 +235,7 @@ class SessionRun(LoopRun):
         counts = stepped and usual and is_timed and self._is_whole and samples == row.batch
         if self.follower is not None:
             self.follower.step_s = seconds
-        is_trying = self._leading is not None and self._leading.is_trying
-        if not is_trying and (self.follower is None or not self.follower.was_moved):
+        if self.follower is None or not self.follower.was_moved:
             self.explorer.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
             self.check()

@@ -1,8 +1,7 @@
 """Settings of the members of a group that draw least at the pace of the slowest.
 
 Members of a data-parallel job compute the same work in every step, and the slowest sets the pace: watts that make
-another one faster than that are wasted, unless it then waits at less power (``sprint``). The members' times are
-observed, never assumed to follow from their watts.
+another one faster than that are wasted. The members' times are observed, never assumed to follow from their watts.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ class Balance:
     def __init__(self, knobs: Sequence[Knob]):
         self.reference = 0
         self._values = [knob.by_power for knob in knobs]
-        self.sprints = [values[0] for values in self._values]
-        """Each member's value below which it draws no less, as it waits longer at a higher one (``sprint``)."""
         self._slow = [
             {value: 1 / value if knob.power_rises else value for value in knob.values} for knob in knobs
         ]  # a number that time is proportional to, at most
@@ -156,9 +153,9 @@ class Balance:
     def table(self, held: Mapping[float, tuple[float, ...]] | None = None) -> dict[float, tuple[float, ...]]:
         """Value of the reference -> the values of all members, ascending by power, from the present predictions.
 
-        Every other member gets the lowest value at which it is fast enough, or that of ``sprints`` if that is higher. A
-        value of ``held`` stays unless it clearly misses that, so that noise moves nothing. At the lowest value all are
-        at theirs, since work without waiting may follow there.
+        Every other member gets the lowest value at which it is fast enough. A value of ``held`` stays unless it clearly
+        misses that, so that noise moves nothing. At the lowest value all are at theirs, since work without waiting may
+        follow there.
         """
         rows: dict[float, tuple[float, ...]] = {}
         before = tuple(values[0] for values in self._values)
@@ -170,9 +167,8 @@ class Balance:
                 for member, own in enumerate(kept)
             ]
             # Upwards every member draws at least as much: what is held from one time may cross what is from another.
-            sprints = [value if member == self.reference else own for member, own in enumerate(self.sprints)]
-            least = zip(row, before, sprints, strict=True)
-            higher = [max(three, key=values.index) for values, three in zip(self._values, least, strict=True)]
+            least = zip(row, before, strict=True)
+            higher = [max(two, key=values.index) for values, two in zip(self._values, least, strict=True)]
             before = rows[value] = tuple(higher) if index else before
         return rows
 
@@ -196,7 +192,6 @@ class Balance:
         """The learned times, as JSON values."""
         return {
             "reference": self.reference,
-            "sprints": list(self.sprints),
             "relative_s": [[list(cell) for cell in cells.items()] for cells in self._relative_s],
             "works": [[list(work) if isinstance(work, tuple) else work, c] for work, c in self._works.items()],
         }
@@ -204,7 +199,6 @@ class Balance:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
         self.reference = state["reference"]
-        self.sprints = list(state.get("sprints", self.sprints))
         self._relative_s = [dict(cells) for cells in state["relative_s"]]
         self._works = {tuple(work) if isinstance(work, list) else work: c for work, c in state["works"]}
         self._stretch = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,7 @@ from wattune.cap import SensorLimit
 from wattune.devices.base import Conditions, Device, Sensor
 from wattune.devices.group import parts
 from wattune.devices.group.balance import Balance
-from wattune.devices.group.member_readings import NEWEST, MemberReadings
-from wattune.devices.group.sprint import sprint_rows, trial_readings
-from wattune.devices.meter import RATE_HZ
+from wattune.devices.group.member_readings import MemberReadings
 from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
 from wattune.records import BoardEvent, StepWork
@@ -56,7 +54,6 @@ class DeviceGroup(Device):
         self._changes = 0
         self._begun: tuple[Hashable, int] | None = None  # the work of the step under way, and ``_changes`` then
         self._readings = MemberReadings(self.sensor)
-        self._trial: Generator[tuple[float, ...], Sequence[float], tuple[float, ...]] | None = None
 
     # ---------------------------------------------------------------------------------------------------------- power
 
@@ -134,38 +131,6 @@ class DeviceGroup(Device):
                 self._apply(self.safest)
         return True
 
-    @property
-    def may_sprint(self) -> bool:
-        """True if members share a cap: what one of them saves while it waits, another one may draw."""
-        rises = all(knob.power_rises for member in self.members for knob in member.knobs)
-        return self.balance is not None and rises and not self.is_per_device
-
-    def try_sprints(self, limit_w: float) -> bool | None:
-        """Raise the members that wait for the slowest while their own power falls by it. Call it after each step at the
-        safest setting; what it finds holds for all other settings. ``limit_w``: the cap that they share, in watts.
-
-        Returns: True if members were set to other values; None once nothing is left to try. Raises: DeviceError.
-        """
-        with self._changing:
-            if self.balance is None or not self.may_sprint or self._set != self.safest:
-                return None
-            if self._trial is None:
-                values = [member.knobs[0].by_power for member in self.members]
-                self._trial = sprint_rows(values, self.balance.reference, self.pools, limit_w)
-                self._apply_each(self._settings(next(self._trial)))
-                return False
-            window_s = max(self.sensor.window_s, self.sensor.period_s, 1 / RATE_HZ)
-            if len(self._readings) < min(NEWEST, trial_readings(max(self.compute_s), window_s, RATE_HZ)):
-                return False
-            try:
-                row = self._trial.send(self._readings.means_w())
-            except StopIteration as end:
-                # The lowest setting is measured with it too, and stays without it for work that does not wait.
-                row, self.balance.sprints = end.value, list(end.value)
-                self._table, self._trial = self.balance.table(), None
-            self._apply_each(self._settings(row))
-            return None if self._trial is None else True
-
     def ripple_w(self, step_s: float, window_s: float) -> float:
         """The most by which the mean power over a window may exceed that over many steps; see ``Device.ripple_w``."""
         each_w = self._readings.ripples_w(self.compute_s, step_s, window_s)
@@ -208,7 +173,6 @@ class DeviceGroup(Device):
 
     def _apply(self, knobs: Knobs) -> None:
         with self._changing:
-            self._trial = None  # interrupted, as by an evaluation
             self._apply_each(self.member_settings(knobs))
             self._set = knobs
 

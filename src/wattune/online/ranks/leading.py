@@ -23,9 +23,6 @@ AGREE_EVERY_S = 0.5
 MOST_STEPS = 256
 """Most steps from one such message to the next."""
 
-BLIND = 16
-"""Looks without any times after which they are taken not to come."""
-
 LOOKS = 4
 """Looks at the times of all members after which the slowest of them is known."""
 
@@ -48,10 +45,7 @@ class Leading:
         self.on_reference: Callable[[], None] = lambda: None
         """Called after another member became the group's reference, so that its knobs are others."""
         self.device = device
-        self.is_trying = False
-        """True while members are tried at settings that are not those of the point."""
-        self._looks = self._blind = 0
-        self._limit_w = 0.0
+        self._looks = 0
         self._members = members
         self._computed_s: dict[int, float] = {}
         self._timer = ComputeTimer(model) if self.is_timed else None
@@ -69,12 +63,6 @@ class Leading:
         """Begin to time this rank's steps, until ``close``."""
         if self._timer is not None:
             self._timer.open()
-
-    def try_sprints(self, limit_w: float) -> None:
-        """Try at the begin of the session which members draw less at a higher setting, as they wait for the slowest;
-        ``limit_w``: the cap that they share."""
-        group, self._limit_w = self.device.group, limit_w
-        self.is_trying = group is not None and group.may_sprint
 
     def announce(self) -> None:
         """Tell the other ranks that the session is prepared."""
@@ -127,17 +115,11 @@ class Leading:
             self._computed_s.clear()
             group.computed(slowest_s)
         if not group.compute_s:
-            self._blind += 1
-            self.is_trying = self.is_trying and self._blind <= BLIND
             return
         self._looks += 1
         if self._looks == LOOKS and group.choose_reference():
             self.on_reference()
-        is_changed: bool | None = group.rebalance()
-        if self.is_trying and self._looks >= LOOKS:
-            is_changed = group.try_sprints(self._limit_w)
-            self.is_trying = is_changed is not None
-        if is_changed or is_changed is None:
+        if group.rebalance():
             self.on_rebalance()
 
     def _hear(self, rank: int, message: dict[str, Any]) -> None:
