@@ -305,7 +305,7 @@ PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "calibration_checks": lambda data: calibration_checks.markdown(data["checks"]),
     "calibration_power": lambda data: power_check.markdown(data["power"]),
 }
-"""Name of a marked part of docs/calibration.md -> function that returns its text."""
+"""Name of a marked part of docs/calibration.md or benchmarks/paper/README.md -> function that returns its text."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -139,7 +139,7 @@ def _replay(data: dict[str, Any]) -> list[Section]:
             (
                 "Those of the Nano belong to the exhaustive search. The samples to target at batch size 16 are known "
                 "from the TX2 NX alone; by them, 16 would have been the fastest on the Nano, too, but the paper found "
-                "8 and 32. No set of clocks resolves this (docs/calibration.md).",
+                '8 and 32. No set of clocks resolves this (benchmarks/paper/README.md, "Contradictions that remain").',
             )
             if all(one["method"] == "Fastest" for one in summary["different_points"] if one["where"].startswith(NANO))
             else (),
