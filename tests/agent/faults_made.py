@@ -22,6 +22,8 @@ TITLES = {"orin-nano": "Orin Nano", "nano": "Nano", "cpu-laptop": "laptop"}
 SENSOR = {"orin-nano": "*/hwmon1/curr1_input", "nano": "*/in_power0_input", "cpu-laptop": "*/energy_uj"}
 
 UNTOUCHED, AS_FOUND, BY_RESTORE = "untouched", "as found", "by `restore`"
+ABSENT = ""
+"""Outcome of a fault that a family cannot have."""
 
 
 class Fault(NamedTuple):
@@ -214,7 +216,7 @@ def family_of(name):
 def outcome(one, family, folder):
     """Let one fault happen to a board of the family; what came of it."""
     if family_of(family) in one.absent:
-        return f"*{one.absent[family_of(family)]}*"
+        return ABSENT
     bench = Bench(folder, family)
     return one.act(bench) or bench.end()
 
@@ -224,22 +226,49 @@ def outcome(one, family, folder):
 
 def rows():
     """The table's lines, measured now."""
-    yield line("fault", "what wattune does", *(TITLES[family] for family in FAMILIES))
-    yield line(*("---",) * (2 + len(FAMILIES)))
+    yield line("fault", "what wattune does", "reported; how the files end")
+    yield line(*("---",) * 3)
     for one in FAULTS:
         with _folders() as folders:
-            yield line(one.name, one.does, *(outcome(one, family, folders / family) for family in FAMILIES))
+            outcomes = {family: outcome(one, family, folders / family) for family in FAMILIES}
+        yield line(one.name, one.does, merged(outcomes))
 
 
 def line(*cells):
     return f"| {' | '.join(cells)} |"
 
 
+def merged(outcomes):
+    """The outcomes of all families in one cell: an outcome that is not common to all begins with its families."""
+    families = {}
+    for family, text in outcomes.items():
+        families.setdefault(text, []).append(TITLES[family])
+    families.pop(ABSENT, None)
+    parts = [text if len(of) == len(FAMILIES) else f"{', '.join(of)}: {text}" for text, of in families.items()]
+    return " / ".join(parts)
+
+
+def split(text):
+    """Family -> outcome, of a cell that ``merged`` made."""
+    outcomes = dict.fromkeys(FAMILIES, ABSENT)
+    for part in text.split(" / "):
+        head, _, rest = part.partition(": ")
+        named = [family for family in FAMILIES if TITLES[family] in head.split(", ")]
+        outcomes.update(dict.fromkeys(named or FAMILIES, rest if named else part))
+    return outcomes
+
+
 def documented(page):
-    """Name of a fault -> the rest of its row, as the page has it."""
-    lines = [text for text in page.read_text(encoding="utf-8").splitlines() if text.startswith("| ")]
-    split = [[part.strip() for part in text.strip("|").split(" | ")] for text in lines]
-    return {cells[0]: cells[1:] for cells in split if len(cells) == 2 + len(FAMILIES)}
+    """Name of a fault -> what wattune does, and the outcome by family, as the page has it."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    table = [[part.strip() for part in text.strip("|").split(" | ")] for text in lines[_place(lines)]]
+    return {name: (does, split(outcomes)) for name, does, outcomes in table}
+
+
+def _place(lines):
+    """Where the table stands in a page."""
+    begin = next(number for number, text in enumerate(lines) if text.startswith("| fault |"))
+    return slice(begin, next(number for number in range(begin, len(lines) + 1) if not any(lines[number : number + 1])))
 
 
 @contextmanager
@@ -255,9 +284,8 @@ def _main(page=None):
         return
     path = Path(page)
     lines = path.read_text(encoding="utf-8").splitlines()
-    begin = next(number for number, text in enumerate(lines) if text.startswith("| "))
-    end = next(number for number in range(begin, len(lines) + 1) if not "".join(lines[number : number + 1]))
-    path.write_text("\n".join([*lines[:begin], *rows(), *lines[end:]]) + "\n", encoding="utf-8")
+    lines[_place(lines)] = rows()
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
