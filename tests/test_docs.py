@@ -97,14 +97,6 @@ def test_what_is_installed_comes_from_a_clone(page):
             assert not re.search(r"pip install (?:-\S+ )*['\"]?wattune", line), line
 
 
-def test_the_wishes_are_counted():
-    text = (ROOT / "docs/wishes.md").read_text()
-    rows = re.findall(r"^\| (\d+) \|.*\| (served|partly|not served) \|", text, re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, 26))
-    served, partly, missing = (sum(state == word for _, state in rows) for word in ("served", "partly", "not served"))
-    assert f"{served} are served, {partly} partly, and {missing} " in text
-
-
 def test_the_figures_are_those_in_the_results():
     from benchmarks.readme import PAGES, filled
 
