@@ -109,7 +109,7 @@ def test_the_demo_runs_with_nothing_but_the_wheel(clean, tmp_path):
 def test_an_extra_can_be_added_to_what_is_installed(clean, tmp_path):
     """The hint of many messages: ``pip install 'wattune[data]'``."""
     run(clean / "pip", "install", "--quiet", "wattune[data]", cwd=tmp_path)
-    assert run(clean / "python", "-c", "import pooch; print(1)", cwd=tmp_path) == "1\n"
+    assert run(clean / "python", "-c", "import PIL; print(1)", cwd=tmp_path) == "1\n"
 
 
 def test_the_citation_follows_its_schema_and_names_this_version(tmp_path):

@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from wattune.datasets.npz import Npz
-from wattune.datasets.texts import Text
 from wattune.files import write_bytes
 from wattune.workloads import Data, OptimizerRule, Workload
 from wattune.workloads.models import CharacterTransformer
+from wattune.workloads.npz import Npz
+from wattune.workloads.texts import Text
 
 WORK = Path("build") / "asyncfgd"
 """Folder of the pre-trained network and finished runs, which are reused."""

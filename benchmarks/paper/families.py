@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -21,15 +22,14 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.paper.mobile_vision import MobileNetV2
 from benchmarks.paper.models import ADAM, ADAMW, FACTORIES, SIZES, workload
 from benchmarks.paper.published import MOBILENET_V2, RESNET18, TRANSFORMER
-from wattune.datasets.mobile_vision import MobileNetV2
-from wattune.datasets.npz import Npz
-from wattune.datasets.recurrent import Gru
-from wattune.datasets.texts import Text
 from wattune.workloads import Augmentation, Data, Model, OptimizerRule, Workload
 from wattune.workloads.example import Digits
 from wattune.workloads.models import CharacterTransformer, resnet8
+from wattune.workloads.npz import Npz
+from wattune.workloads.texts import Text
 
 SIZE, TESTS = 16, 600
 HELD_OUT = 20
@@ -219,8 +219,21 @@ def _transformer(_: int) -> nn.Module:
     return CharacterTransformer(layers=2, heads=4, width=64, length=LENGTH)
 
 
+class Gru(nn.Module):
+    """Gated recurrent units, 32 wide, and a linear head on their last state, to forecast a value of a series."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(1, 32, batch_first=True)
+        self.fc = nn.Linear(32, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, L, 1) -> (B, 1)."""
+        return cast(torch.Tensor, self.fc(self.gru(x)[0][:, -1]))
+
+
 def _gru(_: int) -> nn.Module:
-    return Gru(width=32)
+    return Gru()
 
 
 FAMILIES = (

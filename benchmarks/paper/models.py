@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache, partial
 
 import wattune
+from benchmarks.paper.mobile_vision import EfficientViT, MobileNetV2
 from benchmarks.paper.published import EFFICIENTVIT, MOBILENET_V2, RESNET18, TRANSFORMER
 from wattune.algorithms import open_algorithm
-from wattune.datasets.mobile_vision import MobileNetV2, efficientvit_b1
 from wattune.errors import WorkloadError
 from wattune.records import ProfileCell, ProfileTable, StepWork
 from wattune.workloads import Data, Model, OptimizerRule, Workload
@@ -19,7 +19,7 @@ from wattune.workloads.models import CharacterTransformer, resnet18
 ADAM = OptimizerRule("adam", learning_rate=5e-4, reference_batch_size=128)
 ADAMW = OptimizerRule("adamw", learning_rate=1e-3, reference_batch_size=128)
 SIZES = (4, 8, 16, 32, 64, 128)
-FACTORIES = {RESNET18: resnet18, MOBILENET_V2: MobileNetV2, EFFICIENTVIT: efficientvit_b1}
+FACTORIES = {RESNET18: resnet18, MOBILENET_V2: MobileNetV2, EFFICIENTVIT: EfficientViT}
 SMALL_PIXELS = 32
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from wattune.datasets.npz import Npz
 from wattune.workloads import Augmentation, Model, OptimizerRule, Workload
 from wattune.workloads.models import resnet8
+from wattune.workloads.npz import Npz
 
 BATCH_SIZE = 128
 

@@ -18,17 +18,34 @@ budget_samples = 6400
 evaluate_every = 32
 metric = "METRIC"
 target = TARGET
-model = { name = "gru", options = { width = 16 } }
+model = "lower_is_better:Forecaster"
 optimizer = { name = "adam", learning_rate = 5e-3, reference_batch_size = 32 }
 
 [data]
-source = "series"
-noise = 0.05
-steps = 1500
+source = "factory"
+factory = "lower_is_better:waves"
+options = { noise = 0.05 }
 
 [proxy.data]
-source = "series"
-steps = 1500
+source = "factory"
+factory = "lower_is_better:waves"
+"""
+MODULE = """
+import numpy as np
+from torch import nn
+
+
+class Forecaster(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+def waves(noise=0.0):
+    draws = np.random.default_rng(0)
+    phases = draws.uniform(0, 7, (1200, 1))
+    values = np.sin(phases + np.arange(25) / 3) + noise * draws.standard_normal((1200, 25))
+    x, y = values[:, :24, None].astype(np.float32), values[:, 24:].astype(np.float32)
+    return (x[:1000], y[:1000]), (x[1000:], y[1000:])
 """
 DEVICE = ["--device", "sim:jetson-nano"]
 
@@ -39,6 +56,7 @@ def workload(folder, metric="mse", target=0.015, budget_samples=6400):
     path = folder / "forecast.toml"
     text = FORECAST.replace("METRIC", metric).replace("TARGET", str(target)).replace("6400", str(budget_samples))
     path.write_text(text)
+    (folder / "lower_is_better.py").write_text(MODULE)
     return str(path)
 
 

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 from tests.support.workload_files import classification, image_data
 
-from wattune.datasets.npz import Npz
 from wattune.errors import RecordError, WorkloadError
 from wattune.records.served import FACTORIES, ServedFile, ServedModel, ServedOptimizer, ServedProxy
 from wattune.workloads import (
     MODELS,
     Augmentation,
     Data,
+    Npz,
     OptimizerRule,
     device_workload,
     example_workload,
@@ -150,21 +149,6 @@ def test_a_devices_text_is_read_by_the_vocabulary_of_the_proxy(tmp_path, vocabul
     proxy.check()
     # "h" has one and the same number in both.
     assert int(work.loaded.train[0][0, 0]) == int(proxy.loaded.train[0][0, 7])
-
-
-def test_a_devices_series_has_the_horizon_of_the_proxy(tmp_path):
-    np.savez(tmp_path / "own.npz", series=np.sin(np.arange(200) / 7))
-    model = made(
-        factory="gru",
-        options={"outputs": 3, "width": 4},
-        input_shape=[10, 1],
-        task="regression",
-        metric="mse",
-        proxy={"data": {"source": "series", "horizon": 3}},
-    )
-    work = device_workload(model, None, tmp_path / "own.npz")
-    assert work.loaded.train[1].shape[1:] == torch.Size([3])
-    assert proxy_workload(model, None, no_file).loaded.train[1].shape[1:] == torch.Size([3])
 
 
 def test_missing_or_superfluous_weights_are_refused(short):

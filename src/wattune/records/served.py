@@ -16,11 +16,6 @@ from wattune.records.efficiency import EfficiencyStrategy
 
 FACTORIES = (
     "character-transformer",
-    "efficientvit-b0",
-    "efficientvit-b1",
-    "graph-network",
-    "gru",
-    "mobilenet-v2",
     "resnet18",
     "resnet20",
     "resnet8",
@@ -30,11 +25,6 @@ FACTORIES = (
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "character-transformer": ("vocabulary", "length", "layers", "heads", "width", "head_width"),
-    "efficientvit-b0": ("classes", "channels", "stem"),
-    "efficientvit-b1": ("classes", "channels", "stem"),
-    "graph-network": ("nodes", "classes", "width", "rounds"),
-    "gru": ("inputs", "outputs", "width", "layers", "dropout"),
-    "mobilenet-v2": ("classes", "channels", "stem", "dropout", "width"),
     "resnet18": ("classes", "width", "channels", "stem"),
     "resnet20": ("classes", "width", "channels"),
     "resnet8": ("classes", "width", "channels"),
@@ -44,10 +34,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 OPTION_LIMITS = {
     **dict.fromkeys(("classes", "vocabulary"), 100_000),
-    **dict.fromkeys(("length", "nodes", "inputs", "outputs"), 65_536),
+    "length": 65_536,
     **dict.fromkeys(("width", "head_width", "channels"), 8_192),
-    **dict.fromkeys(("layers", "heads", "rounds"), 256),
-    "dropout": 1,
+    **dict.fromkeys(("layers", "heads"), 256),
 }
 """Largest value of each option that is a number."""
 
@@ -56,8 +45,6 @@ SAMPLE_VALUES = 2**24
 
 SOURCES: dict[str, tuple[str, ...]] = {
     "digits": (),
-    "graphs": (),
-    "series": ("file",),
     "npz": ("train", "test"),
     "text": ("train", "test"),
 }
@@ -124,7 +111,7 @@ class ServedProxy(Strict):
         for key, value in self.data.items():
             if not isinstance(key, str) or not _is_plain(value):
                 raise ValueError("numbers, truth values, short texts and lists of them in the data of a proxy")
-            names_file = key in ("train", "test", "file", "archive", "images", "labels", "test_images", "test_labels")
+            names_file = key in ("train", "test")
             if names_file and (key not in SOURCES[source] or not re.fullmatch(r"sha256:[0-9a-f]{64}", str(value))):
                 raise ValueError(f"a file of the server as sha256:..., in {' and '.join(SOURCES[source]) or 'no key'}")
             if isinstance(value, str) and key not in ("source", "vocabulary") and not names_file:

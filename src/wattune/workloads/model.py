@@ -89,14 +89,9 @@ def structure_hash(model: nn.Module) -> str:
 
     The structure is its modules, their settings, the shapes of the parameters and which of them train, not the values.
     """
-    modules = [f"{name} {_class_name(module)} {module.extra_repr()}" for name, module in model.named_modules()]
+    modules = [f"{name} {type(module).__qualname__} {module.extra_repr()}" for name, module in model.named_modules()]
     tensors = [f"{n} {p.dtype} {tuple(p.shape)} {p.requires_grad}" for n, p in model.named_parameters()]
     return hashlib.sha256("\n".join(modules + tensors).encode()).hexdigest()[:16]
-
-
-def _class_name(module: nn.Module) -> str:
-    # A class that was renamed keeps its name in fingerprints, so that stored profiles and checkpoints still match.
-    return str(vars(type(module)).get("fingerprint_name", type(module).__qualname__))
 
 
 def _load(model: nn.Module, path: Path, *, except_for: tuple[str, ...]) -> None:

@@ -1,12 +1,13 @@
 """The built-in models: plain eager PyTorch, small enough to read and to train on a CPU.
 
 Every image model takes (B, C, H, W), and every model ends in a layer called ``fc``, so that ``reinitialise = ["fc"]``
-gives a pre-trained one a new head. The larger models are in ``wattune.datasets``.
+gives a pre-trained one a new head.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -15,26 +16,6 @@ from torch.nn import functional as F
 
 from wattune.errors import WorkloadError
 from wattune.workloads.values import whole
-
-MODELS: dict[str, str] = {
-    "small-cnn": "wattune.workloads.models:small_cnn",
-    "resnet8": "wattune.workloads.models:resnet8",
-    "resnet20": "wattune.workloads.models:resnet20",
-    "resnet18": "wattune.workloads.models:resnet18",
-    "mobilenet-v2": "wattune.datasets.mobile_vision:MobileNetV2",
-    "efficientvit-b0": "wattune.datasets.mobile_vision:efficientvit_b0",
-    "efficientvit-b1": "wattune.datasets.mobile_vision:efficientvit_b1",
-    "character-transformer": "wattune.workloads.models:CharacterTransformer",
-    "gru": "wattune.datasets.recurrent:Gru",
-    "graph-network": "wattune.datasets.graphs:GraphNetwork",
-}
-"""Name in a workload file -> "module:factory"."""
-
-LIBRARIES: dict[str, str] = {
-    "timm": "wattune.datasets.outside_models:outside_model",
-    "torchvision": "wattune.datasets.outside_models:outside_model",
-}
-"""Prefix of a model's name, "timm:NAME" -> "module:function" of a function from that name to the model's factory."""
 
 
 def small_cnn(*, classes: int = 10, width: int = 16, channels: int = 3) -> nn.Sequential:
@@ -242,3 +223,13 @@ class Embedded(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Characters (B, L), int64 -> (B, L, width)."""
         return embedded(x, self.token, self.place)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "small-cnn": small_cnn,
+    "resnet8": resnet8,
+    "resnet20": resnet20,
+    "resnet18": resnet18,
+    "character-transformer": CharacterTransformer,
+}
+"""Name in a workload file -> the factory of the model."""

@@ -16,14 +16,10 @@ from wattune.workloads.metrics import LOSSES, METRICS
 from wattune.workloads.model import Model
 from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.values import find
 from wattune.workloads.workload import Workload
 
 FILE = "sha256:"
 """Prefix of the name of a server's file in a table [data]."""
-
-_READERS = {"series": ("horizon", "stride", "standardise", "test_share"), "text": ("vocabulary", "gutenberg")}
-# Sources whose files a device reads like the proxy's, with the keys to take over. All others read .npz files.
 
 
 def proxy_workload(model: ServedModel, weights: Path | None, file: Callable[[str], Path]) -> Workload:
@@ -55,7 +51,7 @@ def device_workload(
     """Make the workload that a device trains: the server's model on the device's own data, without the proxy.
 
     ``data``: as ``Workload`` takes it, or a file: ``.npz`` with images and labels or inputs and targets, or, if the
-    proxy is a text or a series, a file of that kind, read like the proxy's. ``target``, ``budget_samples``: None is
+    proxy is a text, a text, read with the proxy's vocabulary. ``target``, ``budget_samples``: None is
     the model's own. Nothing is read yet. Raises: WorkloadError.
     """
     source = _own_file(model, Path(data)) if isinstance(data, (str, Path)) else data
@@ -155,7 +151,7 @@ def _workload(
         name,
         # A description can name a model of FACTORIES only.
         model=Model(
-            find(MODELS[model.factory], "the model"),
+            MODELS[model.factory],
             model.options,
             weights=weights,
             reinitialise=model.reinitialise,
@@ -178,18 +174,16 @@ def _workload(
 
 
 def _own_file(model: ServedModel, path: Path) -> DataSource:
-    source = model.proxy.data["source"]
-    key = "train" if source == "text" else "file"
-    if source not in _READERS or (source == "text" and path.suffix == ".npz"):
-        return data_source({"source": "npz", "train": str(path)}, Path(), list(model.input_shape))
-    how = {name: model.proxy.data[name] for name in _READERS[source] if name in model.proxy.data}
-    if source == "text" and "vocabulary" not in how:
-        raise WorkloadError(
-            f"a text for {model.model}, whose vocabulary the server does not give",
-            value=str(path),
-            hint="give an .npz file with inputs and targets as character indices",
-        )
-    return data_source({"source": source, key: str(path), **how}, Path(), list(model.input_shape))
+    table = {"source": "npz", "train": str(path)}
+    if model.proxy.data["source"] == "text" and path.suffix != ".npz":
+        if "vocabulary" not in model.proxy.data:
+            raise WorkloadError(
+                f"a text for {model.model}, whose vocabulary the server does not give",
+                value=str(path),
+                hint="give an .npz file with inputs and targets as character indices",
+            )
+        table |= {"source": "text", "vocabulary": model.proxy.data["vocabulary"]}
+    return data_source(table, Path(), list(model.input_shape))
 
 
 def _local(value: object, file: Callable[[str], Path]) -> object:

@@ -13,7 +13,7 @@ from wattune.workloads.data import Augmentation
 from wattune.workloads.data_table import data_source
 from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model
-from wattune.workloads.models import LIBRARIES, MODELS
+from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
 from wattune.workloads.values import choice, find, known_keys, names_value, path_value
 from wattune.workloads.workload import SPLIT, OptimizerOf, Workload
@@ -108,12 +108,10 @@ def _model(value: object, folder: Path) -> Model:
     if not isinstance(options, dict):
         raise WorkloadError("options of the model", value=options, allowed="a table [model.options]")
     if not isinstance(name, str) or (":" not in name and name not in MODELS):
-        raise UnknownName("model", str(name), [*MODELS, *(f"{library}:NAME" for library in LIBRARIES), FACTORY])
+        raise UnknownName("model", str(name), [*MODELS, FACTORY])
     weights = table.get("weights")
-    library = name.partition(":")[0]
-    factory = find(LIBRARIES.get(library) or MODELS.get(name, name), "the model")
     return Model(
-        factory(name) if library in LIBRARIES else factory,
+        MODELS.get(name) or find(name, "the model"),
         options,
         weights=None if weights is None else path_value("weights", weights, folder),
         reinitialise=names_value("reinitialise", table.get("reinitialise", [])),

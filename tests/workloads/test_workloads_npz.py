@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from wattune.datasets.npz import Npz
 from wattune.errors import WorkloadError
+from wattune.workloads import Npz
 
 
 def npz(path, images, labels):

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wattune.datasets.downloads import File, local
 from wattune.errors import WorkloadError
 from wattune.workloads.data import Data
 from wattune.workloads.sample_selection import (
@@ -31,8 +30,8 @@ class Npz:
     to use, drawn with ``split_seed``. Without a ``test`` file, ``test_share`` of those is split off with the same seed.
     """
 
-    train: File
-    test: File | None = None
+    train: Path
+    test: Path | None = None
     test_share: float = 0.2
     split_seed: int = 0
     classes: tuple[int, ...] | None = None
@@ -51,28 +50,19 @@ class Npz:
         return Data(train, select_classes(*_pair(self.test), self.classes))
 
 
-def read_arrays(path: Path, *choices: tuple[str, ...]) -> list[NDArray[np.generic]]:
-    """Read arrays of an .npz file by name: those of the first of ``choices`` with a name in the file, else of the last.
-
-    Raises: WorkloadError for an array that is missing, and for a file that is missing or damaged.
-    """
+def _pair(path: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
-            names = next((choice for choice in choices if set(choice) & set(arrays.files)), choices[-1])
+            names = ("inputs", "targets") if {"inputs", "targets"} & set(arrays.files) else ("images", "labels")
             if missing := [name for name in names if name not in arrays.files]:
                 raise WorkloadError(
                     f"{path} lacks the array",
                     value=missing[0],
-                    allowed=", or ".join(" and ".join(choice) for choice in choices),
+                    allowed="inputs and targets, or images and labels",
                     hint=f"it has {', '.join(arrays.files) or 'no arrays'}",
                 )
-            return [np.asarray(arrays[name]) for name in names]
+            return np.asarray(arrays[names[0]]), np.asarray(arrays[names[1]])
     except FileNotFoundError as error:
         raise WorkloadError("no such data file", value=str(path), hint="give the path of an .npz file") from error
     except (OSError, ValueError, EOFError, TypeError, zlib.error, zipfile.BadZipFile) as error:
         raise WorkloadError(f"cannot read {path}", value=str(error), allowed="a complete .npz file") from error
-
-
-def _pair(file: File) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    inputs, targets = read_arrays(local(file), ("inputs", "targets"), ("images", "labels"))
-    return inputs, targets

@@ -1,4 +1,4 @@
-"""Vision models for small devices: EfficientViT, the B series, and MobileNetV2.
+"""Vision models for small devices: EfficientViT-B1 and MobileNetV2.
 
 EfficientViT has convolutions at high resolution and linear attention at low resolution. Source: Cai et al. 2023,
 EfficientViT: Multi-Scale Linear Attention for High-Resolution Dense Prediction (ICCV; arXiv 2205.14756), section 3 and
@@ -12,14 +12,12 @@ Residuals and Linear Bottlenecks (arXiv 1801.04381), table 2.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from wattune.errors import WorkloadError
-from wattune.workloads.models import Average
-from wattune.workloads.values import number
 
 EXPANSION = 4
 """Expansion of every inverted residual; the blocks of the stem have none."""
@@ -28,19 +26,15 @@ EPSILON = 1e-15
 """Term added to the sum of the attention weights, which is 0 if ReLU zeroes the query or all keys."""
 
 
-class Variant(NamedTuple):
-    """Channels and blocks of the stem and of each stage, channels of an attention head, widths of the last layers."""
+WIDTHS = (16, 32, 64, 128, 256)
+DEPTHS = (1, 2, 3, 3, 4)
+"""Channels and blocks of the stem and of each stage of EfficientViT-B1."""
 
-    widths: tuple[int, int, int, int, int]
-    depths: tuple[int, int, int, int, int]
-    head_width: int
-    last: tuple[int, int]
+HEAD_WIDTH = 16
+"""Channels of an attention head."""
 
-
-VARIANTS = {
-    "b0": Variant((8, 16, 32, 64, 128), (1, 2, 2, 2, 2), 16, (1024, 1280)),
-    "b1": Variant((16, 32, 64, 128, 256), (1, 2, 3, 3, 4), 16, (1536, 1600)),
-}
+LAST = (1536, 1600)
+"""Widths of the last convolution and of the hidden layer."""
 
 
 class Residual(nn.Module):
@@ -115,39 +109,36 @@ def inverted(channels: int, filters: int, stride: int = 1, *, normalised: bool =
 
 
 class EfficientViT(nn.Module):
-    """EfficientViT-B0 or -B1: 2,141,818 and 7,517,034 parameters with 10 classes.
+    """EfficientViT-B1: 7,517,034 parameters with 10 classes.
 
-    ``stem``: "imagenet" is the authors', for 224x224 (with 1000 classes, 3.4 and 9.1 million parameters). They have
-    none for 32x32; "small" is ours. Like the other models here, it skips the first two halvings, in the stem and the
-    first stage, so that the stages have 32x32, 32x32, 16x16, 8x8 and 4x4 pixels and attention spans 64 and 16 of them
-    (196 and 49 at 224x224). Both have the same parameters.
+    ``stem``: "imagenet" is the authors', for 224x224 (with 1000 classes, 9.1 million parameters). They have none for
+    32x32; "small" is ours. Like the other models here, it skips the first two halvings, in the stem and the first
+    stage, so that the stages have 32x32, 32x32, 16x16, 8x8 and 4x4 pixels and attention spans 64 and 16 of them (196
+    and 49 at 224x224). Both have the same parameters.
     """
 
-    def __init__(self, variant: str = "b0", *, classes: int = 10, channels: int = 3, stem: str = "small"):
+    def __init__(self, *, classes: int = 10, channels: int = 3, stem: str = "small"):
         super().__init__()
-        if variant not in VARIANTS:
-            raise WorkloadError("unknown variant of EfficientViT", value=variant, allowed=", ".join(VARIANTS))
-        if stem not in ("small", "imagenet"):
-            raise WorkloadError("unknown stem of EfficientViT", value=stem, allowed="small, imagenet")
-        widths, depths, head_width, (wide, last) = VARIANTS[variant]
+        _check_stem(stem)
         halving = 1 if stem == "small" else 2
-        first = widths[0]
+        first = WIDTHS[0]
         blocks: list[nn.Module] = []
-        for _ in range(depths[0]):
+        for _ in range(DEPTHS[0]):
             depthwise = layer(first, first, size=3, groups=first)
             blocks.append(Residual(*depthwise, nn.Hardswish(), *layer(first, first)))
         self.stem = nn.Sequential(*layer(channels, first, size=3, stride=halving), nn.Hardswish(), *blocks)
         blocks, before = [], first
-        for stage, (width, depth) in enumerate(zip(widths[1:], depths[1:], strict=True), start=1):
+        for stage, (width, depth) in enumerate(zip(WIDTHS[1:], DEPTHS[1:], strict=True), start=1):
             attends = stage > 2
             stride = halving if stage == 1 else 2
             blocks.append(nn.Sequential(*inverted(before, width, stride, normalised=not attends)))
             for _ in range(depth if attends else depth - 1):
                 if attends:
-                    blocks.append(Residual(LinearAttention(width, head_width)))
+                    blocks.append(Residual(LinearAttention(width, HEAD_WIDTH)))
                 blocks.append(Residual(*inverted(width, width, normalised=not attends)))
             before = width
         self.stages = nn.Sequential(*blocks)
+        wide, last = LAST
         self.last = nn.Sequential(*layer(before, wide), nn.Hardswish())
         self.hidden = nn.Sequential(nn.Linear(wide, last, bias=False), nn.LayerNorm(last), nn.Hardswish())
         self.fc = nn.Linear(last, classes)
@@ -155,20 +146,6 @@ class EfficientViT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes)."""
         return cast(Tensor, self.fc(self.hidden(self.last(self.stages(self.stem(x))).mean((2, 3)))))
-
-    def parts(self) -> list[nn.Module]:
-        """Stem, blocks, last convolution, average, hidden layer and head: the modules that a pipeline is cut from."""
-        return [self.stem, *self.stages, self.last, Average(), self.hidden, self.fc]
-
-
-def efficientvit_b0(*, classes: int = 10, channels: int = 3, stem: str = "small") -> EfficientViT:
-    """EfficientViT-B0; ``stem`` "small" for 32x32, "imagenet" for 224x224."""
-    return EfficientViT("b0", classes=classes, channels=channels, stem=stem)
-
-
-def efficientvit_b1(*, classes: int = 10, channels: int = 3, stem: str = "small") -> EfficientViT:
-    """EfficientViT-B1; ``stem`` "small" for 32x32, "imagenet" for 224x224."""
-    return EfficientViT("b1", classes=classes, channels=channels, stem=stem)
 
 
 STAGES = (
@@ -224,9 +201,7 @@ class MobileNetV2(nn.Module):
         self, *, classes: int = 10, channels: int = 3, stem: str = "small", dropout: float = 0.2, width: float = 1.0
     ):
         super().__init__()
-        number("width of a MobileNetV2", width, above=0)
-        if stem not in ("small", "imagenet"):
-            raise WorkloadError("unknown stem of a MobileNetV2", value=stem, allowed="small, imagenet")
+        _check_stem(stem)
         small = stem == "small"
         blocks, filters = [], rounded(32 * width)
         self.stem = nn.Sequential(*convolution(channels, filters, size=3, stride=1 if small else 2))
@@ -244,6 +219,7 @@ class MobileNetV2(nn.Module):
         """(B, C, H, W) -> (B, classes)."""
         return cast(Tensor, self.fc(self.dropout(self.last(self.stages(self.stem(x))).mean((2, 3)))))
 
-    def parts(self) -> list[nn.Module]:
-        """Stem, blocks, last convolution, average, dropout and head: the modules that a pipeline is cut from."""
-        return [self.stem, *self.stages, self.last, Average(), self.dropout, self.fc]
+
+def _check_stem(stem: str) -> None:
+    if stem not in ("small", "imagenet"):
+        raise WorkloadError("unknown stem", value=stem, allowed="small, imagenet")
