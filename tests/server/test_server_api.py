@@ -229,23 +229,6 @@ def test_training_is_stored_once(client):
     made.problem(client.get(f"/v1/trainings?before={'0' * 32}"), 422)
 
 
-def test_tags_and_a_note_of_a_run(client):
-    training = client.post("/v1/trainings?device=nano-1", json=made.training()).json()["id"]
-    path = f"/v1/trainings/{training}/notes"
-    (listed,) = client.get("/v1/trainings").json()
-    assert (listed["tags"], listed["note"]) == ([], "")
-    assert client.put(path, json={"tags": ["Fan", "bench-2"], "note": "new fan\n"}).status_code == 204
-    (listed,) = client.get("/v1/trainings?tag=FAN").json()
-    assert (listed["id"], listed["tags"], listed["note"]) == (training, ["bench-2", "fan"], "new fan")
-    assert client.get("/v1/trainings?tag=ben").json() == []
-    for wrong in ({"tags": ["two words"]}, {"tags": [""]}, {"tags": ["a,b"]}, {"note": "n" * 2001}, {"label": "x"}):
-        made.problem(client.put(path, json=wrong), 422)
-    made.problem(client.put(f"/v1/trainings/{'0' * 32}/notes", json={"tags": []}), 404)
-    assert client.get("/v1/trainings?tag=fan").json() != []
-    assert client.put(path, json={}).status_code == 204
-    assert client.get("/v1/trainings?tag=fan").json() == []
-
-
 def test_concurrent_identical_trainings_are_one(client):
     together, record = threading.Barrier(8), made.training()
 

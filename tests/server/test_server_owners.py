@@ -14,10 +14,9 @@ from starlette.testclient import TestClient
 from tests.server.conftest import opened
 from tests.server.test_server_security import GRANTS
 from tests.support.server import api as made
-from tests.support.server import dashboard as pages
 from tests.support.server.served import model, request
 
-from wattune.records import Evaluation, LearningCurve, TrainingRecord
+from wattune.records import Evaluation, LearningCurve
 from wattune.server import dashboard
 from wattune.server.application import create_app
 from wattune.server.jobs import queue
@@ -212,7 +211,6 @@ CALLS = [
     Call("DELETE", f"/v1/profiles/{ID}", "admin"),
     Call("DELETE", f"/v1/trainings/{ID}", "admin"),
     Call("GET", f"/v1/trainings/{ID}", "read"),
-    Call("PUT", "/v1/trainings/{run}/notes", "device", lambda device: {"tags": [device]}, limited=True),
     Call("POST", "/v1/trainings?device={device}", "device", lambda device: made.training(), limited=True),
 ]
 PAGES = [
@@ -232,7 +230,6 @@ PAGES = [
 FORMS = [
     Call("POST", "/jobs/{job}/cancel", "device", limited=True, form=True),
     Call("POST", "/jobs/{job}/retry", "admin", form=True),
-    Call("POST", "/runs/{run}", "device", lambda device: {"tags": device, "note": "n"}, limited=True, form=True),
     Call("POST", "/tokens", "admin", lambda device: {"name": f"new-{device}", "scope": "device"}, form=True),
     Call("POST", "/tokens/{whose}/revoke", "admin", form=True),
     Call("POST", "/logout", "read", form=True),
@@ -246,7 +243,7 @@ def template(path):
     """A path as the API's description has it."""
     path = path.partition("?")[0].replace("{device}", "{name}").replace("/runs/4/0", "/runs/{batch_size}/{seed}")
     path = re.sub(r"models/(digits|other)", "models/{name}", path).replace("0" * 64, "{sha256}")
-    path = path.replace("{run}", "{training}").replace(f"trainings/{ID}", "trainings/{training}")
+    path = path.replace(f"trainings/{ID}", "trainings/{training}")
     return path.replace(f"profiles/{ID}", "profiles/{profile}")
 
 
@@ -254,7 +251,7 @@ def page_template(path):
     """A path as a page's route has it."""
     path = path.replace("{device}", "{name}").replace("{whose}", "{name}").replace("{job}", "{job_id}")
     path = path.replace(f"profiles/{ID}", "profiles/{profile_id}")
-    return path.replace(f"runs/{ID}", "runs/{run_id}").replace("{run}", "{run_id}")
+    return path.replace(f"runs/{ID}", "runs/{run_id}")
 
 
 def expected(call, kind, whose):
@@ -269,7 +266,7 @@ def expected(call, kind, whose):
     if call.path in UNIT_REPORTS:  # a claim of this name is that of the one token which made it
         return None if (kind, whose) == ("worker", "own") else 409
     # A token without a device yet may become that of a new device, but not of one that has a token.
-    is_there = "cancel" in call.path or "{run}" in call.path
+    is_there = "cancel" in call.path
     is_foreign = whose == "foreign" or (kind == "unbound" and is_there)
     return 403 if call.limited and scope == "device" and is_foreign else None
 
@@ -299,10 +296,6 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
             foreign = made.token(store, "device", "foreign", device="theirs")
             with store.database.session() as session:
                 tokens.revoke(session, "revoked", 1.0)
-            runs = {
-                whose: pages.put_training(store, TrainingRecord.parse(made.training()), device)
-                for whose, device in (("own", "mine"), ("foreign", "theirs"))
-            }
             jobs = {}
             for whose, headers in (("own", shown["own"]), ("foreign", foreign)):
                 target = {"own": 0.7, "foreign": 0.8}[whose]
@@ -313,7 +306,7 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
             csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/login").text).group(1)
             for call, kind, whose in product(calls, KINDS, ("foreign", "own")):
                 device = "theirs" if whose == "foreign" else "new" if kind == "unbound" else "mine"
-                path = call.path.format(device=device, job=jobs[whose], run=runs[whose], whose=whose)
+                path = call.path.format(device=device, job=jobs[whose], whose=whose)
                 body = None if call.body is None else call.body(whose if "units" in path else device)
                 content = {"data": {**(body or {}), "csrf": csrf}} if call.form else {"json": body}
                 client.app.state.statuses.flush()  # those of the calls before, which are written within a second

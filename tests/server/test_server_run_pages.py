@@ -1,4 +1,4 @@
-"""The list of runs: what of it is shown, the same as a file, and what people write to a run."""
+"""The list of runs: what of it is shown, and the same as a file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import re
 from urllib.parse import parse_qsl
 
 import pytest
-from tests.server.test_server_dashboard_pages import Markup, made_token, shown
-from tests.server.test_server_token_page import csrf_of
+from tests.server.test_server_dashboard_pages import shown
 from tests.support import report_records as samples
 from tests.support.server import api
 from tests.support.server import dashboard as made
 
 from wattune.server.dashboard import run_pages
-from wattune.server.store import retention, run_notes
-from wattune.server.store.schema import RunNoteRow
 
 RECORD = samples.run().training
 BUDGET = {"ended": "budget used up", "reached": False}
@@ -26,12 +23,6 @@ def put(store, *, ago_s=0.0, workload=None, **changes):
     """A run of a workload that the server does not have."""
     record = RECORD.model_copy(update={"plan": RECORD.plan.model_copy(update={"workload": workload}), **changes})
     return made.put_training(store, record, "nano-1", ago_s=ago_s, model=None)
-
-
-def noted(store, run, tags="", note=""):
-    with store.database.session() as session:
-        run_notes.put(session, run, tags.split(), note)
-    return run
 
 
 def downloaded(client, query=""):
@@ -97,7 +88,6 @@ def various(store):
         "other device": made.put_training(store, RECORD, "tx2-1", ago_s=2),
         "other workload": put(store, ago_s=3, workload="50% <b>off</b>"),
         "out of budget": made.put_training(store, RECORD.model_copy(update=BUDGET), "nano-1", ago_s=4),
-        "noted": noted(store, made.put_training(store, RECORD, "orin-1", ago_s=4.5), "hot lab-2", "Fan off, 80% dusty"),
         "unnamed": made.put_training(store, RECORD.model_copy(update={"plan": plan}), "nano-2", ago_s=5, model=None),
     }
 
@@ -111,14 +101,9 @@ def various(store):
         ("state=budget+used+up", ["out of budget"]),
         ("state=target+reached&device=nano-1", ["first", "other workload"]),
         ("state=diverged", []),
-        ("tag=Hot", ["noted"]),
-        ("tag=ho", []),
-        ("tag=h%25", []),
-        ("find=lab-", ["noted"]),
-        ("find=fan+OFF", ["noted"]),
         ("find=TX2", ["other device"]),
-        ("find=resnet8", ["first", "other device", "out of budget", "noted"]),
-        ("find=0%25", ["other workload", "noted"]),
+        ("find=resnet8", ["first", "other device", "out of budget"]),
+        ("find=0%25", ["other workload"]),
         ("find=_", []),
         ("find=nano&state=target+reached&sort=created_s&order=asc", ["unnamed", "other workload", "first"]),
     ],
@@ -131,13 +116,13 @@ def test_runs_are_filtered_by_their_address(client, various, query, names):
     assert [row["id"] for row in downloaded(client, f"?{query}")] == ids
     # The form and the heads of the columns keep what is set.
     asked = dict(parse_qsl(query))
-    filters = {name: asked.get(name, "") for name in ("find", "workload", "device", "tag")}
+    filters = {name: asked.get(name, "") for name in ("find", "workload", "device")}
     assert {a["name"]: a["value"] for a in page.all("input") if a.get("name") in filters} == filters
     heads = [dict(parse_qsl(a["href"].partition("?")[2])) for a in page.all("a") if "sort=" in a["href"]]
     assert len(heads) == 12 * bool(ids)
     assert all(head.items() >= asked.items() - {("sort", "created_s"), ("order", "asc")} for head in heads)
     suggested = [a["value"] for a in page.all("option") if "value" in a]
-    assert suggested == ["50% <b>off</b>", "resnet8-digits", "nano-1", "nano-2", "orin-1", "tx2-1", "hot", "lab-2", ""]
+    assert suggested == ["50% <b>off</b>", "resnet8-digits", "nano-1", "nano-2", "tx2-1", ""]
 
 
 @pytest.mark.parametrize(
@@ -152,77 +137,3 @@ def test_runs_are_filtered_by_their_address(client, various, query, names):
 def test_filters_are_bounded(client, query, says):
     for path in ("/runs", "/runs.csv"):
         assert says in api.problem(client.get(f"{path}?{query}"), 422)["allowed"]
-
-
-def write(client, run, **fields):
-    csrf = csrf_of(client, f"/runs/{run}")
-    return client.post(f"/runs/{run}", data={"csrf": csrf, **fields}, follow_redirects=False)
-
-
-def test_tags_and_note_are_written_and_shown(client, store):
-    run = made.fill(store)["runs"][0]
-    answer = write(client, run, tags=" Paper, hot  paper", note=f"First line\r\n\r\n{made.HOSTILE}\r\n")
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{run}")
-    for path in (f"/runs/{run}", "/runs"):
-        page = shown(client, path)
-        assert "hot paper First line <script>alert('x')</script>" in page.text
-        assert not page.all("img")
-        assert [a["href"] for a in page.all("a") if a.get("class") == "tag"] == ["/runs?tag=hot", "/runs?tag=paper"]
-    row = next(row for row in downloaded(client) if row["id"] == run)
-    assert (row["tags"], row["note"]) == ("hot paper", f"First line\n\n{made.HOSTILE}")
-    # Again, with nothing: they are gone.
-    assert write(client, run).status_code == 303
-    with store.database.session() as session:
-        assert session.get(RunNoteRow, run) is None
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"tags": "a/b"}, "tag: a/b; allowed: up to 32 letters"),
-        ({"tags": "x" * 33}, "up to 32"),
-        ({"tags": " ".join(f"t{n}" for n in range(11))}, "tags: 11; allowed: up to 10"),
-        ({"note": "n" * 2001}, "characters of the note: 2001; allowed: up to 2000"),
-    ],
-)
-def test_invalid_tags_are_refused_and_the_form_kept(client, store, fields, says):
-    run = noted(store, put(store), "old", "Old.")
-    before = api.contents(store)
-    answer = write(client, run, **fields)
-    assert answer.status_code == 422
-    assert says in Markup(answer.text).text
-    assert fields.get("tags", fields.get("note")) in answer.text
-    assert api.contents(store) == before
-
-
-def test_note_needs_a_run_a_form_and_text_that_can_be_stored(client, store):
-    run = put(store)
-    before = api.contents(store)
-    assert write(client, run, note="\0").status_code == 422
-    assert client.post(f"/runs/{run}", data={"tags": "a", "csrf": "wrong"}).status_code == 403
-    csrf = csrf_of(client, f"/runs/{run}")
-    assert client.post(f"/runs/{'0' * 32}", data={"tags": "a", "csrf": csrf}).status_code == 404
-    assert api.contents(store) == before
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    broken = client.post(
-        f"/runs/{run}", content=f"note=a%ed%a0%80%ff&csrf={csrf}", headers=form, follow_redirects=False
-    )
-    assert broken.status_code == 303
-    assert "a\ufffd" in client.get(f"/runs/{run}").text
-
-
-def test_notes_go_with_their_run(client, store):
-    run = noted(store, put(store), "hot")
-    assert client.delete(f"/v1/trainings/{run}").status_code == 204
-    noted(store, put(store), "old")
-    with store.database.session() as session:
-        assert retention.prune(session, store.files, 2e12)["training records"] == 1
-        assert session.query(RunNoteRow).count() == 0
-
-
-def test_reader_sees_no_form(client, store):
-    run = noted(store, put(store), "hot", "Seen by all.")
-    text = made_token(store, "looker", "read")
-    page = Markup(client.get(f"/runs/{run}", headers={"Authorization": f"Bearer {text}"}).text)
-    assert "hot Seen by all." in page.text
-    assert not page.all("textarea")

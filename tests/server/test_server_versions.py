@@ -10,7 +10,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import column, select, table, text
+from sqlalchemy import column, inspect, select, table, text
 from tests.server.conftest import opened
 from tests.server.test_server_backup import changed
 from tests.support import report_records as samples
@@ -162,3 +162,14 @@ def test_figures_of_older_runs_become_columns(store):
         migrate(session.connection(), "0004")
         assert session.execute(before).all() == rows
         assert len(session.execute(text("SELECT * FROM trainings")).keys()) == len(OLD_TRAINING)
+
+
+def test_older_store_with_notes_of_a_run_opens(store):
+    run = made.put_training(store, samples.run().training, "nano-1")
+    with store.database.session() as session:
+        migrate(session.connection(), "0008")
+        session.execute(text("INSERT INTO run_notes VALUES (:run, 'hot', 'Fan off.')"), {"run": run})
+    store.database.upgrade()
+    with store.database.session() as session:
+        assert session.get(TrainingRow, run).record == samples.run().training.dump()
+        assert not inspect(session.connection()).has_table("run_notes")

@@ -23,7 +23,7 @@ from wattune.server.direct import Direct
 from wattune.server.jobs.watch import JobWatch, UnitWatch
 from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
-from wattune.server.routes import ROUTERS, trainings, units
+from wattune.server.routes import ROUTERS, units
 from wattune.server.routes.endpoint import ProblemDetails
 from wattune.server.security import TokenCache
 from wattune.server.settings import Settings
@@ -121,7 +121,6 @@ BODIES: tuple[type[BaseModel], ...] = (
     DeviceStatus,
     ProblemDetails,
     SweepRequest,
-    trainings.RunNotes,
     *units.BODIES,
 )
 

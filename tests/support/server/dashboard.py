@@ -11,7 +11,7 @@ from tests.support import report_records as samples
 from wattune.records import LearningCurve, ProfileTable, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
 from wattune.server.jobs import queue
-from wattune.server.store import run_notes, training_records
+from wattune.server.store import training_records
 from wattune.server.store.schema import DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, TrainingRow, UnitRow
 
 MODEL = ServedModel(
@@ -158,8 +158,6 @@ def fill(store: Any) -> dict[str, Any]:
         put_training(store, slower(records.training, 1.6), "tx2nx-1", ago_s=4000),
         put_training(store, slower(records.training, 0.8), "nano-3", ago_s=90_000),
     ]
-    with store.database.session() as session:
-        run_notes.put(session, runs[0], ["baseline", "bench"], "With the fan at full speed.")
     ids = {"profile": profile_id, "done": done, "open": open_job, "runs": runs, "table": table}
     return {**ids, "device": "nano-1"}
 

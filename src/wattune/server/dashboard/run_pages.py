@@ -8,30 +8,25 @@ import re
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Form, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import StringConstraints
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
-from wattune.errors import InputError
 from wattune.records import TrainingRecord
 from wattune.reporting import phrases
-from wattune.server import security
 from wattune.server.dashboard import run_views
 from wattune.server.dashboard.line_chart import COLOURS, Chart, Line
 from wattune.server.dashboard.responses import Key, Name, Reader, iso, not_found, respond
 from wattune.server.dashboard.run_charts import run_charts
 from wattune.server.dashboard.run_views import RunQuery
 from wattune.server.dashboard.views import PAGE_ROWS
-from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import NO_NUL
-from wattune.server.store import run_notes, training_records
 
 router = APIRouter()
 
 Id = Annotated[str, StringConstraints(max_length=64, pattern=NO_NUL)]
 Ids = Annotated[list[Id] | None, Query()]
-Text = Annotated[str, Form(pattern=NO_NUL)]
 
 
 CSV_ROWS = 10_000
@@ -50,13 +45,12 @@ def run_query(
     order: Key = "",
     workload: Key = "",
     device: Key = "",
-    tag: Key = "",
     state: Key = "",
     find: Key = "",
 ) -> RunQuery:
     """Read the selection of runs from the parameters of a page's address."""
     descending = order == "desc" or (sort == "created_s" and order != "asc")
-    return RunQuery(sort, descending, workload, device, tag, state, find)
+    return RunQuery(sort, descending, workload, device, state, find)
 
 
 Selected = Annotated[RunQuery, Depends(run_query)]
@@ -113,37 +107,8 @@ def compare(request: Request, identity: Reader, id: Ids = None, draw: Ids = None
 @router.get("/runs/{run_id}")
 def run(request: Request, identity: Reader, run_id: Name) -> Response:
     """Show one training run: its plan, what it took, its charts, and what the guard did."""
-    return _page(request, identity, run_id)
-
-
-@router.post("/runs/{run_id}")
-def annotate(
-    request: Request,
-    identity: Annotated[security.Identity, Depends(security.require_form("device"))],
-    run_id: Name,
-    tags: Text = "",
-    note: Text = "",
-    csrf: Annotated[str, Form()] = "",
-) -> Response:
-    """Replace the tags and the note of a run: with a token of its device, or as an admin."""
-    security.check_form(request, csrf)
-    try:
-        with request.app.state.database.session() as session:
-            device = training_records.device_of(session, run_id)
-            if device is None:
-                return not_found(request, "run", "/runs")
-            if not security.is_own(identity, device):
-                raise Problem(403, "a run of another device", value=device, allowed=identity.device)
-            run_notes.put(session, run_id, tags.replace(",", " ").split(), note)
-    except InputError as error:
-        return _page(request, identity, run_id, 422, problem=f"{error}.", tags=tags, note=note)
-    return RedirectResponse(f"/runs/{run_id}", 303)
-
-
-def _page(request: Request, identity: security.Identity, run_id: str, status: int = 200, **given: str) -> Response:
     with request.app.state.database.session(reads_only=True) as session:
         row = run_views.training(session, run_id)
-        tags, note = run_notes.get(session, run_id)
     if row is None:
         return not_found(request, "run", "/runs")
     device, model, created_s, record = row
@@ -152,7 +117,6 @@ def _page(request: Request, identity: security.Identity, run_id: str, status: in
         request,
         "run.html",
         section="Runs",
-        status=status,
         id=run_id,
         device=device,
         model=model,
@@ -161,11 +125,6 @@ def _page(request: Request, identity: security.Identity, run_id: str, status: in
         charts=charts,
         notes=notes,
         most=PAGE_ROWS,
-        tags=tags.split(),
-        note=note,
-        may_change=identity.may("device") and security.is_own(identity, device),
-        given={"tags": tags, "note": note, "problem": "", **given},
-        note_chars=run_notes.NOTE_CHARS,
     )
 
 

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Select, func, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError
 from wattune.point import KNOBS, BatchShape, Knobs, OperatingPoint
 from wattune.records import Ending, TrainingRecord
-from wattune.server.store import run_notes
-from wattune.server.store.schema import RunNoteRow, TrainingRow
+from wattune.server.store.schema import TrainingRow
 
 NAMED = 300
-"""Number of runs whose workloads, devices and tags are suggested as filters."""
+"""Number of runs whose workloads and devices are suggested as filters."""
 
 STATES = (*get_args(Ending), "target not reached")
 """States of a finished run; the last one is that of records that do not tell more."""
@@ -47,8 +46,6 @@ class RunView:
     power_mean_w: float | None
     power_peak_w: float | None
     above_cap_s: float | None
-    tags: str
-    note: str
 
     @property
     def knobs(self) -> Knobs:
@@ -68,15 +65,13 @@ class RunView:
 class RunQuery:
     """Selection of finished runs, and their order. Raises: InputError.
 
-    ``sort``: a name of ``ORDERS``; ``state``: one of ``STATES``; ``find``: a part of the name of a device or workload,
-    of a tag or of a note.
+    ``sort``: a name of ``ORDERS``; ``state``: one of ``STATES``; ``find``: a part of the name of a device or workload.
     """
 
     sort: str = "created_s"
     descending: bool = True
     workload: str = ""
     device: str = ""
-    tag: str = ""
     state: str = ""
     find: str = ""
 
@@ -88,7 +83,7 @@ class RunQuery:
     @property
     def filters(self) -> dict[str, str]:
         """The filters that are set, as parameters of an address."""
-        values = {name: getattr(self, name) for name in ("workload", "device", "tag", "state", "find")}
+        values = {name: getattr(self, name) for name in ("workload", "device", "state", "find")}
         return {name: value for name, value in values.items() if value}
 
     @property
@@ -96,10 +91,8 @@ class RunQuery:
         """Conditions of the rows."""
         columns = {"workload": TrainingRow.workload, "device": TrainingRow.device, "state": TrainingRow.ended}
         found = [column == getattr(self, name) for name, column in columns.items() if getattr(self, name)]
-        if self.tag:
-            found.append(run_notes.has_tag(self.tag))
         if self.find:
-            texts = (TrainingRow.device, TrainingRow.workload, RunNoteRow.tags, RunNoteRow.note)
+            texts = (TrainingRow.device, TrainingRow.workload)
             found.append(or_(*(column.icontains(self.find, autoescape=True) for column in texts)))
         return found
 
@@ -108,27 +101,28 @@ def runs(session: Session, query: RunQuery, limit: int) -> list[RunView]:
     """List the first ``limit`` runs of a selection."""
     order = ORDERS[query.sort]
     order = order.desc().nulls_last() if query.descending else order.asc().nulls_last()
-    rows = session.execute(_noted(*_RUN).where(*query.conditions).order_by(order, TrainingRow.id).limit(limit))
+    rows = session.execute(select(*_RUN).where(*query.conditions).order_by(order, TrainingRow.id).limit(limit))
     return [RunView(*row) for row in rows]
 
 
 def count(session: Session, query: RunQuery) -> int:
     """Count the runs of a selection."""
-    return session.scalar(_noted(func.count()).where(*query.conditions)) or 0
+    return session.scalar(select(func.count()).select_from(TrainingRow).where(*query.conditions)) or 0
 
 
 def names(session: Session) -> dict[str, list[str]]:
-    """List the workloads, devices and tags of the newest ``NAMED`` runs, to choose from."""
-    columns = (TrainingRow.workload, TrainingRow.device, RunNoteRow.tags)
-    rows = session.execute(_noted(*columns).order_by(TrainingRow.created_s.desc()).limit(NAMED)).all()
-    workloads, devices, tags = (set(filter(None, values)) for values in zip(*rows, strict=True)) if rows else ((),) * 3
-    all_tags = {tag for text in tags for tag in text.split()}
-    return {"workload": sorted(workloads), "device": sorted(devices), "tag": sorted(all_tags)}
+    """List the workloads and devices of the newest ``NAMED`` runs, to choose from."""
+    newest = select(TrainingRow.workload, TrainingRow.device).order_by(TrainingRow.created_s.desc()).limit(NAMED)
+    rows = session.execute(newest).all()
+    return {
+        "workload": sorted({row.workload for row in rows if row.workload}),
+        "device": sorted({row.device for row in rows}),
+    }
 
 
 def compared(session: Session, ids: Sequence[str]) -> list[tuple[str, RunView]]:
     """List the given training runs in their order, each with a name of its own; missing ones are left out."""
-    rows = {row.id: RunView(*row) for row in session.execute(_noted(*_RUN).where(TrainingRow.id.in_(ids)))}
+    rows = {row.id: RunView(*row) for row in session.execute(select(*_RUN).where(TrainingRow.id.in_(ids)))}
     found = [rows[key] for key in ids if key in rows]
     counts: Counter[str] = Counter()
     named = []
@@ -153,13 +147,7 @@ def trainings(session: Session, ids: Sequence[str]) -> list[tuple[str, str, Trai
 FIELDS = tuple(field.name for field in fields(RunView))
 """Names of the columns that a row of the list has."""
 
-_TEXTS = {name: func.coalesce(getattr(RunNoteRow, name), "") for name in ("tags", "note")}
-_RUN = tuple(_TEXTS[name] if name in _TEXTS else getattr(TrainingRow, name) for name in FIELDS)
-
-
-def _noted(*columns: Any) -> Select[Any]:
-    return select(*columns).select_from(TrainingRow).outerjoin(RunNoteRow)
-
+_RUN = tuple(getattr(TrainingRow, name) for name in FIELDS)
 
 ORDERS: dict[str, Any] = {
     name: getattr(TrainingRow, name)

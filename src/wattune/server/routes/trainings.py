@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from wattune.records import TrainingRecord
-from wattune.records.served import DEVICE_NAME, Strict
+from wattune.records.served import DEVICE_NAME
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import (
@@ -20,34 +20,23 @@ from wattune.server.routes.endpoint import (
     IdQuery,
     Limit,
     ModelQuery,
-    TextQuery,
     answer,
     route,
 )
 from wattune.server.security import check_device
-from wattune.server.store import retention, run_notes, training_records
+from wattune.server.store import retention, training_records
 from wattune.server.store.schema import TrainingRow
 
 router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
 
 
 class TrainingSummary(BaseModel):
-    """A training run without its record. ``created_s``: time of the upload, in seconds since 1970; ``tags`` and
-    ``note``: what people noted of it."""
+    """A training run without its record. ``created_s``: time of the upload, in seconds since 1970."""
 
     id: str
     device: str
     model: str | None
     created_s: float
-    tags: list[str]
-    note: str
-
-
-class RunNotes(Strict):
-    """Tags and a note of a training run."""
-
-    tags: tuple[str, ...] = ()
-    note: str = ""
 
 
 @router.post("", **route("device", Created, also=(201,), takes=TrainingRecord))
@@ -70,13 +59,12 @@ def list_trainings(
     request: Request,
     device: DeviceQuery = None,
     model: ModelQuery = None,
-    tag: TextQuery = None,
     limit: Limit = 50,
     before: IdQuery = None,
 ) -> Response:
     """List the training runs, newest first, starting after ``before``."""
     with request.app.state.database.session(reads_only=True) as session:
-        found = training_records.listing(session, device=device, model=model, tag=tag, limit=limit, before=before)
+        found = training_records.listing(session, device=device, model=model, limit=limit, before=before)
     return answer(found)
 
 
@@ -88,19 +76,6 @@ def get_training(request: Request, training: IdPath) -> Response:
     if record is None:
         raise _unknown(training)
     return answer(record)
-
-
-@router.put("/{training}/notes", **route("device", status=204, takes=RunNotes))
-def put_notes(request: Request, training: IdPath, notes: Annotated[RunNotes, Depends(body(RunNotes))]) -> Response:
-    """Replace the tags and the note of a training run."""
-    with request.app.state.database.session(reads_only=True) as session:
-        device = training_records.device_of(session, training)
-    if device is None:
-        raise _unknown(training)
-    check_device(request, device)
-    with request.app.state.database.session() as session:
-        run_notes.put(session, training, notes.tags, notes.note)
-    return Response(status_code=204)
 
 
 @router.delete("/{training}", **route("admin", status=204))

@@ -186,16 +186,6 @@ class TrainingRow(Base):
     record: Mapped[dict[str, Any]]
 
 
-class RunNoteRow(Base):
-    """Tags of a training run, sorted and separated by spaces, and a note."""
-
-    __tablename__ = "run_notes"
-
-    training_id: Mapped[str] = mapped_column(ForeignKey("trainings.id", ondelete="CASCADE"), primary_key=True)
-    tags: Mapped[str]
-    note: Mapped[str]
-
-
 class DeviceRow(Base):
     """The last reported state of a device: a ``DeviceStatus``; ``plan`` is its newest plan."""
 

@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 from wattune.point import KNOBS
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
-from wattune.server.store import run_notes
-from wattune.server.store.schema import RunNoteRow, TrainingRow, insert_new, newest
+from wattune.server.store.schema import TrainingRow, insert_new, newest
 
 
 def listing(
@@ -19,7 +18,6 @@ def listing(
     *,
     device: str | None = None,
     model: str | None = None,
-    tag: str | None = None,
     limit: int = 50,
     before: str | None = None,
 ) -> list[dict[str, Any]]:
@@ -27,27 +25,19 @@ def listing(
 
     Raises: InputError if ``before`` does not exist.
     """
-    model_name, notes = TrainingRow.model_name.label("model"), (RunNoteRow.tags, RunNoteRow.note)
-    query = select(TrainingRow.id, TrainingRow.device, model_name, TrainingRow.created_s, *notes).outerjoin(RunNoteRow)
+    model_name = TrainingRow.model_name.label("model")
+    query = select(TrainingRow.id, TrainingRow.device, model_name, TrainingRow.created_s)
     if device is not None:
         query = query.where(TrainingRow.device == device)
     if model is not None:
         query = query.where(TrainingRow.model_name == model)
-    if tag is not None:
-        query = query.where(run_notes.has_tag(tag))
     query = newest(session, query, TrainingRow, what="training", limit=limit, before=before)
-    rows = session.execute(query).mappings()
-    return [{**row, "tags": (row["tags"] or "").split(), "note": row["note"] or ""} for row in rows]
+    return [dict(row) for row in session.execute(query).mappings()]
 
 
 def get(session: Session, training_id: str) -> dict[str, Any] | None:
     """Read the stored JSON of a record; None if there is none."""
     return session.execute(select(TrainingRow.record).where(TrainingRow.id == training_id)).scalar()
-
-
-def device_of(session: Session, training_id: str) -> str | None:
-    """Name of the device of a run; None if there is no such run."""
-    return session.scalar(select(TrainingRow.device).where(TrainingRow.id == training_id))
 
 
 def add(session: Session, record: TrainingRecord, device: str, model: str | None, now_s: float) -> tuple[str, bool]:
