@@ -1,10 +1,7 @@
-"""The list of runs: what of it is shown, and the same as a file."""
+"""The list of runs: what of it is shown."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from urllib.parse import parse_qsl
 
 import pytest
@@ -25,58 +22,11 @@ def put(store, *, ago_s=0.0, workload=None, **changes):
     return made.put_training(store, record, "nano-1", ago_s=ago_s, model=None)
 
 
-def downloaded(client, query=""):
-    answer = client.get(f"/runs.csv{query}")
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"].startswith("text/csv; charset=utf-8")
-    name = r'attachment; filename="wattune-runs-20\d\d-\d\d-\d\d.csv"'
-    assert re.fullmatch(name, answer.headers["content-disposition"])
-    return list(csv.DictReader(io.StringIO(answer.text, newline="")))
-
-
-def test_file_has_the_runs_of_the_page_with_units(client, store):
-    ids = made.fill(store)
-    rows = downloaded(client)
-    assert [row["id"] for row in rows] == ids["runs"]
-    first, plan = rows[0], RECORD.plan
-    assert {"time_s", "energy_j", "power_mean_w", "power_peak_w", "above_cap_s", "clock_mhz", "cap_w"} < set(first)
-    assert (float(first["energy_j"]), float(first["cap_w"])) == (RECORD.energy_j, plan.cap_w)
-    assert (first["batch_size"], first["samples"]) == (str(plan.batch_size), str(RECORD.samples))
-    assert (first["power_limit_w"], first["ended"]) == ("", "target reached")
-    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", first["received_utc"])
-    # The page leads there with what it shows.
-    link = next(
-        a["href"] for a in shown(client, "/runs?sort=time_s&order=asc&device=nano-3").all("a") if "csv" in a["href"]
-    )
-    assert [row["device"] for row in downloaded(client, link.removeprefix("/runs.csv"))] == ["nano-3"]
-    by_time = downloaded(client, "?sort=time_s&order=asc")
-    assert [row["device"] for row in by_time] == ["nano-3", "nano-1", "tx2nx-1"]
-
-
-def test_file_has_no_formulas(client, store):
-    texts = {
-        '=HYPERLINK("http://e.example","x")': '\'=HYPERLINK("http://e.example","x")',
-        "+1+cmd|' /C calc'!A0": "'+1+cmd|' /C calc'!A0",
-        "-2+3": "'-2+3",
-        "@SUM(A1)": "'@SUM(A1)",
-        "\t=1": "'\t=1",
-        "\uff1d1": "'\uff1d1",
-        "-5": "-5",
-        "-1.5e-3": "-1.5e-3",
-        'a, "b"\nc=d': 'a, "b"\nc=d',
-    }
-    for index, text in enumerate(texts):
-        put(store, ago_s=float(index), workload=text)
-    assert [row["workload"] for row in downloaded(client)] == list(texts.values())
-
-
-def test_long_list_is_cut_in_the_file_and_says_so(client, store, monkeypatch):
+def test_long_list_is_cut_and_says_so(client, store, monkeypatch):
     for index in range(4):
         put(store, ago_s=float(index))
     monkeypatch.setattr(run_pages, "PAGE_ROWS", 2)
-    monkeypatch.setattr(run_pages, "CSV_ROWS", 3)
-    assert "first 2 of 4 runs in this order; the CSV file has the first 3." in shown(client, "/runs").text
-    assert len(downloaded(client)) == 3
+    assert "first 2 of 4 runs in this order." in shown(client, "/runs").text
 
 
 @pytest.fixture
@@ -113,7 +63,6 @@ def test_runs_are_filtered_by_their_address(client, various, query, names):
     ids = [various[name] for name in names]
     assert [a["value"] for a in page.all("input") if a.get("name") == "id"] == ids
     assert f"{len(ids)} run{' matches' if len(ids) == 1 else 's match'} the filter" in page.text
-    assert [row["id"] for row in downloaded(client, f"?{query}")] == ids
     # The form and the heads of the columns keep what is set.
     asked = dict(parse_qsl(query))
     filters = {name: asked.get(name, "") for name in ("find", "workload", "device")}
@@ -135,5 +84,4 @@ def test_runs_are_filtered_by_their_address(client, various, query, names):
     ],
 )
 def test_filters_are_bounded(client, query, says):
-    for path in ("/runs", "/runs.csv"):
-        assert says in api.problem(client.get(f"{path}?{query}"), 422)["allowed"]
+    assert says in api.problem(client.get(f"/runs?{query}"), 422)["allowed"]

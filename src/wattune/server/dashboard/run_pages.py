@@ -1,11 +1,7 @@
-"""Pages of finished training runs: the list, also as CSV, a comparison, and one run."""
+"""Pages of finished training runs: the list, a comparison, and one run."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -17,7 +13,7 @@ from wattune.records import TrainingRecord
 from wattune.reporting import phrases
 from wattune.server.dashboard import run_views
 from wattune.server.dashboard.line_chart import COLOURS, Chart, Line
-from wattune.server.dashboard.responses import Key, Name, Reader, iso, not_found, respond
+from wattune.server.dashboard.responses import Key, Name, Reader, not_found, respond
 from wattune.server.dashboard.run_charts import run_charts
 from wattune.server.dashboard.run_views import RunQuery
 from wattune.server.dashboard.views import PAGE_ROWS
@@ -27,17 +23,6 @@ router = APIRouter()
 
 Id = Annotated[str, StringConstraints(max_length=64, pattern=NO_NUL)]
 Ids = Annotated[list[Id] | None, Query()]
-
-
-CSV_ROWS = 10_000
-"""Maximum number of runs in a file."""
-
-CSV_COLUMNS = ("id", "received_utc", *(name for name in run_views.FIELDS if name not in ("id", "created_s")))
-
-FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""Beginnings of a formula in a spreadsheet, with the full-width forms."""
-
-NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def run_query(
@@ -61,24 +46,8 @@ def runs(request: Request, identity: Reader, query: Selected) -> Response:
     """List finished training runs, filtered and sorted."""
     with request.app.state.database.session(reads_only=True) as session:
         rows, total = run_views.runs(session, query, PAGE_ROWS), run_views.count(session, query)
-        values: dict[str, Any] = {"names": run_views.names(session), "states": run_views.STATES, "csv_rows": CSV_ROWS}
+        values: dict[str, Any] = {"names": run_views.names(session), "states": run_views.STATES}
     return respond(request, "runs.html", section="Runs", runs=rows, total=total, query=query, **values)
-
-
-@router.get("/runs.csv")
-def runs_csv(request: Request, identity: Reader, query: Selected) -> Response:
-    """Download the same selection of runs as a table."""
-    with request.app.state.database.session(reads_only=True) as session:
-        rows = run_views.runs(session, query, CSV_ROWS)
-    file = io.StringIO(newline="")
-    lines = csv.writer(file)
-    lines.writerow(CSV_COLUMNS)
-    for run in rows:
-        values = {**vars(run), "received_utc": iso(run.created_s)}
-        lines.writerow([_cell(values[name]) for name in CSV_COLUMNS])
-    name = f"wattune-runs-{datetime.now(timezone.utc):%Y-%m-%d}.csv"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-    return Response(file.getvalue(), headers=headers, media_type="text/csv; charset=utf-8; header=present")
 
 
 @router.get("/runs/compare")
@@ -126,16 +95,6 @@ def run(request: Request, identity: Reader, run_id: Name) -> Response:
         notes=notes,
         most=PAGE_ROWS,
     )
-
-
-def _cell(value: object) -> object:
-    """Keep a spreadsheet from taking a text for a formula; a number stays one.
-
-    Source: OWASP, CSV injection.
-    """
-    if isinstance(value, str) and value.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(value):
-        return f"'{value}"
-    return value
 
 
 def _comparison_charts(runs: list[tuple[str, TrainingRecord]]) -> list[Chart]:

@@ -144,10 +144,7 @@ def trainings(session: Session, ids: Sequence[str]) -> list[tuple[str, str, Trai
     return [(key, rows[key].device, TrainingRecord.parse(rows[key].record)) for key in ids if key in rows]
 
 
-FIELDS = tuple(field.name for field in fields(RunView))
-"""Names of the columns that a row of the list has."""
-
-_RUN = tuple(getattr(TrainingRow, name) for name in FIELDS)
+_RUN = tuple(getattr(TrainingRow, field.name) for field in fields(RunView))
 
 ORDERS: dict[str, Any] = {
     name: getattr(TrainingRow, name)
