@@ -34,7 +34,6 @@ PAGES = (
     "/profiles/{profile}?cap=5.2",
     "/runs",
     "/runs/{runs[0]}",
-    "/runs/compare?id={runs[0]}&id={runs[1]}&id={runs[2]}",
     "/models",
     "/tokens",
     "/login",
@@ -226,14 +225,6 @@ def test_pages_are_keyboard_accessible(browser, site):
         assert at_cap(page) == expected(ids["table"], cap_w)
         page.keyboard.press("End")
         assert at_cap(page) == high
-    with visit(browser, url, "/runs") as page:
-        for place in (0, 2):
-            page.locator(".pick").nth(place).focus()
-            page.keyboard.press("Space")
-        page.get_by_role("button", name="Compare").focus()
-        page.keyboard.press("Enter")
-        page.wait_for_url("**/runs/compare**")
-        assert page.text_content("h1") == "2 runs compared"
 
 
 def test_device_updates_within_seconds(browser, site):
@@ -384,13 +375,13 @@ def test_open_details_survive_refresh(browser, site):
 
 
 def test_foreign_text_runs_no_script(browser, site):
-    store, url, ids = site
+    store, url, _ = site
     bad = made.HOSTILE
     made.put_device(store, made.status("evil", board=bad, says=bad))
     table = samples.profile().model_copy(update={"device": bad, "workload": bad, "notes": (bad,)})
     key = made.put_profile(store, table, publisher=bad)
     run = made.put_training(store, made.slower(samples.run().training, 2.0).model_copy(update={"metric": bad}), bad)
-    for path in ("/", "/profiles", f"/profiles/{key}", "/runs", f"/runs/compare?id={run}&id={ids['runs'][0]}"):
+    for path in ("/", "/profiles", f"/profiles/{key}", "/runs", f"/runs/{run}"):
         with visit(browser, url, path) as page:
             page.wait_for_timeout(2500 if path == "/" else 200)  # also after it was renewed by the script
             assert page.locator("img").count() == 0

@@ -15,8 +15,7 @@ from tests.support.server import dashboard as made
 
 from wattune.cap import PowerCap
 from wattune.planning import plan
-from wattune.server.dashboard import run_pages, run_views, views
-from wattune.server.dashboard.line_chart import COLOURS
+from wattune.server.dashboard import run_views, views
 from wattune.server.jobs import queue
 from wattune.server.store import tokens
 from wattune.server.store.schema import JobRow
@@ -218,43 +217,6 @@ def test_runs_are_sorted_and_filtered_by_the_database(client, store):
     assert "time_s" in wrong.json()["allowed"]
 
 
-def test_runs_are_compared_side_by_side(client, store):
-    ids = made.fill(store)
-    page = shown(client, "/runs/compare?" + "&".join(f"id={key}" for key in ids["runs"]))
-    assert "3 runs compared" in page.text
-    assert "45.4 s" in page.text
-    for ramp in ("run-0", "run-1", "run-2"):
-        assert [a for a in page.all("path") if f"curve {ramp}" in a.get("class", "")]
-    assert "Select at least two" in shown(client, f"/runs/compare?id={ids['runs'][0]}").text
-    assert "0 runs compared" in shown(client, "/runs/compare?id=nonsense").text
-    other = made.put_training(store, samples.training(samples.run().plan, kind="measured"), "nano-9")
-    assert "These runs have different origins" in shown(client, f"/runs/compare?id={other}&id={ids['runs'][0]}").text
-
-
-def test_more_runs_than_colours_are_compared(client, store, monkeypatch):
-    record = samples.run().training
-    ids = [made.put_training(store, made.slower(record, 1 + n / 10), "nano-1", ago_s=n) for n in range(COLOURS + 3)]
-    everything = "/runs/compare?" + "&".join(f"id={key}" for key in ids)
-    name = f"nano-1, {record.plan.point}"
-
-    def drawn(page):
-        lines = [a["class"] for a in page.all("path") if "curve run-" in a.get("class", "")]
-        ticked = [a["value"] for a in page.all("input") if a.get("name") == "draw" and "checked" in a]
-        assert len(set(lines)) == len(ticked)
-        assert f"The charts show {len(ticked)} of these runs" in page.text
-        return ticked
-
-    page = shown(client, everything)
-    assert [a["href"] for a in page.all("a") if a["href"].startswith("/runs/")] == [f"/runs/{key}" for key in ids]
-    assert [a["value"] for a in page.all("input") if a.get("name") == "id"] == ids
-    assert drawn(page) == ids[:COLOURS]
-    assert drawn(shown(client, everything + f"&draw={ids[-1]}&draw={ids[0]}&draw={'0' * 32}")) == [ids[0], ids[-1]]
-    assert drawn(shown(client, everything + "".join(f"&draw={key}" for key in ids[1:]))) == ids[1 : COLOURS + 1]
-    assert f"{name} ({len(ids)})" in page.text
-    monkeypatch.setattr(run_pages, "PAGE_ROWS", 7)
-    assert "Only the first 7 are compared" in shown(client, everything).text
-
-
 @pytest.mark.parametrize("cap_w", [3.4, 4.1, 4.5, 5.2, 9.0])
 def test_cap_form_works_without_scripts(client, store, cap_w):
     ids = made.fill(store)
@@ -293,18 +255,17 @@ def test_maps_of_devices_without_clock_and_with_power_limits(client, store):
 
 @pytest.mark.parametrize("number", [2**31, 2**63 - 1])  # the most that the API takes
 def test_huge_integers_do_not_break_a_page(client, store, number):
-    ids = made.fill(store)
+    made.fill(store)
     record = samples.run().training.dump()
     record.update(samples=number)
     record["plan"].update(batch_size=number)
     answer = client.post("/v1/trainings?device=evil", json=record)
     assert answer.status_code == 201, answer.text
-    compared = f"/runs/compare?id={answer.json()['id']}&id={ids['runs'][0]}"
-    for path in ("/runs", "/runs?sort=samples", compared, f"/runs/{answer.json()['id']}"):
+    for path in ("/runs", "/runs?sort=samples", f"/runs/{answer.json()['id']}"):
         shown(client, path)
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/runs/compare?id={runs[0]}&id={runs[1]}"])
+@pytest.mark.parametrize("path", PAGES)
 def test_page_can_be_used_by_keyboard_and_screen_reader(client, store, path):
     """What axe-core found: headings that skip a level, heads without a text, areas that only a mouse scrolls."""
     answer = client.get(path.format(**made.fill(store)))
@@ -385,7 +346,7 @@ def handed_in(client, status, table, record):
             f"/profiles/{profile.json()['id']}",
             f"/profiles/{profile.json()['id']}?cap=5",
         ),
-        *("/runs", "/runs?sort=time_s", f"/runs/compare?id={run_id}", f"/runs/{run_id}"),
+        *("/runs", "/runs?sort=time_s", f"/runs/{run_id}"),
     ]
 
 
@@ -429,7 +390,7 @@ def test_extreme_numbers_do_not_break_a_page(client, store, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*PAGES, "/login", "/runs/compare"])
+@pytest.mark.parametrize("path", [*PAGES, "/login"])
 def test_page_sends_and_follows_its_policy(client, store, path):
     ids = made.fill(store)
     answer = client.get(path.format(**ids))
@@ -499,9 +460,7 @@ def made_token(store, name, scope):
         return tokens.make(session, name, scope, now_s=time.time())
 
 
-@pytest.mark.parametrize(
-    "path", ["/?find=%00", "/runs?device=%00", "/runs/compare?id=%00", "/jobs/%00", "/profiles/a%00"]
-)
+@pytest.mark.parametrize("path", ["/?find=%00", "/runs?device=%00", "/jobs/%00", "/profiles/a%00"])
 def test_nul_is_rejected_before_the_database(client, path):
     assert client.get(path).status_code == 422
 
@@ -543,6 +502,5 @@ def test_the_list_of_runs_reads_no_record(sqlite_store):
     event.listen(sqlite_store.database.engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
     with sqlite_store.database.session(reads_only=True) as session:
         run_views.runs(session, run_views.RunQuery("time_s", descending=False), 100)
-        run_views.compared(session, ["0"])
-    assert len([sql for sql in statements if "trainings" in sql]) == 2
+    assert len([sql for sql in statements if "trainings" in sql]) == 1
     assert not [sql for sql in statements if "record" in sql]

@@ -221,7 +221,6 @@ PAGES = [
     Call("GET", "/profiles", "read"),
     Call("GET", f"/profiles/{ID}", "read"),
     Call("GET", "/runs", "read"),
-    Call("GET", "/runs/compare", "read"),
     Call("GET", f"/runs/{ID}", "read"),
     Call("GET", "/models", "read"),
     Call("GET", "/tokens", "admin"),

@@ -38,7 +38,7 @@ def device(request: Request, identity: Reader, name: Name, history: bool = True)
         return not_found(request, "device", "/")
     values: dict[str, Any] = {}
     if history:
-        charts, notes = history_charts([record for _, _, record in reversed(newest)])
+        charts, notes = history_charts(newest[::-1])
         sums = {field: _sum(getattr(run, field) for run in runs) for field in ("time_s", "energy_j", "above_cap_s")}
         values = {"charts": charts, "notes": notes, "runs": runs, "total": total, "sums": sums, "drawn": len(newest)}
     return respond(request, "device.html", section="Devices", name=name, state=state, history=history, **values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
@@ -11,7 +10,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError
-from wattune.point import KNOBS, BatchShape, Knobs, OperatingPoint
+from wattune.point import KNOBS, Knobs
 from wattune.records import Ending, TrainingRecord
 from wattune.server.store.schema import TrainingRow
 
@@ -52,13 +51,6 @@ class RunView:
         """Settings of the knobs of the device."""
         values = {name: getattr(self, name) for name in KNOBS}
         return Knobs({name: value for name, value in values.items() if value is not None})
-
-    @property
-    def name(self) -> str:
-        """Name for people, which several runs may have: the device and the operating point."""
-        if self.batch_size is None:
-            return self.device
-        return f"{self.device}, {OperatingPoint(BatchShape.of(self.batch_size, self.micro_batch_size), self.knobs)}"
 
 
 @dataclass(frozen=True)
@@ -120,28 +112,16 @@ def names(session: Session) -> dict[str, list[str]]:
     }
 
 
-def compared(session: Session, ids: Sequence[str]) -> list[tuple[str, RunView]]:
-    """List the given training runs in their order, each with a name of its own; missing ones are left out."""
-    rows = {row.id: RunView(*row) for row in session.execute(select(*_RUN).where(TrainingRow.id.in_(ids)))}
-    found = [rows[key] for key in ids if key in rows]
-    counts: Counter[str] = Counter()
-    named = []
-    for run in found:
-        counts[run.name] += 1
-        named.append((run.name if counts[run.name] == 1 else f"{run.name} ({counts[run.name]})", run))
-    return named
-
-
 def training(session: Session, run_id: str) -> tuple[str, str | None, float, TrainingRecord] | None:
     """Read device, model, time of upload and record of a training run; None if there is none."""
     row = session.get(TrainingRow, run_id)
     return None if row is None else (row.device, row.model_name, row.created_s, TrainingRecord.parse(row.record))
 
 
-def trainings(session: Session, ids: Sequence[str]) -> list[tuple[str, str, TrainingRecord]]:
-    """Read id, device and record of the given training runs, in their order; missing ones are left out."""
+def trainings(session: Session, ids: Sequence[str]) -> list[TrainingRecord]:
+    """Read the records of the given training runs, in their order; missing ones are left out."""
     rows = {row.id: row for row in session.scalars(select(TrainingRow).where(TrainingRow.id.in_(ids)))}
-    return [(key, rows[key].device, TrainingRecord.parse(rows[key].record)) for key in ids if key in rows]
+    return [TrainingRecord.parse(rows[key].record) for key in ids if key in rows]
 
 
 _RUN = tuple(getattr(TrainingRow, field.name) for field in fields(RunView))
