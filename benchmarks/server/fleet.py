@@ -6,9 +6,9 @@ which takes its share of the cores, so the figure to trust is the CPU time of th
 
 Per database: `mix` is these calls as fast as they go, which is also the highest rate; `status` and `look` are one kind
 of call alone; `paced` is the mix at 60 % of that rate, in several rounds, for the latency, of devices that begin their
-runs at different times; `at_once` is the same of devices that all begin together; `fleet` is 1,000 clients, and
-`two_fleet` the same with two API processes. A look is at a job that is running, a run of which ends every few seconds,
-by a client that polls: a current one is notified of the changes by a long poll.
+runs at different times; `at_once` is the same of devices that all begin together; `fleet` is 1,000 clients.
+A look is at a job that is running, a run of which ends every few seconds, by a client that polls: a current one is
+notified of the changes by a long poll.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, tokens
 from wattune.server.store.schema import JobRow, UnitRow
-from wattune.server.store.statuses import WRITE_EVERY_S
 
 CHANGE_S = 5.0
 """Interval at which a run of the job that the clients wait for ends."""
@@ -133,10 +132,9 @@ def lost(port: int, admin: str, device_tokens: list[str], tally: Tally) -> dict[
 
 
 @contextmanager
-def server(store: Path, url: str | None, processes: int) -> Iterator[tuple[list[int], int]]:
-    """Context of `wattune serve` without workers, on this many API processes: the process ids and the port."""
+def server(store: Path, url: str | None) -> Iterator[tuple[int, int]]:
+    """Context of `wattune serve` without workers: the process id and the port."""
     command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--workers", "0", "--store", str(store)]
-    command += ["--api-processes", str(processes)]
     command += [] if url is None else ["--database", url]
     # All clients have one address here, unlike a fleet, so the limits by address must not count.
     limits = {"WATTUNE_LIMIT_RATE_PER_S": "1000", "WATTUNE_LIMIT_BURST": "1000"}
@@ -148,17 +146,11 @@ def server(store: Path, url: str | None, processes: int) -> Iterator[tuple[list[
             line = process.stdout.readline()
             port = re.search(r":(\d+)", line)
             assert port, f"{line}{(store.parent / 'log').read_text()}"
-            yield [process.pid, *api_processes(process.pid)], int(port[1])
+            yield process.pid, int(port[1])
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
             process.stdout.close()  # type: ignore[union-attr]
-
-
-def api_processes(parent: int) -> list[int]:
-    """Ids of the processes that answer the API for a server that has several."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def peak_bytes(pid: int) -> float:
@@ -168,10 +160,10 @@ def peak_bytes(pid: int) -> float:
     return 1024.0 * int(peak[1])
 
 
-def cpu_s(pids: list[int]) -> float:
-    """CPU seconds of processes."""
-    each = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(fields[11]) + int(fields[12]) for fields in each) / os.sysconf("SC_CLK_TCK")
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(
@@ -183,25 +175,22 @@ def measure(
     together: int,
     rate_per_s: float | None = None,
     at_once: bool = True,
-    processes: int = 1,
 ) -> dict[str, Any]:
     """Measure one server on one database under this load; no ``rate_per_s``: as fast as it answers."""
     store, loop_s = folder / "store", core_s()
-    with server(store, url, processes) as (pids, port):
+    with server(store, url) as (pid, port):
         database = Database(url or sqlite_url(store))
         try:
             with database.session() as session:
                 admin = tokens.make(session, "benchmark", "admin", time.time())
             device_tokens, shared = prepare(port, admin, database, devices)
-            before_s, begin = cpu_s(pids), time.perf_counter()
+            before_s, begin = cpu_s(pid), time.perf_counter()
             with worked_on(database, shared.running):
                 tally = run(port, device_tokens, shared, together, rate_per_s, kind, at_once=at_once)
-            used_s, total_s = cpu_s(pids) - before_s, time.perf_counter() - begin
-            each = [cpu_s([pid]) for pid in pids]
-            peaks = [peak_bytes(pid) for pid in pids]
-            has_torch = any("libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+            used_s, total_s = cpu_s(pid) - before_s, time.perf_counter() - begin
+            peak = peak_bytes(pid)
+            has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
             load = os.getloadavg()[0]
-            time.sleep(2 * WRITE_EVERY_S)  # another process may hold the newest status of a device for that long
             missing = lost(port, admin, device_tokens, tally) if kind == "mix" else {}
         finally:
             database.close()
@@ -209,9 +198,7 @@ def measure(
     json_calls = [s for what, times in seconds.items() if what != "GET weights" for s in times]
     return {
         "kind": kind,
-        "processes": processes,
         "load_average": load,
-        "cpu_s by process": each,
         "devices": devices,
         "together": together,
         "loop_s": loop_s,
@@ -224,7 +211,7 @@ def measure(
         "first wrong answers": tally.wrong[:5],
         "lost": missing,
         "api_cpu_share": used_s / total_s,
-        "api_resident_peak_bytes": max(peaks),
+        "api_resident_peak_bytes": peak,
         "api_has_torch": has_torch,
         "a device was late by at most (s)": tally.lateness_s,
     }
@@ -251,7 +238,7 @@ def figures(seconds: list[float]) -> dict[str, float]:
 def main(arguments: list[str]) -> None:
     """Measure, and store the results; databases that are not named keep their figures.
 
-    "fleet" among the arguments: also all 1,000 clients, and with two API processes; "cost": only the CPU time.
+    "fleet" among the arguments: also all 1,000 clients; "cost": only the CPU time.
     """
     path = RESULTS / f"{NAME}.json"
     data = json.loads(path.read_text()) if path.exists() else {}
@@ -265,15 +252,14 @@ def main(arguments: list[str]) -> None:
             found["paced"] = [turn(name, "mix", 150, rate_per_s, at_once=False) for _ in range(ROUNDS)]
             found["at_once"] = turn(name, "mix", 100, rate_per_s)
         if "fleet" in arguments:
-            for which, processes in (("fleet", 1), ("two_fleet", 2)):
-                found[which] = fleet(name, processes)
+            found["fleet"] = fleet(name)
         keep(NAME, {"aims": AIMS, "before": data.get("before", {}), "databases": databases})
 
 
-def fleet(name: str, processes: int) -> dict[str, Any]:
+def fleet(name: str) -> dict[str, Any]:
     """Measure 1,000 clients, at the load relative to the highest rate just before: other work on the cores changes."""
-    highest_per_s = turn(name, "mix", 100, processes=processes)["calls_per_s"]
-    paced = turn(name, "mix", 1000, LOAD * highest_per_s, at_once=False, processes=processes)
+    highest_per_s = turn(name, "mix", 100)["calls_per_s"]
+    paced = turn(name, "mix", 1000, LOAD * highest_per_s, at_once=False)
     return {**paced, "highest_per_s": highest_per_s}
 
 
@@ -290,11 +276,9 @@ def turn(
     rate_per_s: float | None = None,
     *,
     at_once: bool = True,
-    processes: int = 1,
 ) -> dict[str, Any]:
     """Run one measurement on this database."""
     how = {"devices": devices, "together": 50, "rate_per_s": rate_per_s, "kind": kind, "at_once": at_once}
-    how["processes"] = processes
     with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
         if name == "sqlite":
             return measure(Path(folder), None, **how)

@@ -34,7 +34,6 @@ def markdown(data: dict[str, Any]) -> str:
         lines.append(f"| {text.format(calls=CALLS)} | {' | '.join(cells)} |")
     heads = (
         "database",
-        "API processes",
         "clients",
         "begin",
         "calls/s",
@@ -50,7 +49,7 @@ def markdown(data: dict[str, Any]) -> str:
     for name in names:
         parts = data["databases"][name]
         groups = [(parts["paced"], APART), ([parts["at_once"]], "together")]
-        groups += [([parts[fleet]], APART) for fleet in ("fleet", "two_fleet") if fleet in parts]
+        groups += [([parts["fleet"]], APART)] if "fleet" in parts else []
         lines += [_row(name, rounds, begin, parts["mix"]["calls_per_s"]) for rounds, begin in groups]
     lines += ["", f"| best round | {' | '.join(f'{NAMES[name]}: median | p99' for name in names)} |"]
     lines.append(f"|---|{'---|---|' * len(names)}")
@@ -79,7 +78,7 @@ def _cost(part: dict[str, Any], before_s: float | None) -> str:
 def _row(name: str, rounds: list[dict[str, Any]], begin: str, highest_per_s: float) -> str:
     best = min(rounds, key=_p99_s)
     calls, highest_per_s = best["json calls"], best.get("highest_per_s", highest_per_s)
-    cells = [NAMES[name], str(best.get("processes", 1)), f"{best['devices']:,}", begin, f"{best['calls_per_s']:.0f}"]
+    cells = [NAMES[name], f"{best['devices']:,}", begin, f"{best['calls_per_s']:.0f}"]
     cells += [f"{100 * best['calls_per_s'] / highest_per_s:.0f}%", f"{calls['n']:,}"]
     cells += [f"{1000 * calls[which]:.0f} ms" for which in ("median_s", "p99_s")]
     cells += [_range([_p99_s(one) for one in rounds]), f"{1000 * calls['max_s']:.0f} ms"]

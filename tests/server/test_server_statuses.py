@@ -44,18 +44,6 @@ def test_newest_of_each_device_is_written_in_one_transaction(store, statuses):
     assert shares(store) == {"a": (0.4, 400.0), "b": (0.3, 300.0)}
 
 
-def test_older_status_of_another_process_is_not_written(store, statuses):
-    other, now_s = Statuses(store.database), time.time()
-    statuses.put(status("a", share=0.1), now_s - 1.5)
-    other.put(status("a", share=0.2), now_s - 1)
-    other.flush()
-    statuses.flush()
-    assert shares(store) == {"a": (0.2, now_s - 1)}
-    statuses.put(status("a", share=0.3), now_s)
-    statuses.flush()
-    assert shares(store) == {"a": (0.3, now_s)}
-
-
 def test_status_is_written_though_the_clock_was_set_back(store, statuses):
     now_s = time.time()
     statuses.put(status("a", share=0.1), now_s + 3600)
@@ -63,17 +51,6 @@ def test_status_is_written_though_the_clock_was_set_back(store, statuses):
     statuses.put(status("a", share=0.2), now_s)
     statuses.flush()
     assert shares(store) == {"a": (0.2, now_s)}
-
-
-def test_status_that_waits_survives_a_plan(store, client):
-    """The plan may come by another process."""
-    other = Statuses(store.database)
-    assert client.put("/v1/devices/a", json=made.status("a")).status_code == 204
-    assert client.get("/v1/devices/a").status_code == 200, "it is written"
-    other.put(status("a", share=0.5), time.time())
-    assert client.put("/v1/devices/a/plan", json=made.plan()).status_code == 204
-    other.flush()
-    assert client.get("/v1/devices/a").json()["status"]["share"] == 0.5
 
 
 def test_status_keeps_the_plan_of_its_device(client):

@@ -37,17 +37,6 @@ def serve(
         int,
         typer.Option("--workers", metavar="N", min=0, max=256, help="Worker processes that train, one core each."),
     ] = 1,
-    api_processes: Annotated[
-        int,
-        typer.Option(
-            "--api-processes",
-            metavar="N",
-            min=1,
-            max=64,
-            envvar="WATTUNE_SERVE_API_PROCESSES",
-            help="Processes that answer requests, for large fleets.",
-        ),
-    ] = 1,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="TLS certificate in PEM format.")
     ] = None,
@@ -102,7 +91,6 @@ def serve(
             host=host,
             port=port,
             workers=workers,
-            api_processes=api_processes,
             tls_cert=tls_cert,
             tls_key=tls_key,
             requires_token=not is_loopback(host) or proxy is not None,

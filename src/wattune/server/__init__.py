@@ -1,7 +1,7 @@
 """The server: pre-trained models, proxy sweeps as jobs, profiles, plans and training records over HTTP.
 
 lifecycle            start and stop of the server; demo: simulated devices
-api_server           the API in one process; api_processes: in several
+api_server           the API behind its socket
 application, routes  HTTP API; no torch
 store                database and files
 jobs                 durable queue, and the worker processes, which alone import torch

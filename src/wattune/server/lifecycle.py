@@ -1,4 +1,4 @@
-"""Start and stop of the server: one per store, with the API in its process or in several, and workers as processes."""
+"""Start and stop of the server: one per store, with the API in its process and workers as processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from sqlalchemy import select
 
 from wattune.errors import InputError, Interrupted
-from wattune.server import api_processes, api_server, logs
+from wattune.server import api_server, logs
 from wattune.server.api_server import check_tls, noting_signals
 from wattune.server.jobs.leases import release_local
 from wattune.server.jobs.supervisor import Supervisor
@@ -62,10 +62,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
         checks = [check_store, check_database]
-        if settings.api_processes == 1:
-            api_server.run(settings, database, listening, signals, on_start=lambda: say(ready), checks=checks)
-        else:
-            api_processes.run(settings, listening, signals, on_start=lambda: say(ready), checks=checks)
+        api_server.run(settings, database, listening, signals, on_start=lambda: say(ready), checks=checks)
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
@@ -20,9 +18,6 @@ from wattune.server.store import Database, StoreUnavailable
 from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow, UnitRow
 
 BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
-
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable that prometheus_client reads: folder in which several processes count together."""
 
 SEEN_S = 60.0
 """A device that reported within this many seconds counts as online."""
@@ -80,11 +75,9 @@ def count_store(session: Session, now_s: float) -> StoreCounts:
 
 
 class Metrics:
-    """The metrics of one server. If several processes share a ``FOLDER``, each reports the requests of all of them,
-    and none of them its own memory and CPU time."""
+    """The metrics of one server."""
 
     def __init__(self, database: Database):
-        self._store, self._folder = _StoreCollector(database), os.environ.get(FOLDER)
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "wattune_http_requests", "Requests answered.", ("method", "route", "status"), registry=self._registry
@@ -96,9 +89,8 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
-        if self._folder is None:
-            self._registry.register(self._store)
-            ProcessCollector(registry=self._registry)
+        self._registry.register(_StoreCollector(database))
+        ProcessCollector(registry=self._registry)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request. ``route``: the template of its path, not the path itself, to bound the number of series."""
@@ -107,12 +99,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        if self._folder is None:
-            return generate_latest(self._registry)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, self._folder)  # type: ignore[no-untyped-call]
-        registry.register(self._store)
-        return generate_latest(registry)
+        return generate_latest(self._registry)
 
 
 class _StoreCollector:

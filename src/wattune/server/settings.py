@@ -57,11 +57,9 @@ class Settings:
 
     ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
 
-    ``api_processes``: processes that answer the API; 1 means the server's own.
-
     ``worker_memory_bytes``: limit of the private memory of each worker; None for no limit.
 
-    ``csrf_key``: what the CSRF tokens of all processes are derived from, new at each start.
+    ``csrf_key``: what the CSRF tokens are derived from, new at each start.
     """
 
     store: Path
@@ -69,7 +67,6 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8484
     workers: int = 1
-    api_processes: int = 1
     tls_cert: Path | None = None
     tls_key: Path | None = None
     requires_token: bool = False

@@ -52,17 +52,9 @@ class Serving:
     @property
     def workers(self) -> list[int]:
         """Process numbers of the worker processes that are its children."""
-        return self._children(b"jobs.worker")
-
-    @property
-    def api_processes(self) -> list[int]:
-        """Process numbers of its children that answer the API, if it has several."""
-        return self._children(b"spawn_main")
-
-    def _children(self, command: bytes) -> list[int]:
         found = []
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and _parent(entry) == self.process.pid and command in _command(entry):
+            if entry.name.isdigit() and _parent(entry) == self.process.pid and b"jobs.worker" in _command(entry):
                 found.append(int(entry.name))
         return sorted(found)
 

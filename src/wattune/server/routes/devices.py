@@ -63,10 +63,7 @@ async def put_device(  # async: it needs no thread, since a status is only kept 
         raise Problem(422, "device in the body differs from the path", value=status.device, allowed=name)
     if not is_own(request.state.identity, name):
         await run_in_threadpool(check_device, request, name)
-    is_first = request.app.state.statuses.put(status, time.time())
-    if is_first and request.app.state.settings.api_processes > 1:
-        # Another process may get the device's plan before the next write.
-        await run_in_threadpool(request.app.state.statuses.flush)
+    request.app.state.statuses.put(status, time.time())
     return Response(status_code=204)
 
 

@@ -135,11 +135,8 @@ class Database:
                 migrate(connection)
         except DatabaseError as error:
             raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
-        self.pin_file()
-
-    def pin_file(self) -> None:
-        """Write only to the SQLite file that there is now, should it be removed or replaced."""
         if self._path is not None:
+            # Write only to the file that there is now, should it be removed or replaced.
             self._file = os.stat(self._path)
 
     def check_schema(self, *, makes: bool = False) -> None:

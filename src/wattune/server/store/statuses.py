@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 
-from sqlalchemy import or_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from wattune.records.served import DeviceStatus
@@ -22,34 +20,21 @@ MOST = 10_000
 """Maximum number of statuses in memory; more are rejected while the database does not respond."""
 
 
-MOST_NAMES = 100_000
-"""Maximum number of devices of which a process remembers that it has written them."""
-
-
 class Statuses:
     """The statuses that are not written yet, the newest of each device. Thread-safe."""
 
     def __init__(self, database: Database):
         self._database = database
         self._newest: dict[str, tuple[DeviceStatus, float]] = {}
-        self._names: set[str] = set()
         self._lock = threading.Lock()
         self._writing = threading.Lock()
 
-    def put(self, status: DeviceStatus, now_s: float) -> bool:
-        """Hold the status of a device, replacing the previous one; True if it is the first one of the device here.
-
-        Raises: StoreUnavailable if there are too many.
-        """
+    def put(self, status: DeviceStatus, now_s: float) -> None:
+        """Hold the status of a device, replacing the previous one. Raises: StoreUnavailable if there are too many."""
         with self._lock:
             if len(self._newest) >= MOST and status.device not in self._newest:
                 raise StoreUnavailable("the statuses of too many devices are not written yet")
             self._newest[status.device] = status, now_s
-            is_first = status.device not in self._names
-            if len(self._names) >= MOST_NAMES:
-                self._names.clear()
-            self._names.add(status.device)
-        return is_first
 
     def flush(self, patience_s: float = -1) -> None:
         """Write all statuses; call this before reading them from the database.
@@ -77,12 +62,10 @@ class Statuses:
     def _write(self, batch: dict[str, tuple[DeviceStatus, float]]) -> None:
         values = [
             {"name": name, "status": status.model_dump(mode="json"), "seen_s": seen_s}
-            for name, (status, seen_s) in sorted(batch.items())  # one order for all processes prevents deadlocks
+            for name, (status, seen_s) in batch.items()
         ]
         insert = (sqlite if self._database.is_sqlite else postgresql).insert(DeviceRow.__table__)
         changes = {name: insert.excluded[name] for name in ("status", "seen_s")}
-        # Another process may have written a newer one. A time in the future is from before the clock was set back.
-        is_newest = or_(DeviceRow.seen_s <= insert.excluded.seen_s, DeviceRow.seen_s > time.time())
-        upsert = insert.on_conflict_do_update(index_elements=["name"], set_=changes, where=is_newest)
+        upsert = insert.on_conflict_do_update(index_elements=["name"], set_=changes)
         with self._database.session() as session:
             session.connection().execute(upsert, values)
