@@ -70,7 +70,7 @@ def test_units_and_container_call_options_that_there_are():
     used = set(re.findall(r"--[a-z-]+", settings(UNIT)["Service", "ExecStart"][0] + container["ENTRYPOINT"]))
     assert used
     assert used <= known
-    told = " ".join(line for line in UNIT.read_text().splitlines() if "WATTUNE_SERVE=" in line or "--tls" in line)
+    told = " ".join(line for line in UNIT.read_text().splitlines() if "WATTUNE_SERVE=" in line)
     assert set(re.findall(r"--[a-z-]+", told)) <= known
 
 

@@ -101,7 +101,7 @@ def made_settings(**given: Any) -> Any:
         from wattune.server.settings import Settings
     except ModuleNotFoundError:  # what needs the store alone can do without
         return None
-    values = {"host": "127.0.0.1", "port": 8484, "workers": 0, "tls_cert": None, "tls_key": None}
+    values = {"host": "127.0.0.1", "port": 8484, "workers": 0}
     return Settings(**{**values, "requires_token": False, **given})
 
 

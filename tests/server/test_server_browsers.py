@@ -1,12 +1,8 @@
-"""What browsers, proxies and load balancers meet: links from elsewhere, errors as pages, HEAD, compression, TLS."""
+"""What browsers, proxies and load balancers meet: links from elsewhere, errors as pages, HEAD, compression."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import socket
-import ssl
-import subprocess
 
 import httpx
 import pytest
@@ -14,7 +10,7 @@ from starlette.testclient import TestClient
 from tests.server.conftest import opened
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
-from tests.support.server.serving import serving, wait_for
+from tests.support.server.serving import serving
 
 from wattune.server import security
 from wattune.server.application import create_app
@@ -126,47 +122,3 @@ def test_server_behind_a_proxy_believes_its_headers_alone(tmp_path):
         log = (tmp_path / "server.log").read_text()
         assert ('"client": "10.1.2.3"' in log) == believed
         (tmp_path / "server.log").unlink()
-
-
-def certificate(folder, name):
-    files = folder / f"{name}.pem", folder / f"{name}-key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(
-        [*command, "-out", str(files[0]), "-keyout", str(files[1]), *subject], check=True, capture_output=True
-    )
-    return files
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_renewed_certificate_is_used_without_a_restart(tmp_path):
-    used = certificate(tmp_path, "first")
-    renewed = certificate(tmp_path, "second")
-
-    def served_certificate(url):
-        at = httpx.URL(url)
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with socket.create_connection((at.host, at.port), timeout=20) as plain, context.wrap_socket(plain) as secured:
-            return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True)).strip()
-
-    with serving(tmp_path / "store", "--workers", "0", "--tls-cert", str(used[0]), "--tls-key", str(used[1])) as server:
-        assert served_certificate(server.url) == used[0].read_text().strip()
-        expected = renewed[0].read_text().strip()
-        used[0].write_text("not a certificate")
-        wait_for(lambda: "not used yet" in (tmp_path / "server.log").read_text())
-        for path, new in zip(used, renewed, strict=True):
-            path.write_text(new.read_text())
-        wait_for(lambda: served_certificate(server.url) == expected)

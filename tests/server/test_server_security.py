@@ -327,7 +327,7 @@ def test_browser_requests_require_csrf_token(sqlite_store):
 
 
 def test_cookie_is_secure_under_tls(tmp_path):
-    with opened(tmp_path / "store", tls_cert=Path("cert.pem"), tls_key=Path("key.pem")) as store:
+    with opened(tmp_path / "store") as store:
         with TestClient(with_forms(store), base_url="https://127.0.0.1:8484") as browser:
             text = made.token(store, "read")["Authorization"].removeprefix("Bearer ")
             entered = browser.post("/in", data={"token": text})

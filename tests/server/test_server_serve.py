@@ -135,24 +135,25 @@ def test_address_and_port_come_from_the_environment(refused, tmp_path, monkeypat
         assert (code, f"cannot listen on 127.0.0.1:{port}: " in line) == (2, True)
     monkeypatch.setenv("WATTUNE_SERVE_HOST", "0.0.0.0")
     code, line = refused("--port", 0, "--store", tmp_path / "store")
-    assert (code, "needs a token: 0.0.0.0" in line) == (2, True)
+    assert (code, "other machines can reach needs a reverse proxy with TLS: 0.0.0.0" in line) == (2, True)
 
 
-def test_public_address_requires_a_token(refused, tmp_path):
-    code, line = refused("--host", "0.0.0.0", "--port", 0, "--store", tmp_path / "store")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_server_behind_a_proxy_requires_a_token(refused, tmp_path, host):
+    code, line = refused("--host", host, "--proxy", "127.0.0.1", "--port", 0, "--store", tmp_path / "store")
     assert code == 2
-    assert "listening on an address that other machines can reach needs a token: 0.0.0.0" in line
+    assert "a server behind a reverse proxy needs a token: 127.0.0.1" in line
     assert "wattune token make" in line
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.slow
-def test_an_address_that_others_reach_is_served_with_a_token(tmp_path):
+def test_an_address_that_others_reach_is_served_with_a_proxy_and_a_token(tmp_path):
     folder = tmp_path / "store"
     offered(folder)
     with opened(folder) as store, store.database.session() as session:
         token = tokens.make(session, "lab", "read", time.time())
-    with serving(folder, "--host", "0.0.0.0", "--workers", "0") as server:
+    with serving(folder, "--host", "0.0.0.0", "--proxy", "127.0.0.1", "--workers", "0") as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1") + "/v1/models"
         assert httpx.get(url).status_code == 401
         assert httpx.get(url, headers={"Authorization": f"Bearer {token}"}).status_code == 200
@@ -161,7 +162,6 @@ def test_an_address_that_others_reach_is_served_with_a_token(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--tls-cert", "/nowhere.pem"], "TLS needs both --tls-cert and --tls-key"),
         (["--database", "mysql://x/y"], "--database:"),
         (["--database", "postgresql+psycopg://x@/y?host=/nowhere"], "the database does not respond:"),
         (["--store", "/proc/nowhere"], "cannot write /proc/nowhere"),

@@ -22,7 +22,7 @@ def serve(
             "--host",
             metavar="ADDRESS",
             envvar="WATTUNE_SERVE_HOST",
-            help="Address to listen on. Any address but loopback requires a token.",
+            help="Address to listen on. Any address but loopback requires --proxy.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -37,19 +37,13 @@ def serve(
         int,
         typer.Option("--workers", metavar="N", min=0, max=256, help="Worker processes that train, one core each."),
     ] = 1,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="TLS certificate in PEM format.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the certificate in PEM format.")
-    ] = None,
     proxy: Annotated[
         str | None,
         typer.Option(
             "--proxy",
             metavar="ADDRESS",
             envvar="WATTUNE_SERVE_PROXY",
-            help="Reverse proxy in front of the server, e.g. 127.0.0.1, whose X-Forwarded headers are believed.",
+            help="Reverse proxy, e.g. 127.0.0.1, whose X-Forwarded headers are believed. Requires a token.",
         ),
     ] = None,
     root_path: Annotated[
@@ -70,14 +64,14 @@ def serve(
     \b
     Example:  wattune serve --store fleet
               wattune token make nano-1 --scope device --store fleet
-              wattune serve --store fleet --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+              wattune serve --store fleet --proxy 127.0.0.1
 
     Ctrl-C or SIGTERM stops the server; unfinished jobs resume when it is started again.
     """
     with server_extra():
         from wattune.server.lifecycle import serve as run
         from wattune.server.limits import limits_from_environment
-        from wattune.server.settings import Settings, checked_root_path, is_loopback, memory_for, sqlite_url
+        from wattune.server.settings import Settings, checked_root_path, memory_for, sqlite_url
     prefix = checked_root_path(root_path)
     if prefix and proxy is None:
         raise InputError("--root-path needs --proxy", hint="give the address of the proxy that strips the path")
@@ -91,9 +85,7 @@ def serve(
             host=host,
             port=port,
             workers=workers,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            requires_token=not is_loopback(host) or proxy is not None,
+            requires_token=proxy is not None,
             proxy=proxy,
             root_path=prefix,
             limits=limits_from_environment(),

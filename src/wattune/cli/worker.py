@@ -34,7 +34,7 @@ def worker(
     """Train runs of a server's sweeps on this machine, one at a time.
 
     \b
-    Example:  wattune worker --server https://trainer.lan:8484 --token-file worker.token
+    Example:  wattune worker --server https://trainer.lan --token-file worker.token
 
     It needs the same wattune and torch as the server. Ctrl-C or SIGTERM stops it; its run is then given to another.
     """

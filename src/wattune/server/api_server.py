@@ -1,12 +1,10 @@
-"""The API in one process: the application behind a socket until a signal, with its certificate kept up to date."""
+"""The API in one process: the application behind a socket until a signal."""
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -14,7 +12,6 @@ from typing import Any
 
 import uvicorn
 
-from wattune.errors import InputError
 from wattune.server import connections
 from wattune.server.application import create_app
 from wattune.server.locks import Check, watching
@@ -50,8 +47,6 @@ def run(
         proxy_headers=settings.proxy is not None,
         forwarded_allow_ips=settings.proxy,
         timeout_graceful_shutdown=SHUTDOWN_S,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
     )
 
     def end_waits() -> None:
@@ -59,21 +54,8 @@ def run(
         app.state.unit_watch.close()
 
     server = _Server(config, signals, on_start, end_waits)
-    with watching([*checks, _certificate_check(settings, config)], server.stop):
+    with watching([*checks], server.stop):
         server.run(sockets=[listening])
-
-
-def check_tls(settings: Settings) -> None:
-    """Check the TLS certificate and its key. Raises: InputError if they are unusable or one of them is missing."""
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise InputError("TLS needs both --tls-cert and --tls-key")
-    if settings.tls_cert is None:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        allowed = "a certificate and its key as PEM files"
-        raise InputError("TLS", value=str(error), allowed=allowed) from error
 
 
 @contextmanager
@@ -90,31 +72,6 @@ def noting_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _certificate_check(settings: Settings, config: uvicorn.Config) -> Check:
-    """Build a check that loads the certificate again once its files have changed; a bad one is logged, not used."""
-
-    def changes() -> list[float]:
-        files = (settings.tls_cert, settings.tls_key)
-        return [os.stat(path).st_mtime for path in files if path is not None]
-
-    loaded = changes()
-
-    def check() -> None:
-        nonlocal loaded
-        try:
-            if (now := changes()) == loaded:
-                return
-            check_tls(settings)
-            if config.ssl is not None and settings.tls_cert is not None:
-                config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
-                log.info("the TLS certificate has changed and was loaded again")
-            loaded = now
-        except (OSError, InputError) as error:
-            log.warning("the changed TLS certificate is not used yet: %s", error)
-
-    return check
 
 
 class _Server(uvicorn.Server):

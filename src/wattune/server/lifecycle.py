@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from wattune.errors import InputError, Interrupted
 from wattune.server import api_server, logs
-from wattune.server.api_server import check_tls, noting_signals
+from wattune.server.api_server import noting_signals
 from wattune.server.jobs.leases import release_local
 from wattune.server.jobs.supervisor import Supervisor
 from wattune.server.locks import database_locked, store_locked
@@ -35,13 +35,13 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
     ``say`` is called with the address when the server is ready. ``demo``: simulated boards use the server meanwhile.
 
     Raises: InputError if another server uses the store, the address cannot be bound, or it is reachable from other
-    machines and no token exists; OutputError, also if the store vanishes meanwhile; StoreUnavailable.
+    machines without a proxy or without a token; OutputError, also if the store vanishes meanwhile; StoreUnavailable.
     """
     logs.configure()
     with ExitStack() as stack:
         signals = stack.enter_context(noting_signals())
         # What can be refused without the store comes first, so that no folder is left behind.
-        check_tls(settings)
+        _check_proxy(settings)
         listening = stack.enter_context(_listening(settings))
         if not sqlite_file(settings.store).exists() and settings.database_url == sqlite_url(settings.store):
             check_address(settings, None)
@@ -67,21 +67,32 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
 
 
+def _check_proxy(settings: Settings) -> None:
+    """Refuse to listen beyond this machine without a reverse proxy: tokens must not cross a network unencrypted."""
+    if settings.proxy is None and not is_loopback(settings.host):
+        raise InputError(
+            "listening on an address that other machines can reach needs a reverse proxy with TLS",
+            value=settings.host,
+            allowed="127.0.0.1 without --proxy",
+            hint="see 'Behind a reverse proxy' in docs/server.md",
+        )
+
+
 def check_address(settings: Settings, database: Database | None) -> None:
-    """Refuse to listen on a public address without authentication. ``database``: None if it does not exist yet.
+    """Refuse to serve behind a proxy without authentication. ``database``: None if it does not exist yet.
 
     Raises: InputError, StoreUnavailable.
     """
-    if is_loopback(settings.host) and settings.proxy is None:
+    if settings.proxy is None:
         return
     if database is not None:
         with database.session(reads_only=True) as session:
             if tokens.any_exist(session):
                 return
     raise InputError(
-        "listening on an address that other machines can reach needs a token",
-        value=settings.host,
-        allowed="127.0.0.1 without a proxy if there is no token",
+        "a server behind a reverse proxy needs a token",
+        value=settings.proxy,
+        allowed="127.0.0.1 without --proxy if there is no token",
         hint=f"wattune token make NAME --scope device --store {settings.store}",
     )
 
@@ -104,7 +115,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
 def _url(settings: Settings, listening: socket.socket) -> str:
     host = settings.host.strip("[]")
     url_host = f"[{host}]" if ":" in host else host
-    return f"http{'s' if settings.has_tls else ''}://{url_host}:{listening.getsockname()[1]}"
+    return f"http://{url_host}:{listening.getsockname()[1]}"
 
 
 def _clean_up(settings: Settings, database: Database) -> None:

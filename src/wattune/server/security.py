@@ -197,7 +197,7 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
         max_age=sessions.LIFETIME_S,
         httponly=True,
         samesite="lax",
-        secure=request.app.state.settings.has_tls or request.url.scheme == "https",
+        secure=request.url.scheme == "https",
         path=_cookie_path(request),
     )
     return _identity(row, "session")

@@ -67,8 +67,6 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8484
     workers: int = 1
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
     requires_token: bool = False
     proxy: str | None = None
     root_path: str = ""
@@ -81,8 +79,3 @@ class Settings:
         """Name of the cookie of a session: one of each store, since a browser sends the cookies of a host to all of its
         ports, and those of a path to the paths below it."""
         return f"wattune_session_{hashlib.sha256(str(self.store.resolve()).encode()).hexdigest()[:8]}"
-
-    @property
-    def has_tls(self) -> bool:
-        """True if the server itself serves HTTPS."""
-        return self.tls_cert is not None
