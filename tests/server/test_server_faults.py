@@ -25,6 +25,7 @@ from tests.support.server import dashboard as rows
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
 from wattune.cli import main
+from wattune.errors import OutputError
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
 
@@ -101,15 +102,10 @@ def refused(answer: httpx.Response) -> None:
 
 def writes(client: httpx.Client) -> list[httpx.Response]:
     """One request of every kind that keeps something before it is answered."""
-    content = os.urandom(300_000)
-    header = json.dumps({"w": {"dtype": "U8", "shape": [300_000], "data_offsets": [0, 300_000]}}).encode()
     return [
         client.post("/v1/trainings", **TRAINING),
         client.post("/v1/profiles?device=nano-1", json=made.profile()),
-        client.put("/v1/models/m", json=made.model("m")),
         client.post("/v1/jobs", json={"model": "resnet8-digits", "strategy": "full", "seeds": 1}),
-        made.put_file(client, made.safetensors(header=header, data=content)),
-        made.put_file(client, made.npz(), "npz"),
     ]
 
 
@@ -123,8 +119,10 @@ def test_full_disk_stores_nothing_partially(small_disk, kind, request):
             assert client.get("/readyz").status_code == 200
             filler = fill_up(small_disk)
             before = made.contents(store)
-            for answer in writes(client) if kind == "sqlite" else writes(client)[-2:]:
+            for answer in writes(client) if kind == "sqlite" else []:
                 refused(answer)
+            with pytest.raises(OutputError):
+                store.files.write(os.urandom(300_000))
             refused(client.get("/readyz"))
             assert client.get("/v1/models/resnet8-digits").status_code == 200, "what is there can still be read"
             after = made.contents(store)
@@ -251,36 +249,14 @@ def test_damaged_database_file_is_503(tmp_path):
 def test_removed_store_folder_is_503(tmp_path):
     """The files are on another disk than the database, and that one is no longer mounted."""
     with opened(tmp_path / "store") as store, served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
-        content = made.safetensors()
-        assert made.put_file(client, content).status_code == 201
-        assert client.put("/v1/models/m", json=made.with_weights(content, "m")).status_code == 201
+        made.put_model(store, weights=made.safetensors())
         shutil.rmtree(store.files.folder)
         store.files.folder.write_text("a file where a folder should be")
         refused(client.get("/readyz"))
-        refused(made.put_file(client, made.npz(), "npz"))
+        with pytest.raises(OutputError):
+            store.files.write(b"a curve")
         made.problem(client.get("/v1/models/m/weights"), 503)
         assert client.get("/v1/models/m").status_code == 200
-
-
-def test_truncated_upload_leaves_nothing(tmp_path):
-    with opened(tmp_path / "store") as store, served(store) as url:
-        content = made.safetensors()
-        path = f"/v1/files/{made.sha256(content)}?kind=safetensors"
-        connection = begun(url, path, content, 20)
-        connection.close()
-        parts = urlsplit(url)
-        with socket.create_connection((parts.hostname, parts.port), timeout=30) as cut:
-            lines = f"PUT {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
-            cut.sendall(lines.encode() + content[:20])
-            until = time.monotonic() + 20
-            while not list(store.files.folder.glob(".incoming-*")):
-                assert time.monotonic() < until, "the upload never began"
-                time.sleep(0.01)
-        while list(store.files.folder.glob(".incoming-*")):
-            assert time.monotonic() < until, "what was sent of it is still there"
-            time.sleep(0.01)
-        assert made.contents(store)["files"] == []
-        assert made.contents(store)["the folder"] == []
 
 
 def test_response_waits_for_fsync(sqlite_store):

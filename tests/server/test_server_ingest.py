@@ -40,10 +40,10 @@ def written(folder, proxy, head=HEAD, own=OWN):
     return path
 
 
-def arrays(path, seed=0, **more):
+def arrays(path, seed=0):
     draws = np.random.default_rng(seed)
     images = draws.integers(0, 256, (160, 1, 8, 8), dtype=np.uint8)
-    np.savez(path, images=images, labels=draws.integers(0, 5, 160), **more)
+    np.savez(path, images=images, labels=draws.integers(0, 5, 160))
 
 
 def added(store, path):
@@ -132,13 +132,13 @@ DIGITS = 'target = 0.1\ndata = { source = "digits", size = 8, classes = [0, 1, 2
         (HEAD.replace("batch_sizes", "micro_batch_sizes = [8]\nbatch_sizes"), DIGITS, "micro_batch_sizes"),
         (HEAD + 'weights = "bad.safetensors"\n', DIGITS, "bad.safetensors"),
         (HEAD, 'target = 0.1\ndata = { source = "npz", train = "nowhere.npz" }\n', "nowhere.npz"),
-        (HEAD, 'target = 0.1\ndata = { source = "npz", train = "objects.npz" }\n', "type of extra.npy"),
+        (HEAD, 'target = 0.1\ndata = { source = "npz", train = "objects.npz" }\n', "objects.npz"),
     ],
 )
 def test_unsupported_model_is_rejected_without_rows(sqlite_store, tmp_path, head, proxy, said):
     (tmp_path / "bad.safetensors").write_bytes(b"\xff" * 100)
     (tmp_path / "made.py").write_text("def module(**options):\n    from torch import nn\n    return nn.Linear(1, 1)\n")
-    arrays(tmp_path / "objects.npz", extra=np.array([{"a": 1}], dtype=object))
+    np.savez(tmp_path / "objects.npz", images=np.array([{"a": 1}], dtype=object), labels=[0])
     with pytest.raises(InputError, match=said):
         add_model(read_model(written(tmp_path, proxy, head)), sqlite_store.database, sqlite_store.files)
     with sqlite_store.database.session(reads_only=True) as session:

@@ -68,7 +68,6 @@ def test_nothing_is_accepted_for_a_database_file_that_was_removed(tmp_path):
         shutil.rmtree(tmp_path / "store")
         made.problem(client.post("/v1/trainings?device=a", json=made.training()), 503)
         made.problem(client.get("/readyz"), 503)
-        made.problem(made.put_file(client, made.npz(), "npz"), 503)
         assert not (tmp_path / "store").exists()
 
 

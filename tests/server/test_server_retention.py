@@ -23,11 +23,8 @@ def filled(client, store):
     profile = client.post("/v1/profiles?device=nano", json=made.profile()).json()["id"]
     training = client.post("/v1/trainings?device=nano", json=made.training()).json()["id"]
     job = client.post("/v1/jobs", json=request().model_dump(mode="json")).json()["job"]
-    for content in (made.safetensors(), made.npz()):
-        kind = "npz" if content.startswith(b"PK") else "safetensors"
-        assert made.put_file(client, content, kind).status_code == 201
-    kept = client.put("/v1/models/m", json=made.with_weights(made.safetensors(), "m"))
-    assert kept.status_code == 201
+    made.put_model(store, weights=made.safetensors())
+    made.put_file(store, made.npz(), "npz")
     return {"job": f"/v1/jobs/{job}", "device": "/v1/devices/nano"} | {
         "profile": f"/v1/profiles/{profile}",
         "training": f"/v1/trainings/{training}",

@@ -58,10 +58,8 @@ ROUTES = [
     ("worker", "GET", f"/v1/files/{'0' * 64}", None),
     ("worker", "POST", "/v1/units/claim", {}),
     ("worker", "POST", "/v1/units/finish", {}),
-    ("admin", "PUT", "/v1/models/m", {}),
     ("admin", "DELETE", "/v1/models/m", None),
     ("admin", "POST", f"/v1/jobs/{'0' * 32}/retry", None),
-    ("admin", "PUT", f"/v1/files/{'0' * 64}?kind=text", None),
 ]
 
 

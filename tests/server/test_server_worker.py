@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -273,7 +275,6 @@ def test_example_is_added_to_an_empty_store_once(sqlite_store):
     assert not add_example(sqlite_store.database, sqlite_store.files)
     with sqlite_store.database.session(reads_only=True) as session:
         [served] = model_catalog.listing(session)
-        model_catalog._check_files(session, served)
     path = sqlite_store.files.path(served.weights.sha256)
     assert proxy_workload(served, path, None).fingerprint() == example_workload().proxy.fingerprint()
 
@@ -289,3 +290,11 @@ def test_finished_record_can_be_planned_with(sqlite_store):
     with sqlite_store.database.session(reads_only=True) as session:
         assert {unit.state for unit in session.scalars(select(UnitRow))} == {"done"}
     shutil.rmtree(sqlite_store.settings.store / "work", ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count private memory")
+def test_worker_memory_is_limited():
+    code = "from wattune.server.jobs.worker_process import limit_memory; limit_memory(300 << 20); bytearray(400 << 20)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert "MemoryError" in done.stderr

@@ -23,26 +23,6 @@ FACTORIES = (
 )
 """Model factories that a served model may name. No other name is looked up, so that a name cannot run code."""
 
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "character-transformer": ("vocabulary", "length", "layers", "heads", "width", "head_width"),
-    "resnet18": ("classes", "width", "channels", "stem"),
-    "resnet20": ("classes", "width", "channels"),
-    "resnet8": ("classes", "width", "channels"),
-    "small-cnn": ("classes", "width", "channels"),
-}
-"""Options of each factory: what a server accepts, which has no torch to look at the factory itself."""
-
-OPTION_LIMITS = {
-    **dict.fromkeys(("classes", "vocabulary"), 100_000),
-    "length": 65_536,
-    **dict.fromkeys(("width", "head_width", "channels"), 8_192),
-    **dict.fromkeys(("layers", "heads"), 256),
-}
-"""Largest value of each option that is a number."""
-
-SAMPLE_VALUES = 2**24
-"""Largest number of values of one sample."""
-
 SOURCES: dict[str, tuple[str, ...]] = {
     "digits": (),
     "npz": ("train", "test"),

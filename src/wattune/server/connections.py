@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wattune.server.limits import Limits
 
 RESERVED_FILES = 128
-"""File descriptors that connections leave for the database, uploads and logs."""
+"""File descriptors that connections leave for the database, files and logs."""
 
 REPORT_EVERY_S = 10.0
 """Minimum interval between log lines about closed connections: a flood must not fill the log."""

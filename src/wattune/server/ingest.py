@@ -8,7 +8,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sqlalchemy import select
@@ -19,7 +19,6 @@ from wattune.records.served import FACTORIES, SOURCES, ServedFile, ServedModel
 from wattune.server.jobs.sweep_unit import served_proxy
 from wattune.server.store import Database, FileStore, model_catalog
 from wattune.server.store.schema import FileRow, ModelRow, insert_new
-from wattune.server.uploads import FileKind, check_file
 from wattune.workloads import Data, Workload, load_workload
 from wattune.workloads.example import pretrained
 from wattune.workloads.served import served_example, served_model
@@ -28,6 +27,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+FileKind = Literal["safetensors", "npz", "text"]
 
 log = logging.getLogger("wattune.server.ingest")
 
@@ -107,14 +108,13 @@ def add_example(database: Database, files: FileStore) -> bool:
 
 
 class _Import:
-    """Files of one model, checked and copied into the store."""
+    """Files of one model, copied into the store."""
 
     def __init__(self, files: FileStore):
         self._files = files
         self.rows: dict[str, tuple[FileKind, int]] = {}
 
     def add(self, path: Path, kind: FileKind) -> str:
-        check_file(path, kind)
         try:
             with path.open("rb") as file:
                 sha256, size = self._files.write_parts(parts(file))

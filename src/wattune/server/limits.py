@@ -55,7 +55,6 @@ class Limits(BaseSettings):
     lease_s: Annotated[float, Field(ge=1)] = LEASE_S
     json_bytes: Count = 8 * 2**20
     form_bytes: Count = 64 * 2**10
-    file_bytes: Count = 2 * 2**30
     rate_per_s: Rate = 50.0
     burst: Count = 200
     failures_per_min: Rate = 10.0
@@ -143,8 +142,6 @@ class Limiter:
         await self._app(scope, body.receive, send)
 
     def _max_bytes(self, path: str) -> int:
-        if path.startswith("/v1/files/"):
-            return self._limits.file_bytes
         return self._limits.json_bytes if path.startswith("/v1/") else self._limits.form_bytes
 
 

@@ -17,7 +17,7 @@ from tests.support import report_records as samples
 from tests.support.server import dashboard as made
 
 from wattune.records.served import ServedModel
-from wattune.server.store import tokens
+from wattune.server.store import model_catalog, tokens
 from wattune.server.store.schema import Base
 
 
@@ -25,14 +25,11 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def safetensors(
-    tensors: dict[str, Any] | None = None, *, data: bytes | None = None, header: bytes | None = None
-) -> bytes:
-    """A file with this header; by default one tensor of four numbers."""
-    if tensors is None:
-        tensors = {"weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
-    text = json.dumps(tensors).encode() if header is None else header
-    return len(text).to_bytes(8, "little") + text + (bytes(16) if data is None else data)
+def safetensors(values: int = 4) -> bytes:
+    """A file with one tensor of so many numbers, whose bytes differ."""
+    size = 4 * values
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [values], "data_offsets": [0, size]}}).encode()
+    return len(header).to_bytes(8, "little") + header + (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
 def npz(**arrays: Any) -> bytes:
@@ -42,18 +39,26 @@ def npz(**arrays: Any) -> bytes:
     return file.getvalue()
 
 
-def put_file(client: Any, content: bytes, kind: str = "safetensors", **more: Any) -> Any:
-    return client.put(f"/v1/files/{sha256(content)}", params={"kind": kind}, content=content, **more)
+def put_file(store: Store, content: bytes, kind: str = "safetensors") -> None:
+    """A file of a model, as ``wattune store add`` copies it."""
+    with store.database.session() as session:
+        model_catalog.add_file(session, store.files.write(content), kind, len(content), time.time())
+
+
+def put_model(store: Store, name: str = "m", weights: bytes | None = None, **changes: Any) -> ServedModel:
+    """A model, with these weights."""
+    if weights is not None:
+        put_file(store, weights)
+        changes["weights"] = {"sha256": sha256(weights), "bytes": len(weights)}
+    served = ServedModel.parse(model(name, **changes))
+    with store.database.session() as session:
+        model_catalog.put(session, served, time.time())
+    return served
 
 
 def model(name: str = "resnet8-digits", **changes: Any) -> dict[str, Any]:
     """A model as JSON."""
     return ServedModel.parse({**made.MODEL.dump(), "model": name, **changes}).dump()
-
-
-def with_weights(content: bytes, name: str = "resnet8-digits") -> dict[str, Any]:
-    """A model with these weights."""
-    return model(name, weights={"sha256": sha256(content), "bytes": len(content)})
 
 
 def profile() -> dict[str, Any]:

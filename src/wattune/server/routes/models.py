@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, Response
 
 from wattune.records.served import MODEL_NAME, ServedModel
-from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import Limit, ModelPath, answer, is_cached, route
@@ -40,16 +38,6 @@ def get_model(request: Request, name: ModelPath) -> Response:
     if is_cached(request, digest):
         return Response(status_code=304, headers={"ETag": f'"{digest}"'})
     return answer(record, ETag=f'"{digest}"')
-
-
-@router.put("/{name}", **route("admin", ServedModel, also=(201,), takes=ServedModel))
-def put_model(request: Request, name: ModelPath, model: Annotated[ServedModel, Depends(body(ServedModel))]) -> Response:
-    """Add a model or replace the one of the same name. Its files must be uploaded first."""
-    if model.model != name:
-        raise Problem(422, "model in the body differs from the path", value=model.model, allowed=name)
-    with request.app.state.database.session() as session:
-        is_new = model_catalog.put(session, model, time.time())
-    return answer(model.dump(), 201 if is_new else 200, ETag=f'"{model.digest}"')
 
 
 @router.delete("/{name}", **route("admin", status=204))

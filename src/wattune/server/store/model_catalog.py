@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError
-from wattune.records.served import OPTION_LIMITS, OPTIONS, SAMPLE_VALUES, ServedModel
+from wattune.records.served import ServedModel
 from wattune.server.store.schema import FileRow, ModelRow, insert_new
 
 
@@ -32,13 +31,7 @@ def get_record(session: Session, name: str) -> tuple[dict[str, Any], str] | None
 
 
 def put(session: Session, model: ServedModel, now_s: float) -> bool:
-    """Add a model or replace the one of the same name; True if the name is new.
-
-    Raises: InputError if its factory has no such option, a size is too large, or a file that it needs is missing or of
-    another kind.
-    """
-    _check_sizes(model)
-    _check_files(session, model)
+    """Add a model or replace the one of the same name; True if the name is new. Its files must be in the store."""
     values = {"record": model.dump(), "digest": model.digest, "updated_s": now_s}
     if insert_new(session, ModelRow, {"name": model.model, "created_s": now_s, **values}):
         return True
@@ -63,34 +56,3 @@ def add_file(session: Session, sha256: str, kind: str, size: int, now_s: float) 
     if row.kind != kind:
         raise InputError(f"file {sha256} already exists on the server as another kind", value=row.kind, allowed=kind)
     return False
-
-
-def _check_sizes(model: ServedModel) -> None:
-    # Not in the record itself: models that an earlier version has accepted can still be read.
-    options = OPTIONS[model.factory]
-    for name, value in model.options.items():
-        if name not in options:
-            raise InputError(f"option of {model.factory}", value=name, allowed=", ".join(options))
-        most = OPTION_LIMITS.get(name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and (is_number if most is None else not is_number):
-            raise InputError(f"option {name}", value=value, allowed="a text" if most is None else "a number")
-        if most is not None and isinstance(value, (int, float)) and not 0 <= value <= most:
-            raise InputError(f"option {name}", value=value, allowed=f"0 to {most}")
-    if (size := math.prod(model.input_shape)) > SAMPLE_VALUES:
-        raise InputError("input_shape: values of one sample", value=size, allowed=f"at most {SAMPLE_VALUES}")
-
-
-def _check_files(session: Session, model: ServedModel) -> None:
-    kinds = dict.fromkeys(model.proxy.files, "text" if model.proxy.data["source"] == "text" else "npz")
-    if model.weights is not None:
-        kinds[model.weights.sha256] = "safetensors"
-    for sha256, kind in kinds.items():
-        row = session.get(FileRow, sha256)
-        if row is None:
-            raise InputError("file missing on the server", value=sha256, hint=f"PUT /v1/files/{sha256} first")
-        if row.kind != kind:
-            raise InputError(f"kind of file {sha256}", value=row.kind, allowed=kind)
-    weights = model.weights
-    if weights is not None and (row := session.get(FileRow, weights.sha256)) and row.bytes != weights.bytes:
-        raise InputError("size of the weights in bytes", value=weights.bytes, allowed=str(row.bytes))
