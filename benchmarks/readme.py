@@ -22,7 +22,6 @@ PAGES = (
     ROOT / "docs" / "results.md",
     ROOT / "docs" / "server.md",
     ROOT / "docs" / "several-devices.md",
-    ROOT / "docs" / "sun-and-battery.md",
     ROOT / "docs" / "workload-file.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,9 +94,27 @@ def test_a_notebook_runs_and_is_stored_without_outputs(tmp_path):
 
 
 def test_a_board_trains_on_solar_power(tmp_path):
-    shutil.copy(EXAMPLES / "solar-board/solar.sh", tmp_path)
-    run("sh", "solar.sh", cwd=tmp_path)
-    record = json.loads((tmp_path / "solar/training.json").read_text())
-    assert record["reached"]
-    assert record["battery"]["under_reserve_s"] == 0
-    assert "training has ended" in run("sh", "solar.sh", cwd=tmp_path)
+    printed = run(sys.executable, EXAMPLES / "solar/solar.py", cwd=tmp_path)
+    record = session(tmp_path)
+    assert printed.startswith(f"{40 * 2048} samples in ")
+    assert record["above_cap_s"] < 3  # a lowering that nobody announced costs a window at most
+    pauses = [one["pause"] for one in record["cap_intervals"]]
+    last_night = len(pauses) - 1 - pauses[::-1].index("the cap is 0 W")
+    assert None in pauses[:last_night]
+    assert None in pauses[last_night:]
+
+
+def test_a_board_rests_until_its_battery_has_recovered(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES / "solar")
+    from solar import SolarCap
+
+    panel, gauge = tmp_path / "power_now", tmp_path / "capacity"
+    panel.write_text("6500000\n")
+    cap, watts = SolarCap(panel, gauge), []
+    for percent in (40, 29, 31, 49, 50, 31, 29):
+        gauge.write_text(f"{percent}\n")
+        watts.append(cap(0.0))
+    assert watts == [6, 0, 0, 0, 6, 6, 0]
+    gauge.write_text("80\n")
+    panel.write_text("3900000\n")
+    assert cap(0.0) == 0

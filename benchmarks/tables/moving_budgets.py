@@ -1,4 +1,4 @@
-"""Budgets that move: caps, carbon, sun and battery, and a service on the same board."""
+"""Budgets that move: caps, and carbon or price."""
 
 from __future__ import annotations
 
@@ -66,46 +66,7 @@ def carbon() -> str:
     return "\n".join(lines) + "\n"
 
 
-def sun() -> str:
-    """Training from a battery and a panel over the real sun."""
-    data = read("sun")
-    begins = {"full": "full at the start", "random": "30 to 100 % full at the start"}
-    lines = [
-        f"{data['work_h']:g} hours of ResNet-8 at the fastest point from a panel and a battery with a reserve of "
-        f"{percent(data['reserve'])}, over the recorded sun of {len(data['cities'])} cities in 29 days, with a start "
-        "every 6 hours at which the resting board can hold the reserve. Boards and batteries are *simulated*. The "
-        "clairvoyant knows the sun, and waits as the policy does; mean and worst are over all starts. A start crosses "
-        "if the charge is ever below the reserve until a day after the end.",
-    ]
-    for case in data["cases"]:
-        lines += [
-            "",
-            f"**{case['device']}**, {case['battery_wh']:g} Wh, {case['panel_w']:g} W, {begins[case['charge']]}, "
-            f"{case['starts']} starts; {case['rest_w']:.2g} W at rest, {case['suspended_w']:.2g} W suspended "
-            "(assumed: a fifth of rest, and 10 s awake every 15 min):",
-            "",
-            "| policy | mean time | time / clairvoyant (worst) | starts that cross | under the reserve |",
-            "|---|---|---|---|---|",
-            *(
-                f"| {name} | {row['hours']:.1f} h | {row['over']:.2f} ({row['over_worst']:.1f}) | {row['cross']} | "
-                f"{row['under_h']:.0f} h |"
-                for name, row in case["policies"].items()
-            ),
-        ]
-    of_modes = {
-        mode: [case["policies"][f"rule, {mode}"]["over"] for case in data["cases"]] for mode in ("strict", "soon")
-    }
-    lines += [
-        "",
-        "The goals are a reserve that strict never crosses, and 1.35 (strict) and 1.15 (soon) times the clairvoyant: "
-        f"strict takes {min(of_modes['strict']):.2f} to {max(of_modes['strict']):.2f} times, soon "
-        f"{min(of_modes['soon']):.2f} to {max(of_modes['soon']):.2f} times.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 PARTS: dict[str, Callable[[], str]] = {
     "moving_caps": moving_caps,
     "carbon": carbon,
-    "sun": sun,
 }

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from wattune.version import __version__
 
 if TYPE_CHECKING:
-    from wattune.budgets.battery import Battery
     from wattune.cap import PowerCap
     from wattune.cap_trace import CapTrace
     from wattune.devices import open_device
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Augmentation",
-    "Battery",
     "CapError",
     "CapTrace",
     "Comparison",
@@ -111,7 +109,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "wattune.budgets.battery": ("Battery",),
     "wattune.cap": ("PowerCap",),
     "wattune.cap_trace": ("CapTrace",),
     "wattune.devices": ("open_device",),

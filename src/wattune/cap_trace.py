@@ -70,12 +70,6 @@ class MovingCap(ABC):
         return None
 
     @property
-    def limits(self) -> bool:
-        """True if the power has to stay under each cap; False if a cap only names the setting to use, by its power in
-        the plan, and what limits is the plan's own cap."""
-        return True
-
-    @property
     def problem(self) -> str | None:
         """Why the newest cap could not be read, so that the one before it holds; None if it could."""
         return None

@@ -17,9 +17,6 @@ __all__ = ["AgentClient"]
 TIMEOUT_S = 15.0
 """Time that the agent has for an answer; it may itself wait a few seconds for a clock to settle."""
 
-SUSPEND_S = 60.0
-"""The same for a suspension, in time that the machine is awake: the kernel tries for 20 s to freeze all processes."""
-
 RETRY_S = 0.05
 """Time between two attempts to connect to an agent that accepts other clients first."""
 
@@ -106,13 +103,6 @@ class AgentClient:
         with self._lock:
             events, self._events = self._events, []
         return events
-
-    def suspend(self, seconds: float) -> Dict[str, Any]:
-        """Suspend the machine, as Controller.suspend; only for the client that holds the board.
-
-        Raises: Busy, BadRequest, Forbidden, FileFailed, Gone.
-        """
-        return self._ask("suspend", seconds=seconds)
 
     def restore(self) -> None:
         """Restore the board; do nothing if this client does not hold it. If the agent has stopped, ask its successor.
@@ -211,12 +201,11 @@ class AgentClient:
                 raise _Closed("no connection to the agent at {}".format(self._path))
             self._number += 1
             message = dict(fields, wattune=PROTOCOL, id=self._number, request=request)
-            timeout_s = SUSPEND_S if request == "suspend" else self._timeout_s
             try:
-                reply = self._exchange(message, timeout_s)
+                reply = self._exchange(message)
             except socket.timeout as error:
                 self._hang_up()
-                raise Gone("no answer from the agent within {:g} s".format(timeout_s)) from error
+                raise Gone("no answer from the agent within {:g} s".format(self._timeout_s)) from error
             except OSError as error:
                 self._hang_up()
                 raise _Closed(
@@ -234,13 +223,13 @@ class AgentClient:
             del self._events[:-1000]
             return read_answer(reply)
 
-    def _exchange(self, message: Dict[str, Any], timeout_s: float) -> Dict[str, Any]:
+    def _exchange(self, message: Dict[str, Any]) -> Dict[str, Any]:
         is_sent = False
         try:
             self._lines.send(message, self._timeout_s)
             is_sent = True
             while True:
-                reply = self._lines.receive(timeout_s)
+                reply = self._lines.receive(self._timeout_s)
                 if reply is None:
                     raise ConnectionResetError("the agent closed it")
                 # Skip the answer to a request that was interrupted here, for example by Ctrl-C.

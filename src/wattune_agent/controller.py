@@ -26,7 +26,6 @@ from wattune_agent.settings import exceeds
 from wattune_agent.signals import call_before_end, ending, forget
 from wattune_agent.signals import held as signals_held
 from wattune_agent.snapshot import Snapshot, family_of, found_texts, snapshots
-from wattune_agent.suspend import can_suspend, suspend
 from wattune_agent.watch import event
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
@@ -101,7 +100,6 @@ class Controller:
             "lag_s": sensor.lag_s if sensor is not None else 0.0,
             "problems": list(board.problems),
             "real": self._tree.is_real,
-            "can_suspend": can_suspend(self._tree),
             "card": board.card.facts() if board.card is not None else None,
         }
 
@@ -221,14 +219,6 @@ class Controller:
                 for held in self._all():
                     held.limit_mhz = self._limit_now(held.clock)
                     held.found = self._texts_now(held.clock)
-
-    def suspend(self, seconds: float) -> Dict[str, Any]:
-        """Suspend the machine, and wake it after ``seconds``; the clocks stay pinned. Returns ``asleep_s``, the seconds
-        that it was suspended.
-
-        Raises: BadRequest, Forbidden, FileFailed.
-        """
-        return suspend(self._tree, seconds)
 
     def restore(self) -> None:
         """Restore the board to its original state; do nothing if nothing has changed.

@@ -168,19 +168,6 @@ class BoardLease:
         self._hear(party)
         return {}
 
-    def suspend(self, party: Party, seconds: float) -> Dict[str, Any]:
-        """Suspend the machine for ``seconds``. Raises: Busy for a party that does not hold the board, BadRequest,
-        Forbidden, FileFailed."""
-        # With the lock: time that passes while the devices stop and start again must not count as silence.
-        with self._lock:
-            if self._holder is not party:
-                raise self._busy() if self._holder is not None else BadRequest("pin the board before suspending it")
-            self._hear(party)
-            try:
-                return dict(self._controller.suspend(seconds))
-            finally:
-                self._heard_s = self._seen_s = self._now_s()
-
     def restore(self, party: Party) -> Dict[str, Any]:
         """Restore the board and release it. Raises: Busy if another party holds it, NotRestored."""
         with self._lock:

@@ -12,8 +12,6 @@ pin       ``mhz``, ``memory_clock_mhz``,         take control and hold the clock
 guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; the agent lowers the clock if the client does not.
                                                  Each may be null; without ``window_s``, the cap is on every reading
 renew                                            renew the lease
-suspend   ``seconds``                            suspend the machine, for the client that holds the board; the answer
-                                                 comes when its clock has woken it
 restore                                          restore the board and give up control
 ========  =====================================  ===================================================================
 
@@ -58,7 +56,6 @@ REQUESTS: Dict[str, Dict[str, bool]] = {
     "pin": {"mhz": False, "memory_clock_mhz": True, "cpu_clock_mhz": True},
     "guard": {"cap_w": True, "max_temp_c": True, "window_s": True},
     "renew": {},
-    "suspend": {"seconds": False},
     "restore": {},
 }
 """The fields of each request, all of them numbers, and whether a field may be null."""

@@ -189,8 +189,6 @@ class AgentServer:
                 content = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"], fields["window_s"])
             elif name == "renew":
                 content = keeper.renew(peer)
-            elif name == "suspend":
-                content = keeper.suspend(peer, fields["seconds"] or 0.0)
             else:
                 content = keeper.restore(peer)
         except AgentError:

@@ -26,12 +26,6 @@ ANSWERS = "/outputs"
 """The folder of a recorded board with its programs' outputs, a text file for each command."""
 
 
-BOOTTIME = 7
-"""CLOCK_BOOTTIME, which Python has a name for from 3.7 on: monotonic time with that in suspension.
-
-Source: include/uapi/linux/time.h of the Linux kernel.
-"""
-
 _LOCK_FILE = re.compile(r"/nvml/([A-Za-z0-9-]{1,90})/locked_clock_mhz")
 
 
@@ -52,10 +46,6 @@ class Tree:
     def sleep(self, seconds: float) -> None:
         """Let ``seconds`` pass."""
         time.sleep(seconds)
-
-    def asleep_s(self) -> float:
-        """Seconds that the machine has been suspended since it booted, which ``now_s`` does not count."""
-        return time.clock_gettime(BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
     # ---------------------------------------------------------------------------------------------------------- files
 

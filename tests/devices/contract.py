@@ -90,23 +90,6 @@ class DeviceContract:
         assert sorted(itertools.chain(*climbs)) == list(device.combinations())
         assert climbs[0][0] == device.safest
 
-    def test_a_suspension_counts_as_time_or_is_refused(self, device):
-        if not device.can_suspend:
-            with pytest.raises(DeviceError, match="cannot be suspended"):
-                device.suspend(60.0)
-            return
-        calls = []
-        with device.at(device.safest), device.every(1.0, lambda: calls.append(device.now_s())):
-            before_s = device.now_s()
-            slept = device.suspend(60.0)
-            assert slept.asleep_s == pytest.approx(60.0)
-            assert device.now_s() - before_s >= slept.asleep_s
-            assert calls == []
-            device.wait(1.5)
-            assert calls
-            with pytest.raises(InputError):
-                device.suspend(1.0)
-
     def test_at_leaves_the_device_as_it_was_found(self, device):
         before = device.current()
         for knobs in device.combinations() if device.knobs else ():

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.device_examples import FileDevice, make_work, quiet
-from tests.support.real_time_device import RealTimeDevice
 
 from wattune.cap import SensorLimit
-from wattune.devices import Fault, Meter, Sensor, SimulatedDevice, Suspension, builtin_board, open_device
+from wattune.devices import Fault, Meter, Sensor, SimulatedDevice, builtin_board, open_device
 from wattune.devices.virtual_time import Piece, VirtualDevice
 from wattune.errors import SensorError
 from wattune.point import Knobs
@@ -346,38 +345,3 @@ def test_on_real_time_a_broken_sensor_is_an_error(tmp_path, monkeypatch, content
     monkeypatch.setattr("wattune.devices.meter.GONE_AFTER_S", 0.02)
     with pytest.raises(SensorError, match="cannot be read"), Meter(device, rate_hz=50):
         work()
-
-
-class Sleeper(RealTimeDevice):
-    """A device of 3 W that is suspended while its meter's thread goes on for a moment, as before and after a sleep."""
-
-    asleep_s = 0.0
-
-    def now_s(self):
-        return super().now_s() + self.asleep_s
-
-    def suspend(self, seconds):
-        time.sleep(0.3)
-        self.asleep_s += seconds
-        time.sleep(0.3)
-        return Suspension(seconds, None)
-
-
-def test_a_suspended_device_on_real_time_has_no_readings_and_is_not_lost():
-    device, readings = Sleeper(), []
-    with Meter(device, on_reading=lambda time_s, power_w: readings.append(time_s)) as meter:
-        while len(readings) < 3:
-            time.sleep(0.01)
-        begin_s = meter.elapsed_s
-        meter.suspend(900.0)
-        end_s = meter.elapsed_s
-        assert meter.lost is None
-        count = len(readings)
-        while len(readings) < count + 3:
-            time.sleep(0.01)
-    figures = meter.figures()
-    # At most one reading was taken before the suspension and came in while it began.
-    assert sum(begin_s + 0.1 < time_s < end_s - 0.1 for time_s in readings) == 0
-    assert figures.asleep_s == 900
-    assert figures.time_s > 900
-    assert figures.energy_j == pytest.approx(3.0 * (figures.time_s - 900), rel=1e-3)

@@ -13,7 +13,7 @@ from wattune.algorithms import open_algorithm
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_trace import CalledCap, CapTrace
 from wattune.point import Knobs
-from wattune.power.cap_follower import AWAKE_S, CapFollower, UnderCap, lead_s
+from wattune.power.cap_follower import CapFollower, UnderCap, lead_s
 from wattune.power.capped_run import CappedRun
 from wattune_agent.cap_window import CapWindow
 
@@ -72,23 +72,6 @@ def test_steps_do_not_begin_before_a_pause_and_not_in_it(work):
     assert any(time_s < latest_s for time_s, _, _ in seen)
     assert any(time_s >= 8.0 for time_s, _, _ in seen)
     assert follower.paused_s == pytest.approx(8.0 - latest_s, abs=0.3)
-
-
-def test_a_pause_whose_end_is_known_is_slept_through_until_shortly_before(work):
-    cap = CapTrace(times_s=(0.0, 5.0, 1505.0), caps_w=(6.0, 0.0, 6.0))
-    seen, follower, run = followed(cap, work, 1510.0, suspends=True)
-    resumed_s = min(time_s for time_s, _, _ in seen if time_s > 5)
-    assert resumed_s == pytest.approx(1505.0, abs=0.2)
-    latest_s = 5.0 - lead_s(run.device.sensor, 1.0) - 0.1
-    # Awake: at the beginning, between the two suspensions, and before the end.
-    assert run.meter.figures().asleep_s == pytest.approx(1505 - latest_s - 3 * AWAKE_S, abs=1)
-    assert [one.pause for one in follower.intervals if one.asked_w == 0.0][-1] == "asleep: the cap is 0 W"
-
-
-def test_a_short_pause_is_not_slept_through(work):
-    cap = CapTrace(times_s=(0.0, 5.0, 75.0), caps_w=(6.0, 0.0, 6.0))
-    _, _, run = followed(cap, work, 80.0, suspends=True)
-    assert run.meter.figures().asleep_s == 0
 
 
 def test_a_rest_above_a_cap_that_allows_nothing_is_counted_but_not_answered(work):

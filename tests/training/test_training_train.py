@@ -187,6 +187,15 @@ def test_a_resumed_training_ends_with_the_same_record(tmp_path, stops):
     assert done[0] == 64 * (sum(stops) + 1)  # nothing is done again
 
 
+def test_a_checkpoint_of_training_from_a_battery_is_refused(tmp_path):
+    path = tmp_path / "c"
+    train(made.nano(), made.workload(), made.plan(), checkpoint=path)
+    state, extra = load_checkpoint(path)
+    save_checkpoint(path, state, extra={**extra, "so_far": {**extra["so_far"], "battery": {"rest_w": 1.4}}})
+    with pytest.raises(RecordError, match="from a battery"):
+        train(made.nano(), made.workload(), made.plan(), checkpoint=path, resume=True)
+
+
 def test_resuming_what_is_finished_does_nothing_and_gives_the_record(tmp_path):
     path = tmp_path / "c"
     first = train(made.nano(), made.workload(), made.plan(), checkpoint=path)

@@ -13,8 +13,6 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from wattune.budgets.battery import Battery, ReserveMode
-from wattune.budgets.clear_sky import Place
 from wattune.cap import PowerCap, parse_celsius, parse_watts, parse_window
 from wattune.cap_trace import MovingCap, cap_of, parse_range
 from wattune.errors import InputError
@@ -201,51 +199,6 @@ TariffFile = Annotated[
         help="With --deadline: train at the times of the lowest price. FILE: .csv (time or seconds, price_per_kwh).",
     ),
 ]
-BatteryEnergy = Annotated[
-    str | None,
-    typer.Option(
-        "--battery", metavar="ENERGY", help="Train from a battery of this capacity, such as 80Wh (default: none)."
-    ),
-]
-Reserve = Annotated[
-    str | None,
-    typer.Option("--reserve", metavar="SHARE", help="With --battery: share that must not be used (default: 20%)."),
-]
-Charge = Annotated[
-    str | None,
-    typer.Option(
-        "--charge",
-        metavar="SOURCE",
-        help="With --battery: where its charge is read, a gauge of the kernel such as BAT0, or a file with one number "
-        "such as 63% or 51Wh (default: on a simulated board a simulated battery, full at the beginning).",
-    ),
-]
-Panel = Annotated[
-    str | None,
-    typer.Option("--panel", metavar="WATTS", help="With --battery: rated power of its horizontal panel, such as 20W."),
-]
-At = Annotated[
-    str | None,
-    typer.Option("--at", metavar="LAT,LON", help="With --panel: its place in degrees, such as 52.52,13.40."),
-]
-ReserveModeName = Annotated[
-    str | None,
-    typer.Option(
-        "--reserve-mode",
-        metavar="MODE",
-        help="With --battery: strict counts on next to no sun for a day, soon on that below rain clouds: it ends "
-        "sooner, and crosses the reserve now and then (default: strict).",
-    ),
-]
-
-Suspend = Annotated[
-    bool,
-    typer.Option(
-        "--suspend",
-        help="With --battery: suspend the board in pauses; its own clock wakes it every 15 minutes for a look.",
-    ),
-]
-
 STORE = Path("wattune-store")
 """Default store of a server."""
 
@@ -350,47 +303,6 @@ def goal_of(
         price_per_kwh=price_per_kwh,
         price_per_hour=price_per_hour,
     )
-
-
-def battery_of(
-    battery: BatteryEnergy = None,
-    reserve: Reserve = None,
-    charge: Charge = None,
-    panel: Panel = None,
-    at: At = None,
-    reserve_mode: ReserveModeName = None,
-    suspend: Suspend = False,
-) -> Battery | None:
-    """The battery that these options ask for; None if none is given. Raises: InputError."""
-    others = {"--reserve": reserve, "--charge": charge, "--panel": panel, "--at": at, "--reserve-mode": reserve_mode}
-    others["--suspend"] = "yes" if suspend else None
-    if battery is None:
-        if option := next((option for option, value in others.items() if value is not None), None):
-            raise InputError(f"{option} needs --battery")
-        return None
-
-    if (panel is None) != (at is None):
-        missing, given = ("--at", "--panel") if at is None else ("--panel", "--at")
-        raise InputError(f"{missing} is missing", allowed=f"{missing} with {given}")
-    panel_w = None if panel is None else parse_watts(panel)
-    if panel is not None and not panel_w:
-        raise InputError("--panel", value=panel, allowed="watts above zero such as 20W")
-    return Battery(
-        parse_energy(battery, name="--battery"),
-        reserve=0.2 if reserve is None else _reserve(reserve),
-        charge=charge,
-        panel_w=panel_w,
-        at=None if at is None else Place.parse(at),
-        mode=cast(ReserveMode, reserve_mode or "strict"),
-        suspend=suspend,
-    )
-
-
-def _reserve(text: str) -> float:
-    share = 0.0 if text.strip() in ("0", "0%") else parse_share(text, name="--reserve")
-    if share >= 1:
-        raise InputError("--reserve", value=text, allowed="below 100%, such as 20% or 0.2")
-    return share
 
 
 def any_cap(cap: str | None, cap_range: str | None = None, *, before: PowerCap | None = None) -> MovingCap | None:

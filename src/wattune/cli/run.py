@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from wattune.budgets.battery import Battery
 from wattune.cli.options import (
     ANY_CAP,
     DEVICE,
@@ -30,7 +29,6 @@ from wattune.cli.options import (
     TariffFile,
     WorkloadFile,
     any_cap,
-    battery_of,
     device_spec,
     goal_of,
     made_by,
@@ -42,7 +40,6 @@ from wattune.errors import InputError, OutputError
 from wattune.goal import TIME, Goal
 
 
-@made_by(battery_of, "battery")
 @made_by(goal_of, "goal")
 def run(
     workload: WorkloadFile = None,
@@ -50,7 +47,6 @@ def run(
     cap: Annotated[str | None, ANY_CAP] = None,
     cap_range: CapRange = None,
     cap_window: CapWindow = None,
-    battery: Battery | None = None,
     goal: Goal | None = None,
     carbon: CarbonFile = None,
     tariff: TariffFile = None,
@@ -112,7 +108,6 @@ def run(
               wattune run --device sim:jetson-tx2 --cap 9W --max-slowdown 5%
               wattune run --device sim:jetson-nano --cap caps.csv
               wattune run --device sim:jetson-nano --cap 4.5W --carbon ci.csv --deadline 16h
-              wattune run --device sim:jetson-nano --cap none --battery 80Wh --panel 20W --at 52.52,13.40
               wattune run --output wattune-run-1 --resume
               wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
@@ -140,9 +135,6 @@ def run(
     form = power_cap(None, margin, max_temp, cap_window, before=None if before is None else before.cap)
     moving = any_cap(chosen("caps", cap), chosen("cap_range", cap_range) if cap is None else cap_range, before=form)
     asked_cap = form if moving is not None else power_cap(cap, before=form)
-    supply = battery
-    if supply is None and before is not None and before.battery is not None:
-        supply = before.battery.battery
     work = chosen("workload", None if workload is None else str(workload))
     carbon_file = chosen("carbon", None if carbon is None else str(carbon))
     tariff_file = chosen("tariff", None if tariff is None else str(tariff))
@@ -153,7 +145,6 @@ def run(
         _refuse_with_server(
             {
                 "a forecast of carbon or price": carbon_file or tariff_file,
-                "a battery": None if supply is None else f"{supply.capacity_j / 3600:.4g} Wh",
                 "a cap that changes": moving,
                 "a workload": work,
             }
@@ -176,7 +167,6 @@ def run(
                 spec,
                 work,
                 cap_w=moving or asked_cap,
-                battery=supply,
                 goal=chosen("goal", goal) or TIME,
                 output=folder.path,
                 seeds=seeds,

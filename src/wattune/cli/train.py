@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from wattune.budgets.battery import Battery
 from wattune.cli.options import (
     DeviceSpec,
     File,
@@ -19,15 +18,12 @@ from wattune.cli.options import (
     SysfsRoot,
     WorkloadFile,
     any_cap,
-    battery_of,
     device_spec,
-    made_by,
     max_temp_c,
 )
 from wattune.cli.output import claim, failure, resumable, shown
 
 
-@made_by(battery_of, "battery")
 def train(
     context: typer.Context,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan record.")],
@@ -42,7 +38,6 @@ def train(
             "(default: the plan's constant cap).",
         ),
     ] = None,
-    battery: Battery | None = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +59,6 @@ def train(
 
     \b
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
-              wattune train plan.json --device jetson --battery 80Wh --charge BAT0 --panel 20W --at 52.5,13.4
     """
     from wattune.errors import InputError, RecordError
     from wattune.job import steps
@@ -92,7 +86,6 @@ def train(
                 workload,
                 algorithm_plan,
                 cap_w=moving,
-                battery=battery,
                 seed=seed,
                 max_temp_c=hottest_c,
                 checkpoint=checkpoint,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattune.devices.base import Conditions, Device, ExactStep, GroundTruth, Knob, Sensor, Setting, Suspension
+from wattune.devices.base import Conditions, Device, ExactStep, GroundTruth, Knob, Sensor, Setting
 from wattune.devices.meter import Meter, MeterFigures
 from wattune.devices.real_time import RealDevice
 from wattune.devices.registry import OPENERS, KnownDevice, known_devices, open_device
@@ -27,7 +27,6 @@ __all__ = [
     "Setting",
     "SimulatedBoard",
     "SimulatedDevice",
-    "Suspension",
     "builtin_board",
     "known_devices",
     "load_board",

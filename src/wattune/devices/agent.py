@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from wattune.cap import SensorLimit
-from wattune.devices.base import BoardController, Conditions, Knob, Leftover, Sensor, Suspension
+from wattune.devices.base import BoardController, Conditions, Knob, Leftover, Sensor
 from wattune.devices.nvidia.cards import check_visible, data_types
 from wattune.devices.real_time import RealDevice, mapped, told
 from wattune.devices.spec_options import split_options, with_options
@@ -103,7 +103,6 @@ class BoardDevice(RealDevice):
             self.supply = Supply(other_w=found[0], efficiency=found[1]) if found else None
         except AgentError as error:
             self.problems += (str(error),)
-        self.can_suspend = bool(board.get("can_suspend")) and bool(self.knobs)  # an older agent cannot
         self._pinned: Knobs | None = None
         self._changing = threading.RLock()
         self._asking = threading.Lock()
@@ -176,15 +175,6 @@ class BoardDevice(RealDevice):
         if isinstance(self.controller, AgentClient) and self.knobs:
             with mapped():
                 self.controller.guard(limit.limit_w, limit.max_temp_c, limit.window_s)
-
-    def suspend(self, seconds: float) -> Suspension:
-        """Suspend the machine by its controller. Raises: DeviceError, InputError."""
-        if not self.can_suspend:
-            return super().suspend(seconds)
-        with mapped(), self._changing:
-            asleep_s = float(self.controller.suspend(seconds)["asleep_s"])
-        self._woke(asleep_s)
-        return Suspension(asleep_s, None)
 
     # -------------------------------------------------------------------------------------------------------- reading
 

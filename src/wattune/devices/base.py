@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
 
 from wattune.cap import SensorLimit
 from wattune.errors import DeviceError, InputError
@@ -134,21 +134,6 @@ class ExactStep(NamedTuple):
     power_peak_w: float
 
 
-SUSPENDED: Final = 0.2
-"""Power of a suspended board over that at rest: an assumption, since no suspended board was measured.
-
-Source: Crust, a firmware for suspending ARM boards to memory, names 80 % and more below an idle board
-(pine64.org/documentation/PinePhone/Software/Crust).
-"""
-
-
-class Suspension(NamedTuple):
-    """Seconds for which a board was suspended, and the joules that it drew meanwhile; None if nothing metered them."""
-
-    asleep_s: float
-    energy_j: float | None
-
-
 class Leftover(NamedTuple):
     """A place in which a killed process leaves what has to be restored: the ``folder`` of a "board" with its files
     (``wattune_agent.leftover``), or of the snapshots of a "gpu" (``wattune.devices.nvidia.claims``)."""
@@ -171,9 +156,6 @@ class BoardController(Protocol):
 
     def check(self) -> list[dict[str, Any]]:
         """New events since the last call: another writer, a clock that is no longer pinned."""
-
-    def suspend(self, seconds: float) -> Mapping[str, Any]:
-        """Suspend the machine until its own clock wakes it."""
 
     def restore(self) -> None:
         """Restore the board."""
@@ -247,8 +229,6 @@ class Device(ABC):
     replayed_table: ProfileTable | None = None
     """The table that steps and readings are drawn from; None for other devices. Only its cells can be measured, and it
     stands for a workload: without one, its own batch sizes are profiled."""
-    can_suspend: bool = False
-    """True if ``suspend`` can be called."""
     controller: BoardController | None = None
     """Direct access to the board for a guard that runs beside training; None if ``at`` is the only way."""
     group: DeviceGroup | None = None
@@ -439,13 +419,6 @@ class Device(ABC):
             thread.join(JOIN_S)
         if failures:
             raise failures[0]
-
-    def suspend(self, seconds: float) -> Suspension:
-        """Suspend the board inside ``at``, until its clock wakes it after ``seconds``, or something else does earlier.
-
-        ``now_s`` counts the time. Raises: DeviceError if it cannot be suspended.
-        """
-        raise DeviceError(f"{self.name} cannot be suspended")
 
     def rails_w(self) -> dict[str, float]:
         """The latest reading of each power rail that the board measures separately; empty if there are none."""

@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import Self
 
 from wattune.cap import NO_LIMIT, SensorLimit
-from wattune.devices.base import Device, Sensor, Suspension
+from wattune.devices.base import Device, Sensor
 from wattune.errors import DeviceError, SensorError
 from wattune_agent.cap_window import CapWindow, highest_mean
 
@@ -40,7 +40,6 @@ class MeterFigures:
     (``Device.guarded_w``) was above the cap, by the cap's rule; ``readings_above_cap``: readings of ``readings`` at
     which it was. ``power_window_w``: the highest mean of the guarded power over the cap's window, or the mean over a
     shorter stretch; None without one.
-    ``asleep_s``: seconds of ``time_s`` in which the device was suspended, with the energy that it told, or none.
     """
 
     time_s: float
@@ -52,7 +51,6 @@ class MeterFigures:
     readings: int
     readings_above_cap: int
     power_window_w: float | None = None
-    asleep_s: float = 0.0
 
 
 class Meter:
@@ -95,7 +93,6 @@ class Meter:
         self._seen_s = 0.0  # time of the last reading
         self._is_answered = False  # on_reading is handling a reading at this moment
         self._stretch = 0  # counts how often the context was entered and left
-        self._is_asleep = False
         self._missed: DeviceError | None = None  # the sensor's error since then
         self._failure: DeviceError | None = None
         self._begin_s: float | None = None
@@ -163,22 +160,7 @@ class Meter:
                 readings=sums.readings,
                 readings_above_cap=sums.readings_above,
                 power_window_w=None if self._window.window_s is None else sums.window_w or self._window.mean_w,
-                asleep_s=sums.asleep_s,
             )
-
-    def suspend(self, seconds: float) -> Suspension:
-        """Suspend the device; readings begin again afterwards. Raises: as ``Device.suspend``."""
-        with self._lock:
-            self._sums.hold(self._elapsed_s(), self._delay_s)
-            self._is_asleep = True
-        slept = Suspension(0.0, None)
-        try:
-            slept = self._device.suspend(seconds)
-            return slept
-        finally:
-            with self._lock:
-                self._sums.wake(self._elapsed_s(), slept)
-                self._seen_s, self._is_asleep = self._sums.last_s, False
 
     def move_cap(self, limit_w: float | None) -> None:
         """Count the time above this limit from now on."""
@@ -244,8 +226,8 @@ class Meter:
         except DeviceError as error:
             missed = error
         with self._answered:
-            if stretch != self._stretch or self._is_asleep:
-                return  # it took so long that the context was left without it, or it is of a suspended device
+            if stretch != self._stretch:
+                return  # it took so long that the context was left without it
             time_s, self._missed = self._elapsed_s(), missed
             if missed is None:
                 self._window.add(time_s, self._device.guarded_w(power_w))
@@ -265,8 +247,6 @@ class Meter:
     def _is_silent(self) -> bool:
         # On real time the sampling thread may have ended, or hang in a read. (Sampling itself counts failures.)
         if self._begin_s is None or self._end_s is not None or self._failure is not None or self._is_answered:
-            return False
-        if self._is_asleep:
             return False
         return self._elapsed_s() - self._seen_s > GONE_AFTER_S + self._period_s
 
@@ -303,7 +283,6 @@ class _Sums:
     peak_w: float = 0.0
     window_w: float = 0.0
     is_above: bool = False
-    asleep_s: float = 0.0
     stride: int = 1
     in_bucket: int = 0
     bucket: tuple[float, float] | None = None
@@ -327,19 +306,6 @@ class _Sums:
         self.mean_w += deviation / self.readings
         self.squares += deviation * (power_w - self.mean_w)
         self._trace(time_s, power_w)
-
-    def hold(self, time_s: float, delay_s: float) -> None:
-        """Count the latest reading until now."""
-        if self.readings:
-            self.energy_j += self.last_w * _overlap(self.last_s, time_s, delay_s)
-            self.above_s += time_s - self.last_s if self.is_above else 0.0
-        self.last_s = time_s
-
-    def wake(self, time_s: float, slept: Suspension) -> None:
-        """Count a suspension since ``hold``: while it began and ended, the device was at the power of before."""
-        self.energy_j += self.last_w * max(0.0, time_s - self.last_s - slept.asleep_s) + (slept.energy_j or 0.0)
-        self.asleep_s += slept.asleep_s
-        self.last_s, self.is_above = time_s, False
 
     def _trace(self, time_s: float, power_w: float) -> None:
         if self.bucket is None or power_w > self.bucket[1]:

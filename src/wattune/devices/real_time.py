@@ -42,7 +42,6 @@ class RealDevice(Device):
 
     def __init__(self) -> None:
         self._began_s = self._clock_s()
-        self._asleep_s = 0.0  # suspended by us: a monotonic clock does not count it
         self._noticing = threading.Lock()
         self._events: list[BoardEvent] = []
         self._stuck = Stuck(self.sensor.period_s)
@@ -58,12 +57,6 @@ class RealDevice(Device):
     def _clock_s(self) -> float:
         return time.monotonic()
 
-    def _woke(self, asleep_s: float) -> None:
-        """Count the time asleep; a reading that is still the same says nothing about the sensor."""
-        with self._noticing:
-            self._asleep_s += asleep_s
-            self._stuck = Stuck(self.sensor.period_s)
-
     def _note(self, kind: str, text: str) -> None:
         """Keep an event for the next ``events``."""
         event = BoardEvent(time_s=max(0.0, self.now_s()), kind=kind, text=text)
@@ -74,7 +67,7 @@ class RealDevice(Device):
 
     def now_s(self) -> float:
         """Seconds since the device was opened."""
-        return self._clock_s() - self._began_s + self._asleep_s
+        return self._clock_s() - self._began_s
 
     def wait(self, seconds: float) -> None:
         """Sleep. Raises: InputError for a negative time."""

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from wattune.devices.base import SUSPENDED, Device, Suspension
+from wattune.devices.base import Device
 from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.records import StepWork
-from wattune_agent.suspend import LEAST_S, MOST_S
 
 NEVER = float("inf")
 
@@ -104,24 +103,6 @@ class VirtualTime(Device):
         if not 0 <= seconds < NEVER:
             raise InputError("cannot wait for", value=seconds, allowed="0 seconds or more")
         self._pass([Course(1, partial(lane._rest_piece, seconds)) for lane in self._lanes])
-
-    def suspend(self, seconds: float) -> Suspension:
-        """Let ``seconds`` pass at the share ``SUSPENDED`` of the power at rest, without the calls of ``every``: nothing
-        runs on a suspended board. Raises: InputError; DeviceError if it cannot be suspended.
-        """
-        if not self.can_suspend:
-            return super().suspend(seconds)
-        if not LEAST_S <= seconds <= MOST_S:
-            raise InputError("cannot suspend for", value=seconds, allowed=f"{LEAST_S:g} to {MOST_S:g} s")
-        powers_w = [SUSPENDED * lane._at_rest().power_w for lane in self._lanes]
-        tasks, self._tasks = self._tasks, []
-        try:
-            self._pass([Course(1, partial(_constant, Piece(seconds, power_w))) for power_w in powers_w])
-        finally:
-            self._tasks = tasks
-            for task in tasks:
-                task.due_s = next_multiple(self.now_s(), task.period_s)
-        return Suspension(seconds, seconds * sum(powers_w))
 
     @contextmanager
     def step(self, work: StepWork) -> Iterator[None]:
@@ -250,10 +231,6 @@ class VirtualDevice(VirtualTime):
             power_w = self._at_rest().power_w
             self._advance(min(self._next_event_s(power_w), until_s), power_w)
             self._handle_events()
-
-
-def _constant(piece: Piece, _: int) -> Piece:
-    return piece
 
 
 def multiples(time_s: float, period_s: float) -> int:

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from wattune import planning, profiling
 from wattune.algorithms import canonical
-from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap
 from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.job.folder import RunArguments
-from wattune.power.battery_cap import check_suspend, open_charge
 from wattune.power.limiter import check_limit
 from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
 from wattune.workloads import Workload
@@ -105,24 +103,6 @@ def check_moving_cap(cap: MovingCap | None, board: Device, *, has_profile: bool)
             value=board.name,
             hint="profile before, at a time and under a cap that allow it, and give that profile",
         )
-
-
-def check_battery(battery: Battery | None, cap: MovingCap | None, *, compare: bool, has_forecast: bool) -> None:
-    """Check that a battery goes with the cap, and with what else was asked for. Raises: InputError."""
-    if battery is not None and cap is not None:
-        raise InputError("a battery with a cap that changes", value=str(cap), allowed="a constant cap, or none")
-    if battery is not None and has_forecast:
-        raise InputError("a battery with a forecast of carbon or price", allowed="one or the other")
-    if battery is not None and compare:
-        raise InputError("a comparison of rules with a battery", allowed="one or the other")
-
-
-def check_charge(battery: Battery | None, board: Device) -> None:
-    """Check that the charge of the battery can be read, and that the board can be suspended if it is to be, before
-    anything is measured. Raises: InputError."""
-    if battery is not None:
-        check_suspend(battery, board)
-        open_charge(battery, board, begin=battery.simulated_begin())
 
 
 def check_command(board: Device, profile: object, workload: object) -> str:

@@ -12,50 +12,16 @@ import re
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from wattune.budgets.battery import Battery, ReserveMode
-from wattune.budgets.clear_sky import Place
 from wattune.cap import PEAK, CapSide, PowerCap
 from wattune.errors import OutputError
 from wattune.files import check_writable
 from wattune.goal import TIME, Goal
 from wattune.records import Record
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples, Share, Value
+from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples
 
 R = TypeVar("R", bound=Record)
 
 _UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
-
-
-class BatteryArguments(Value):
-    """The battery of a run, as it was given; ``charge`` and ``at`` are texts."""
-
-    capacity_j: Positive
-    reserve: Share
-    charge: str | None = None
-    panel_w: Positive | None = None
-    at: str | None = None
-    mode: ReserveMode = "strict"
-    suspend: bool = False
-
-    @classmethod
-    def of(cls, battery: Battery) -> BatteryArguments:
-        """The arguments that are saved for this battery; a callable is only named."""
-        charge = battery.charge
-        return cls(
-            capacity_j=battery.capacity_j,
-            reserve=battery.reserve,
-            charge=None if charge is None else "a callable" if callable(charge) else str(charge),
-            panel_w=battery.panel_w,
-            at=None if battery.at is None else str(battery.at),
-            mode=battery.mode,
-            suspend=battery.suspend,
-        )
-
-    @property
-    def battery(self) -> Battery:
-        """The battery. Raises: InputError."""
-        place = None if self.at is None else Place.parse(self.at)
-        return Battery(self.capacity_j, self.reserve, self.charge, self.panel_w, place, self.mode, suspend=self.suspend)
 
 
 class RunArguments(Record):
@@ -63,7 +29,6 @@ class RunArguments(Record):
 
     ``caps``: a cap that changes as it was given, with its ``cap_range``; ``cap_w`` is then the highest of its caps.
     ``carbon``, ``tariff``: files with the forecast of the grid's carbon intensity, or price.
-    ``battery``: the battery that the training run is fed from.
     ``server``, ``model``, ``data``, ``target`` and ``device_name`` belong to a run whose model comes from a server. Its
     token is saved nowhere.
     """
@@ -78,7 +43,6 @@ class RunArguments(Record):
     cap_range: str | None = None
     carbon: str | None = None
     tariff: str | None = None
-    battery: BatteryArguments | None = None
     max_temp_c: Number | None = None
     seeds: BatchSize | None = 3
     seed: Samples = 0

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from wattune import planning, profiling, reporting, training
-from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_trace import MovingCap, cap_of
 from wattune.devices import Device
@@ -22,9 +21,7 @@ from wattune.goal import TIME, Goal
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
-    check_battery,
     check_cap,
-    check_charge,
     check_command,
     check_moving_cap,
     check_profile,
@@ -33,7 +30,7 @@ from wattune.job.checks import (
     fingerprint,
 )
 from wattune.job.coercion import as_record, as_workload, opened
-from wattune.job.folder import BatteryArguments, RunArguments, RunFolder, free_folder
+from wattune.job.folder import RunArguments, RunFolder, free_folder
 from wattune.job.steps import AnyCap, Progress
 from wattune.power.capped_run import Readings
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
@@ -60,7 +57,6 @@ class ResumableRun:
     on_evaluation: Callable[[Evaluation, Readings], None] | None = None
     moving: MovingCap | None = None
     yield_to: Callable[[], bool] | None = None
-    battery: Battery | None = None
     start: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,7 +141,6 @@ class ResumableRun:
             plan,
             cap_w=self.moving,
             yield_to=self.yield_to,
-            battery=self.battery,
             max_temp_c=self.arguments.max_temp_c,
             seed=self.arguments.seed,
             checkpoint=self.folder.checkpoint,
@@ -251,7 +246,6 @@ def run(
     workload: str | Path | Workload | None = None,
     *,
     cap_w: AnyCap,
-    battery: Battery | None = None,
     goal: Goal | str = TIME,
     yield_to: Callable[[], bool] | None = None,
     output: str | Path | None = None,
@@ -274,7 +268,6 @@ def run(
     file, or None for the built-in example. ``cap_w``: watts at the power sensor, a text such as "10W" or "12W@supply",
     a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap; or a cap that
     changes, as in ``plan``: the device is then profiled under the highest of its caps, at every point, and the time of
-    the caps begins with training. ``battery``: the battery that the board is fed from while it trains; see ``train``.
     ``goal``, ``carbon``, ``tariff``: see ``plan``. ``yield_to``: see ``train``.
 
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
@@ -291,7 +284,6 @@ def run(
     Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
     """
     moving, cap = _caps(cap_w, RunFolder(Path(output)).arguments if resume and output else None)
-    check_battery(battery, moving, compare=compare, has_forecast=(carbon or tariff) is not None)
     if moving is not None and compare:
         raise InputError("a comparison of rules with a cap that changes", allowed="a constant cap")
     has_plan = resume and output is not None and (Path(output) / "plan.json").is_file()
@@ -306,13 +298,11 @@ def run(
         work = as_workload(workload, progress)
         check_workload(work, board)
         check_moving_cap(moving, board, has_profile=profile is not None or resume)
-        check_charge(battery, board)
         given_profile = None if profile is None else as_record(ProfileTable, profile)
         arguments = RunArguments.check(
             cap,
             caps=None if moving is None else str(moving),
             cap_range=None if moving is None else moving.range_text,
-            battery=None if battery is None else BatteryArguments.of(battery),
             device=board.spec or board.name,
             workload=work.name if isinstance(workload, Workload) else workload and str(workload),
             goal=Goal.of(goal),
@@ -338,7 +328,6 @@ def run(
             progress,
             moving=moving,
             yield_to=yield_to,
-            battery=battery,
         )
         table = job.profile(given_profile)
         check_cap(table, cap)

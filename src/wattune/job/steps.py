@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattune.budgets.battery import Battery
 from wattune.cap import PowerCap
 from wattune.cap_trace import MovingCap, cap_of
 from wattune.errors import CapError, InputError
@@ -289,7 +288,6 @@ def train(
     *,
     cap_w: AnyCap = None,
     yield_to: Callable[[], bool] | None = None,
-    battery: Battery | None = None,
     algorithm: str | None = None,
     max_temp_c: float | None = None,
     seed: int = 0,
@@ -304,7 +302,6 @@ def train(
     ``cap_w``: a cap that changes, as in ``plan``; None: the plan's constant cap, at the times of its schedule if it has
     one. Batch size and learning rate stay, the setting follows the cap, and training pauses while none stays under it.
     ``yield_to``: called before each step, which waits while it returns True: other work on the board goes first.
-    ``battery``: the battery that the board is fed from; training uses it by its rule, under the plan's constant cap.
     ``algorithm``: train with this one, at its best point, if the plan was chosen from several; None: the plan's own.
     ``max_temp_c``: second limit beside the plan's cap, on the board's highest temperature in degrees Celsius.
     ``checkpoint``: a file that is replaced after each evaluation, from which ``resume`` continues; ``weights``: a
@@ -333,7 +330,6 @@ def train(
             max_temp_c=max_temp_c,
             cap=cap,
             yield_to=yield_to,
-            battery=battery,
             progress=progress,
             on_evaluation=on_evaluation,
         )

@@ -15,21 +15,14 @@ from wattune.cap import SensorLimit
 from wattune.cap_trace import UNLIMITED_W, MovingCap
 from wattune.devices.base import Sensor
 from wattune.devices.meter import RATE_HZ
-from wattune.errors import DeviceError, InputError
+from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.power.cap_clock import CapClock, Clock, jump_text, wall_clock
 from wattune.power.capped_run import CappedRun
 from wattune.records import CapInterval
-from wattune_agent.suspend import LEAST_S
 
 PERIOD_S: Final = 1 / RATE_HZ
 """Seconds between two looks at the cap."""
-
-SUSPEND_S: Final = 900.0
-"""Longest suspension in a pause; then the cap is looked at again."""
-
-AWAKE_S: Final = 10.0
-"""Seconds at rest before each suspension: for sensors and gauges to settle, and for a user to reach the board."""
 
 REST_S: Final = 0.5
 """Longest rest on real time before a paused run looks around."""
@@ -60,8 +53,7 @@ class CapFollower:
     - A lowering that was not announced: rest for one control interval, so that the mean over the window falls below the
       cap as soon as it can.
     - No setting stays under the cap: ``hold`` returns only when work may begin again; the device rests at its safest
-      setting meanwhile; with ``suspends`` it is suspended, for at most ``SUSPEND_S`` at a time. A device that fails to
-      suspend rests from then on, and ``on_awake`` is called.
+      setting meanwhile.
 
     ``under``: the limit and the setting under a cap of these watts; ``on_move`` is called after each change of the
     setting. Call ``begin`` before ``CappedRun.start``, and ``hold`` before each step.
@@ -78,8 +70,6 @@ class CapFollower:
         *,
         on_move: Callable[[Knobs], None] = lambda knobs: None,
         clock: Clock = wall_clock,
-        suspends: bool = False,
-        on_awake: Callable[[], None] = lambda: None,
     ):
         self.failure: Exception | None = None
         self.on_rest: Callable[[], None] = lambda: None
@@ -91,9 +81,6 @@ class CapFollower:
         self._clock = CapClock(cap, is_virtual=not capped.device.executes_steps, clock=clock)
         self._watts = self._set_for_w = math.inf  # the present cap, and the one that the setting was chosen for
         self._recovers_until_s = -math.inf
-        self._suspends, self._on_awake = suspends, on_awake
-        self._sleeps_from_s = 0.0  # in a pause: awake until then
-        self._is_asleep = False  # or awake for a moment, between two suspensions
         self._is_holding = False
         self._work_s = 0.0  # that the work takes which is held
         self._problem: str | None = None
@@ -218,7 +205,6 @@ class CapFollower:
             self._set_holding(False)
             return
         self._set_holding(True)
-        self._sleeps_from_s = self._now_s() + AWAKE_S
         is_new = True
         while not self._fits(work_s):
             if is_new and not self._is_allowed(work_s):
@@ -228,38 +214,11 @@ class CapFollower:
             capped.check()
             capped.monitor.look(self._now_s())
             self.on_rest()
-            if seconds := self._suspension_s(work_s):
-                self._suspend(seconds)
-            else:
-                capped.device.wait(self._rest_s())
+            capped.device.wait(self._rest_s())
             self._check()
         self._set_holding(False)
 
-    def _suspension_s(self, work_s: float) -> float:
-        """Seconds for which the device may be suspended now; 0 if it may not."""
-        now_s = self._now_s()
-        if not self._suspends or now_s < max(self._sleeps_from_s, self._recovers_until_s) or self._is_allowed(work_s):
-            return 0.0
-        cap_s = self._clock.cap_s(now_s)
-        following_s = self._cap.next_change_s(cap_s)
-        seconds = SUSPEND_S if following_s is None else min(SUSPEND_S, following_s - cap_s - AWAKE_S)
-        return seconds if seconds >= LEAST_S else 0.0
-
-    def _suspend(self, seconds: float) -> None:
-        with self._lock:
-            self._is_asleep = True
-            self._follow()  # for the reason in the intervals
-        try:
-            self._capped.suspend(seconds)
-        except (DeviceError, InputError) as error:
-            self._suspends = self._is_asleep = False
-            self._capped.monitor.note(self._now_s(), "not suspended", f"{error}; it rests instead")
-            self._on_awake()
-        self._sleeps_from_s = self._now_s() + AWAKE_S
-
     def _set_holding(self, is_holding: bool) -> None:
-        if not is_holding:
-            self._is_asleep = False
         if is_holding != self._is_holding:
             with self._lock:
                 self._is_holding = is_holding
@@ -295,16 +254,13 @@ class CapFollower:
         rest_s = PERIOD_S if following_s is None else max(following_s - now_s, PERIOD_S / 10)
         if self._now_s() < self._recovers_until_s:
             rest_s = min(rest_s, self._recovers_until_s - self._now_s())
-        if self._suspends and self._now_s() < self._sleeps_from_s:
-            rest_s = min(rest_s, self._sleeps_from_s - self._now_s())
         return min(rest_s, REST_S) if self._capped.device.executes_steps else rest_s
 
     def _why_paused(self, least_w: float) -> str | None:
         if self._under(least_w).knobs is None:
-            asleep = "asleep: " if self._is_asleep else ""
             if least_w:
-                return f"{asleep}no measured setting stays under {least_w:g} W"
-            return asleep + (self._cap.why_paused(self._clock.cap_s(self._now_s())) or "the cap is 0 W")
+                return f"no measured setting stays under {least_w:g} W"
+            return self._cap.why_paused(self._clock.cap_s(self._now_s())) or "the cap is 0 W"
         if not self._is_holding:
             return None
         if self._now_s() < self._recovers_until_s:

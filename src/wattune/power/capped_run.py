@@ -140,10 +140,6 @@ class CappedRun:
         self.limiter.move_cap(answered.limit_w)
         self.device.arm_guard(answered)
 
-    def suspend(self, seconds: float) -> None:
-        """Suspend the device, in a pause. Raises: DeviceError, InputError if that is not possible."""
-        self.meter.suspend(seconds)
-
     def wait_while(self, others_first: Callable[[], bool]) -> None:
         """Wait between two steps for as long as this returns True.
 

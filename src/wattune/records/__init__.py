@@ -39,9 +39,7 @@ from wattune.records.profile import (
 )
 from wattune.records.session import EfficiencySource, SessionEnding, SessionRecipe, SessionRecord
 from wattune.records.training import (
-    BatteryFigures,
     CapInterval,
-    ChargeSample,
     Comparison,
     ComparisonRow,
     Emissions,
@@ -62,13 +60,11 @@ __all__ = [
     "AtPoint",
     "AtPointIfAny",
     "Baseline",
-    "BatteryFigures",
     "BoardEvent",
     "Candidate",
     "CapGain",
     "CapInterval",
     "CapSide",
-    "ChargeSample",
     "Comparison",
     "ComparisonRow",
     "Confirmation",

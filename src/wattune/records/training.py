@@ -6,7 +6,7 @@ from typing import Literal
 
 from wattune.cap import CapSide
 from wattune.goal import TIME, Goal
-from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Share, Value
+from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Value
 from wattune.records.plan import Plan
 from wattune.records.work import AtPointIfAny, AtSetting, PointRecord
 
@@ -92,31 +92,6 @@ class Emissions(Value):
     energy_consumed: NotNegative
 
 
-class ChargeSample(Value):
-    """The charge of a battery at one time, as a share of a full one."""
-
-    time_s: NotNegative
-    share: Share
-
-
-class BatteryFigures(Value):
-    """The battery that a run was fed from, and its charge over the time of the run.
-
-    ``reserve``: share that was not to be used; ``mode``: what the night budget counted on; ``source``: where the charge
-    was read, "simulated" if nothing real was; ``rest_w``: power of the board in pauses; ``least``: lowest charge, as a
-    share; ``under_reserve_s``: seconds in which it was below the reserve.
-    """
-
-    capacity_j: Positive
-    reserve: Share
-    mode: Literal["strict", "soon"]
-    source: str
-    rest_w: NotNegative
-    least: Share
-    under_reserve_s: NotNegative
-    charge: tuple[ChargeSample, ...] = ()
-
-
 Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]
 
 
@@ -136,10 +111,6 @@ class TrainingRecord(Record):
     which nothing ran, or other work on the board went first; None if neither was possible. ``emissions``,
     ``energy_cost``: carbon, or money, of the energy of the run, with what was drawn in pauses, by the forecast of the
     plan's schedule.
-
-    ``battery``: the battery that the run was fed from, None if it was none; ``cap_intervals`` are then what its rule
-    granted. ``asleep_s``: seconds of ``time_s`` for which the board was suspended in pauses, None if it was not to be;
-    ``energy_j`` has the energy of that time only on a simulated board, since nothing meters a real one then.
     """
 
     name = "training"
@@ -172,8 +143,6 @@ class TrainingRecord(Record):
     of_foresight: NotNegative | None = None
     emissions: Emissions | None = None
     energy_cost: Number | None = None
-    battery: BatteryFigures | None = None
-    asleep_s: NotNegative | None = None
     trace: tuple[PowerSample, ...] = ()
     exact: ExactFigures | None = None
     profiling_share: NotNegative | None = None

@@ -87,25 +87,6 @@ def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
     return text
 
 
-def battery(training: TrainingRecord) -> str:
-    """The charge over the run, the time under the reserve, and the pauses; empty without a battery."""
-    figures = training.battery
-    if figures is None or not figures.charge:
-        return ""
-    first, last = figures.charge[0].share, figures.charge[-1].share
-    kind = "simulated battery" if figures.source == "simulated" else "battery"
-    text = (
-        f"The {kind} of {figures.capacity_j / 3600:.4g} Wh went from {percent(first)} to {percent(last)}, never below "
-        f"{percent(figures.least)}; {seconds(figures.under_reserve_s)} under the reserve of {percent(figures.reserve)}"
-    )
-    if training.paused_s:
-        text += f"; training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}"
-    if training.asleep_s:
-        text += f", with the board suspended for {seconds(training.asleep_s)}"
-        text += "" if training.provenance.kind == "simulated" else ", which the energy leaves out"
-    return text + "."
-
-
 def profiling_cost(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:
     """The cost of profiling, its share of the training run, and when it pays for itself, in one to three sentences.
 

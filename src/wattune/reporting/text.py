@@ -48,7 +48,7 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     if training:
         parts.append("\n".join(filter(None, (_ending(training), run_text.left_out(training)))))
         parts += filter(None, [difference(plan, training)])
-        parts += filter(None, [run_text.battery(training), run_text.flat_curve(training)])
+        parts += filter(None, [run_text.flat_curve(training)])
         parts += filter(None, [_board(training)])
     parts += [algorithm_table(plan)] if plan.algorithms else []
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []

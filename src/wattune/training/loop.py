@@ -6,24 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 from torch import nn
 
 from wattune.algorithms import Batch, EvaluationPoint, LossTally, TrainingAlgorithm, learn, memory_errors
-from wattune.budgets.battery import Battery
-from wattune.cap import PEAK, PowerCap, SensorLimit
+from wattune.cap import SensorLimit
 from wattune.cap_trace import MovingCap
 from wattune.devices import Device, MeterFigures
-from wattune.devices.base import SUSPENDED
 from wattune.errors import SafetyStop
 from wattune.point import Knobs, OperatingPoint
-from wattune.power.battery_cap import BatteryCap, BatteryCourse, check_suspend, open_charge
 from wattune.power.cap_follower import CapFollower, UnderCap
 from wattune.power.capped_run import CappedRun, Readings
 from wattune.records import (
-    BatteryFigures,
     BoardEvent,
     CapInterval,
     Ending,
@@ -56,7 +52,6 @@ class TrainingTask:
     ``batches`` gives the batches from a number of samples on; ``evaluate`` gives the metric of the model.
     ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
     ``cap``: a cap that changes, in place of the plan's; ``yield_to``: says, before a step, if others go first.
-    ``battery``: one that the board is fed from, beside the plan's constant cap.
     """
 
     workload: Workload
@@ -71,7 +66,6 @@ class TrainingTask:
     max_temp_c: float | None = None
     cap: MovingCap | None = None
     yield_to: Callable[[], bool] | None = None
-    battery: Battery | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +85,6 @@ class Outcome:
     replanned: tuple[PointChange, ...] = ()
     cap_intervals: tuple[CapInterval, ...] = ()
     paused_s: float | None = None
-    battery: BatteryFigures | None = None
-    suspends: bool = False
     evaluation_s: float | None = None
     checkpoint_s: float | None = None
 
@@ -122,14 +114,13 @@ class TrainingLoop:
         self.drift = DriftWatch(device, plan, task.budget_samples)
         limit, knobs = replace(plan.limit, max_temp_c=task.max_temp_c), plan.knobs
         self.cap = task.cap
-        if task.cap is not None or task.battery is not None:
+        if task.cap is not None:
             # The follower finds its limit, and goes up from the safest setting.
             limit, knobs = replace(limit, limit_w=None), device.safest if plan.knobs else plan.knobs
         self.capped = CappedRun(device, limit, knobs, on_reading=self.drift.read)
         self.follower: CapFollower | None = None
         if task.cap is not None:
             self.follower = CapFollower(self.capped, task.cap, self._under, on_move=self._moved)
-        self.course: BatteryCourse | None = None
         self.tally = LossTally()
         self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
         self.evaluation_s = self.checkpoint_s = 0.0  # since the run began, or since it was resumed if that is unknown
@@ -148,8 +139,6 @@ class TrainingLoop:
         """
         with self.capped as capped:
             state = self.state
-            if self.task.battery is not None:
-                self._open_battery(self.task.battery, state)
             if self.follower is not None:
                 self.follower.begin(state and state.get("cap"), state["meter"]["elapsed_s"] if state else 0.0)
             capped.start(state)
@@ -164,59 +153,6 @@ class TrainingLoop:
                     # A user who resumes from here has dealt with the reason.
                     self._save(regained=True)
             capped.monitor.look(capped.meter.elapsed_s)
-            if self.course is not None:
-                self.course.finish(capped.meter.elapsed_s)
-
-    def _open_battery(self, battery: Battery, state: dict[str, Any] | None) -> None:
-        """Find out what the board draws at rest, and let the follower follow the battery."""
-        task, capped, device = self.task, self.capped, self.capped.device
-        check_suspend(battery, device)
-        before = state and state.get("battery")
-        elapsed_s = state["meter"]["elapsed_s"] if state else 0.0
-        if before:
-            rest_w = before["rest_w"]
-        elif (rest_w := task.plan.rest_w) is None:
-            device.wait(device.sensor.settle_s)
-            rest_w = device.power_w()
-        if device.executes_steps:  # time is that of the clock on the wall
-            begin = datetime.now(timezone.utc) - timedelta(seconds=elapsed_s)
-        else:
-            begin = battery.simulated_begin()
-        self.course = course = BatteryCourse(
-            battery,
-            open_charge(battery, device, begin=begin),
-            self.drift.levels(),
-            supply=task.plan.supply,
-            rest_w=rest_w,
-            begin=begin,
-            drawn_j=self._drawn_j,
-            samples_left=lambda: self.drift.samples_left(self.samples, task.budget_samples),
-            note=capped.monitor.note,
-        )
-        if before:
-            course.load_state_dict(before, is_later=device.executes_steps)
-        else:
-            course.check(elapsed_s)
-        form = PowerCap(side=task.plan.cap_side, margin_w=task.plan.margin_w, window=task.plan.cap_window_s or PEAK)
-        self.cap = BatteryCap(form, course=course)
-        self.follower = CapFollower(
-            capped,
-            self.cap,
-            self._under,
-            on_move=self._moved,
-            suspends=battery.suspend,
-            on_awake=course.stay_awake,
-        )
-
-    def _drawn_j(self) -> float:
-        """All that the board has drawn since the run began, at the sensor; on a simulated board exactly."""
-        if (truth := self.capped.truth) is not None:
-            return truth.figures().energy_j
-        if not self.capped.limiter.has_read:
-            return 0.0
-        # Nothing meters a real board that is suspended.
-        figures, rest_w = self.capped.meter.figures(), 0.0 if self.course is None else self.course.rest_w
-        return figures.energy_j + SUSPENDED * rest_w * figures.asleep_s
 
     @property
     def ended(self) -> Ending:
@@ -244,8 +180,6 @@ class TrainingLoop:
             replanned=tuple(self.replanned),
             cap_intervals=() if self.follower is None else self.follower.intervals,
             paused_s=self._paused_s,
-            battery=None if self.course is None else self.course.figures(),
-            suspends=self.course is not None and self.course.battery.suspend,
             **self._costs_s,
         )
 
@@ -329,9 +263,6 @@ class TrainingLoop:
         limit = self._limits[watts]
         if limit is None:
             return UnderCap(replace(plan.limit, limit_w=None, max_temp_c=self.task.max_temp_c), None)
-        if not cap.limits:
-            limit = replace(plan.limit, max_temp_c=self.task.max_temp_c)
-            return UnderCap(limit, self.drift.setting_under(limit, planned_w=watts))
         return UnderCap(replace(limit, max_temp_c=self.task.max_temp_c), self.drift.setting_under(limit))
 
     def _paused(self) -> None:
@@ -426,7 +357,6 @@ class TrainingLoop:
                 "evaluated_parts": self._evaluated_parts,
                 **self._costs_s,
                 "cap": None if self.follower is None else self.follower.state_dict(),
-                "battery": None if self.course is None else self.course.state_dict(),
             }
         )
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from wattune.budgets.battery_rule import PowerPoint
 from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.point import Knobs
@@ -130,41 +129,13 @@ class DriftWatch:
         """Scale the expectation at every setting by the drift."""
         self._off = Drift(self._off.time * drift.time, self._off.power * drift.power)
 
-    def setting_under(self, limit: SensorLimit, *, planned_w: float = math.inf) -> Knobs | None:
-        """The best setting at the plan's batch size that is expected to stay under this limit; None if none does.
-
-        ``planned_w``: only settings that the plan expects at most so much power of.
-        """
-        allowed = [
-            knobs
-            for knobs, known in self._settings.items()
-            if limit.allows(known.capped_w * self._off.power) and known.capped_w <= planned_w
-        ]
+    def setting_under(self, limit: SensorLimit) -> Knobs | None:
+        """The best setting at the plan's batch size that is expected to stay under this limit; None if none does."""
+        allowed = [knobs for knobs, known in self._settings.items() if limit.allows(known.capped_w * self._off.power)]
         if not self._plan.goal.is_time:
             ranked = [knobs for knobs in allowed if knobs in self._predictions]
             return min(ranked, key=lambda knobs: (*self._rank(knobs), knobs), default=None)
         return min(allowed, key=lambda knobs: (self._settings[knobs].step_s, knobs), default=None)
-
-    def levels(self) -> dict[PowerPoint, float]:
-        """Points up to the plan's that stay under its cap, with the power at the sensor -> the power that
-        ``setting_under`` chooses each by."""
-        plan, here = self._plan, self._settings.get(self._plan.knobs)
-        if here is None:
-            return {}
-        return {
-            PowerPoint(plan.batch_size / known.step_s, self._mean_w(knobs, known.capped_w)): known.capped_w
-            for knobs, known in self._settings.items()
-            if plan.limit.allows(known.capped_w) and known.step_s >= here.step_s
-        }
-
-    def _mean_w(self, knobs: Knobs, capped_w: float) -> float:
-        known = self._predictions.get(knobs)
-        return capped_w if known is None else known.power_w
-
-    def samples_left(self, samples: int, budget_samples: int) -> float:
-        """Samples that are expected from this one on: to the predicted end, or past it to that of the budget."""
-        expected = min(float(budget_samples), self._plan.expected_samples or math.inf)
-        return max(0.0, (expected if samples < expected else float(budget_samples)) - samples)
 
     def move(self, knobs: Knobs, samples: int) -> None:
         """Expect another setting after ``samples`` samples: that of a cap that changed."""

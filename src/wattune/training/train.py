@@ -12,7 +12,6 @@ from safetensors.torch import save
 from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
-from wattune.budgets.battery import Battery
 from wattune.cap import PEAK, PowerCap
 from wattune.cap_trace import MovingCap
 from wattune.devices import Device
@@ -40,7 +39,6 @@ def train(
     max_temp_c: float | None = None,
     cap: MovingCap | None = None,
     yield_to: Callable[[], bool] | None = None,
-    battery: Battery | None = None,
     progress: Progress | None = None,
     on_evaluation: Callable[[Evaluation, Readings], None] | None = None,
 ) -> TrainingRecord:
@@ -50,8 +48,7 @@ def train(
     ``cap`` is a cap that changes, whose side is that of the plan: batch size and learning rate stay the plan's, the
     setting is the best one for the plan's goal that the cap allows according to the plan's candidates, and training
     pauses while it allows none; without one it runs at the times of the plan's schedule. ``yield_to`` is called
-    before each step, which waits while it returns True: other work on the board goes first. ``battery``: one that the
-    board is fed from, which training uses by the rule of ``wattune.budgets.battery_rule``, beside the constant cap.
+    before each step, which waits while it returns True: other work on the board goes first.
     ``checkpoint`` is a file that is replaced in one step after each evaluation; with ``resume`` training continues from
     it (from the beginning if there is none yet) and ends with the record of an uninterrupted run. A simulated board
     takes time to write it, too. ``key``, if given, must be the key that the plan's profile was measured with.
@@ -76,7 +73,7 @@ def train(
             else "profile and plan again",
         )
     _check_knobs(device, plan)
-    cap = _checked(cap, plan, battery)
+    cap = _checked(cap, plan)
     check_limit(device, max_temp_c)
     if yield_to is not None and not callable(yield_to):
         raise InputError("yield_to", value=yield_to, allowed="a function without arguments")
@@ -107,7 +104,6 @@ def train(
         max_temp_c=max_temp_c,
         cap=cap,
         yield_to=yield_to,
-        battery=battery,
     )
 
     def save_all(so_far: dict[str, Any]) -> None:
@@ -168,28 +164,23 @@ def _check_knobs(device: Device, plan: Plan) -> None:
         )
 
 
-def _checked(cap: MovingCap | None, plan: Plan, battery: Battery | None) -> MovingCap | None:
+def _checked(cap: MovingCap | None, plan: Plan) -> MovingCap | None:
     """The cap with the margin and the window that the plan was made with."""
-    if battery is not None and (cap is not None or plan.caps):
-        raise InputError("a battery with a cap that changes", allowed="one of them; a constant cap may limit both")
     if plan.schedule is not None:
-        if cap is not None or battery is not None:
-            what = "a cap that changes" if battery is None else "a battery"
-            raise InputError(f"{what} with a plan that has its own times", allowed="one of the two")
+        if cap is not None:
+            raise InputError("a cap that changes with a plan that has its own times", allowed="one of the two")
         cap = cap_of_schedule(plan, plan.schedule)
-    if cap is None and battery is None:
+    if cap is None:
         if plan.caps:
             raise InputError("the plan is for a cap that changes", hint="give that cap as well, with --cap or cap_w=")
         return None
-    if cap is not None and cap.form.side != plan.cap_side and plan.cap_w is not None:
+    if cap.form.side != plan.cap_side and plan.cap_w is not None:
         raise InputError("the side of the cap", value=cap.form.side, allowed=f"{plan.cap_side}, that of the plan")
     if plan.relative_time is None or plan.step_s is None or plan.power_mean_w is None or not plan.candidates:
         raise InputError(
             "the plan has no figures to choose a setting for each cap by",
             hint="plan again with a profile and the cap that changes",
         )
-    if cap is None:
-        return None
     return cap.with_form(PowerCap(margin_w=plan.margin_w, window=plan.cap_window_s or PEAK))
 
 
@@ -229,4 +220,9 @@ def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) ->
         )
     algorithm.load_state_dict(state)
     so_far: dict[str, Any] = extra["so_far"]
+    if so_far.get("battery") is not None:
+        raise RecordError(
+            f"the checkpoint {path} is of training from a battery, which wattune does not do any more",
+            hint="start a new run in another folder, under a cap that follows the battery's charge",
+        )
     return so_far

@@ -64,8 +64,6 @@ def training_record(
         paused_s=outcome.paused_s,
         of_foresight=of_foresight(plan, outcome.cap_intervals, figures.time_s) if caps_are_given else None,
         **_of_the_grid(plan.schedule, outcome),
-        battery=outcome.battery,
-        asleep_s=figures.asleep_s if outcome.suspends else None,
         trace=outcome.trace,
         exact=outcome.exact,
         profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,

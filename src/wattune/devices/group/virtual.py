@@ -71,7 +71,6 @@ class VirtualGroup(DeviceGroup, VirtualTime):
     def __init__(self, members: Sequence[VirtualDevice], pools: Sequence[int]):
         DeviceGroup.__init__(self, members, pools)
         VirtualTime.__init__(self)
-        self.can_suspend = all(member.can_suspend for member in members)
         self._truths: weakref.WeakSet[GroupGroundTruth] = weakref.WeakSet()
         self._meet()
 

@@ -79,7 +79,6 @@ class SimulatedDevice(VirtualDevice):
     """
 
     kind = "simulated"
-    can_suspend = True
 
     def __init__(self, board: SimulatedBoard, processor: ProcessorName = "gpu", *, seed: int = 0):
         super().__init__()
