@@ -16,6 +16,9 @@ from wattune.records import Supply
     [
         ("4.5W", PowerCap(4.5)),
         ("4500 mW", PowerCap(4.5)),
+        ("0.2kW", PowerCap(200.0)),
+        ("5A@5V", PowerCap(25.0)),
+        ("9A@20V@supply", PowerCap(180.0, "supply")),
         ("10", PowerCap(10.0)),
         ("10W@module", PowerCap(10.0)),
         ("10W@sensor", PowerCap(10.0)),
@@ -27,7 +30,7 @@ def test_a_cap_is_read_from_text(text, cap):
     assert PowerCap.of(text) == cap
 
 
-@pytest.mark.parametrize("text", ["", "W", "-3W", "0W", "4.5kW", "10W@roof", "10W@", "nan", "inf", "1e999W"])
+@pytest.mark.parametrize("text", ["", "W", "-3W", "0W", "4.5MW", "5A@", "10W@roof", "10W@", "nan", "inf", "1e999W"])
 def test_a_malformed_cap_is_refused_in_one_line(text):
     with pytest.raises(InputError, match=r"such as 4\.5W") as refused:
         PowerCap.parse(text, name="--cap")

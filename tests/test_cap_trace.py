@@ -52,7 +52,7 @@ def test_moments_on_the_clock_count_from_the_first_row(tmp_path):
         ("seconds,watts\n0,6\n60\n", "line 3: 60; allowed: 2 cells"),
         ("seconds,watts\n0,6\n,4\n", "line 3: ,4; allowed: 2 cells"),
         ("seconds,watts\n0,6,7\n", "2 cells"),
-        ("seconds,watts\n0,-6\n", "line 2: watts: -6; allowed: a number, 0 or more"),
+        ("seconds,watts\n0,-6\n", "line 2: watts: -6; allowed: watts of 0 or more"),
         ("seconds,watts\n0,six\n", "line 2: watts: six"),
         ("seconds,watts\n0,nan\n", "watts: nan"),
         ("seconds,watts\nnan,6\n", "seconds: nan"),

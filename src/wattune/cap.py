@@ -7,10 +7,10 @@ into the limit that readings are compared with.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol, TypeGuard, get_args
 
+from wattune import units
 from wattune.errors import InputError
 from wattune_agent.cap_window import WINDOW_S
 
@@ -32,10 +32,6 @@ PEAK: Final = "peak"
 """Window of a cap that every single reading has to stay under."""
 
 _SIDES: dict[str, CapSide] = {"module": "module", "sensor": "module", "supply": "supply"}
-_NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
-_WATTS = re.compile(_NUMBER + r"\s*(?P<unit>mW|[wW])?", re.ASCII)
-_CELSIUS = re.compile(_NUMBER + r"\s*°?[cC]?")
-_SECONDS = re.compile(_NUMBER + r"\s*(?P<unit>ms|s)?")
 
 
 class SupplyLosses(Protocol):
@@ -122,21 +118,22 @@ class PowerCap:
 
     @classmethod
     def parse(cls, text: str, *, name: str = "cap_w") -> PowerCap:
-        """A cap from "4.5W", "4500mW", "10W@sensor", "12W@supply" or "none"; ``name`` is what errors call it.
+        """A cap from "4.5W", "4500mW", "5A@5V", "10W@sensor", "12W@supply" or "none"; ``name`` is what errors call it.
 
         Raises: InputError.
         """
         if text.strip().lower() == "none":
             return cls()
-        watts, at, side = text.partition("@")
-        limit_w, side_of_cap = parse_watts(watts), parse_side(side) if at else "module"
-        if limit_w is None or limit_w <= 0 or side_of_cap is None:
+        watts, at, word = text.rpartition("@")
+        side = parse_side(word) if at else None
+        limit_w = units.read(text if side is None else watts, "W")
+        if not limit_w:
             raise InputError(
                 name,
                 value=text,
-                allowed="watts above zero such as 4.5W, 4500mW or 4.5, optionally with @sensor or @supply, or none",
+                allowed="watts above zero such as 4.5W, 4500mW or 5A@5V, optionally with @sensor or @supply, or none",
             )
-        return cls(limit_w, side_of_cap)
+        return cls(limit_w, side or "module")
 
     def at_sensor(self, supply: SupplyLosses | None, averaging_s: float | None) -> SensorLimit:
         """The limit that this cap sets at the power sensor; ``supply`` is what lies between it and the terminals.
@@ -192,15 +189,6 @@ class PowerCap:
         return f"{self.limit_w:g} W" + (" at the supply" if self.side == "supply" else "")
 
 
-def parse_watts(text: str) -> float | None:
-    """Watts from a text such as "4.5W", "4500mW" or "4.5"; None if it is not a finite number of them."""
-    match = _WATTS.fullmatch(text.strip())
-    if match is None:
-        return None
-    value = float(match["number"]) / (1000 if match["unit"] == "mW" else 1)
-    return value if math.isfinite(value) else None
-
-
 def parse_side(text: str) -> CapSide | None:
     """The side of a cap from "sensor", "module" or "supply"; None for any other text."""
     return _SIDES.get(text.strip().lower())
@@ -210,18 +198,7 @@ def parse_window(text: str) -> float | Literal["peak"]:
     """A cap's window from a text such as "1s", "200ms", "0.2" or "peak". Raises: InputError."""
     if text.strip().lower() == PEAK:
         return PEAK
-    match = _SECONDS.fullmatch(text.strip())
-    seconds = math.nan if match is None else float(match["number"]) / (1000 if match["unit"] == "ms" else 1)
-    if not 0 < seconds < math.inf:
-        raise InputError("--cap-window", value=text, allowed="seconds above zero such as 1s or 200ms, or peak")
-    return seconds
-
-
-def parse_celsius(text: str) -> float | None:
-    """Degrees Celsius from a text such as "80C" or "80"; None if it is not a finite number of them."""
-    match = _CELSIUS.fullmatch(text.strip())
-    value = math.nan if match is None else float(match["number"])
-    return value if math.isfinite(value) else None
+    return units.parse(text, "s", name="--cap-window", also="; or peak")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -18,7 +18,8 @@ from typing import Final
 
 from typing_extensions import Self
 
-from wattune.cap import PowerCap, SensorLimit, SupplyLosses, parse_side, parse_watts
+from wattune import units
+from wattune.cap import PowerCap, SensorLimit, SupplyLosses, parse_side
 from wattune.errors import InputError
 from wattune.trace_file import read_trace
 
@@ -300,8 +301,8 @@ class WatchedContent:
 
     def take(self, text: str, name: str) -> None:
         """Take in the content of the file of this name."""
-        watts = parse_watts(text)
-        if watts is None or watts < 0:
+        watts = units.read(text, "W")
+        if watts is None:
             self.problem, self._unfinished = f"{name} has no number of watts, 0 or more: {text.strip()[:40]!r}", None
         elif text.endswith("\n") or text == self._unfinished:
             self.watts, self.problem = watts, None
@@ -337,8 +338,8 @@ def cap_of(value: object, *, range_w: tuple[float, float] | None = None) -> Powe
 def parse_range(text: str) -> tuple[float, float]:
     """Least and most watts from a text such as "4W..7W". Raises: InputError."""
     low, dots, high = text.partition("..")
-    low_w, high_w = parse_watts(low), parse_watts(high)
-    if not dots or low_w is None or high_w is None or not 0 <= low_w < high_w:
+    low_w, high_w = units.read(low, "W"), units.read(high, "W")
+    if not dots or low_w is None or high_w is None or not low_w < high_w:
         raise InputError("--cap-range", value=text, allowed="two numbers of watts, the lower one first, such as 4W..7W")
     return low_w, high_w
 
@@ -355,7 +356,4 @@ def _parsed(text: str, range_w: tuple[float, float] | None) -> PowerCap | Moving
 def _watts(where: str, text: str) -> float:
     if not text:
         return PAUSE_W
-    watts = parse_watts(text)
-    if watts is None or watts < 0:
-        raise InputError(f"{where}: watts", value=text, allowed="a number, 0 or more; empty or 0 for a pause")
-    return watts
+    return units.parse(text, "W", name=f"{where}: watts", zero=True, also="; empty or 0 for a pause")

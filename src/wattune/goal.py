@@ -7,7 +7,6 @@ power for the energy, its square root for the energy-delay product (whose square
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -19,12 +18,6 @@ at rest; energy multiplied by time; the price of energy and time."""
 
 LEAST_ABOVE_REST: Final = 0.01
 """Least share of a point's power that counts as above rest: readings of a quiet board scatter around its rest."""
-
-_SHARE = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>%)?")
-_DURATION = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>s|min|h|d)")
-_ENERGY = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>J|kJ|MJ|Wh|kWh)")
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_JOULES = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}
 
 
 @dataclass(frozen=True)
@@ -113,37 +106,6 @@ class Goal:
 
 TIME: Final = Goal()
 """The fastest point, whatever it takes: the goal unless another one is asked for."""
-
-
-def parse_share(text: str, *, name: str) -> float:
-    """A share from "5%" or "0.05"; ``name`` is what errors call it. Raises: InputError."""
-    match = _SHARE.fullmatch(text.strip())
-    share = math.nan if match is None else float(match["number"]) / (100 if match["unit"] else 1)
-    return _positive(share, text, name, "a share above zero such as 5% or 0.05")
-
-
-def parse_duration(text: str, *, name: str) -> float:
-    """Seconds from "90s", "30min", "8h" or "2d"; ``name`` is what errors call it. Raises: InputError."""
-    return _positive(
-        _with_unit(_DURATION, _SECONDS, text), text, name, "a time above zero such as 90s, 30min, 8h or 2d"
-    )
-
-
-def parse_energy(text: str, *, name: str) -> float:
-    """Joules from "900J", "200kJ", "1MJ", "50Wh" or "1.2kWh"; ``name`` is what errors call it. Raises: InputError."""
-    allowed = "an energy above zero such as 200kJ, 1.5MJ, 50Wh or 1.2kWh"
-    return _positive(_with_unit(_ENERGY, _JOULES, text), text, name, allowed)
-
-
-def _with_unit(pattern: re.Pattern[str], units: dict[str, float], text: str) -> float:
-    match = pattern.fullmatch(text.strip())
-    return math.nan if match is None else float(match["number"]) * units[match["unit"]]
-
-
-def _positive(value: float, text: str, name: str, allowed: str) -> float:
-    if not 0 < value < math.inf:
-        raise InputError(name, value=text, allowed=allowed)
-    return value
 
 
 def _is_number(value: object) -> bool:

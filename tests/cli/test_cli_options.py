@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from wattune.cap import PowerCap
-from wattune.cli.options import clock_mhz, device_spec, max_temp_c, power_cap
+from wattune.cli.options import device_spec, power_cap
 from wattune.errors import InputError
 
 
@@ -47,28 +47,10 @@ def test_options_that_are_not_given_leave_the_cap_of_a_resumed_run():
     assert power_cap(None, "0.5W", "70C", before=before) == PowerCap(12.0, "supply", margin_w=0.5, max_temp_c=70.0)
 
 
-@pytest.mark.parametrize(("text", "celsius"), [("80C", 80.0), ("80", 80.0), ("72.5 °c", 72.5)])
-def test_a_temperature(text, celsius):
-    assert max_temp_c(text) == celsius
-
-
 @pytest.mark.parametrize("text", ["80F", "-5", "0", "150", "hot", "nan", "1e9C", ""])
 def test_an_invalid_temperature_is_refused(text):
     with pytest.raises(InputError, match="--max-temp"):
-        max_temp_c(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "mhz"), [("612MHz", 612.0), ("612", 612.0), ("0.612 GHz", 612.0), ("612000kHz", 612.0), ("612e6hz", 612.0)]
-)
-def test_a_clock(text, mhz):
-    assert clock_mhz(text) == pytest.approx(mhz)
-
-
-@pytest.mark.parametrize("text", ["fast", "0", "-1MHz", "inf", "612 W", ""])
-def test_an_invalid_clock_is_refused(text):
-    with pytest.raises(InputError, match="--clock"):
-        clock_mhz(text)
+        power_cap("10W", max_temp=text)
 
 
 def test_a_root_and_a_mode_are_written_behind_the_device(tmp_path):

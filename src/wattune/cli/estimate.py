@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from wattune import units
 from wattune.cli.options import (
     ALGORITHM,
     SEEDS,
@@ -229,8 +229,8 @@ def _step_seconds(text: str) -> dict[int, float]:
     seconds_by_size: dict[int, float] = {}
     for pair in text.split(","):
         size, equals, seconds = (part.strip() for part in pair.partition("="))
-        value = _seconds(seconds)
-        if not equals or not (size.isdecimal() and size.isascii() and 0 < int(size) < 10**9) or value is None:
+        value = units.read(seconds, "s")
+        if not equals or not (size.isdecimal() and size.isascii() and 0 < int(size) < 10**9) or not value:
             raise InputError("--step-times", value=pair, allowed="batch size=seconds, such as 8=0.021,16=0.034")
         if int(size) in seconds_by_size:
             raise InputError("--step-times has a batch size twice", value=size, allowed="each batch size once")
@@ -247,11 +247,3 @@ def _values(option: str, pairs: Sequence[str]) -> dict[str, str]:
             raise InputError(option, value=pair, allowed="column=value, each column once")
         value_by_name[name] = value
     return value_by_name
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        return None
-    return value if 0 < value < math.inf else None

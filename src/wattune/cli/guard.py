@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattune import units
 from wattune.cli.options import (
     AnyCap,
     CapWindow,
@@ -17,7 +18,6 @@ from wattune.cli.options import (
     Mode,
     SysfsRoot,
     any_cap,
-    clock_mhz,
     device_spec,
     power_cap,
 )
@@ -65,7 +65,8 @@ def guard(
     from wattune_agent.guarded import run_guarded
     from wattune_agent.outcome import GuardRequest, as_record, in_words
 
-    form, wanted_mhz = power_cap(None, max_temp=max_temp, window=cap_window), clock_mhz(clock)
+    form = power_cap(None, max_temp=max_temp, window=cap_window)
+    wanted_mhz = None if clock is None else units.parse(clock, "MHz", name="--clock")
     moving = any_cap(cap, before=form)
     asked_cap = power_cap(cap, before=form) if moving is None else moving.form
     if output is not None:

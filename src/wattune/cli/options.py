@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +12,11 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
-from wattune.cap import PowerCap, parse_celsius, parse_watts, parse_window
+from wattune import units
+from wattune.cap import PowerCap, parse_window
 from wattune.cap_trace import MovingCap, cap_of, parse_range
 from wattune.errors import InputError
-from wattune.goal import Aim, Goal, parse_duration, parse_energy, parse_share
+from wattune.goal import Aim, Goal
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -225,12 +225,6 @@ KNOBS_OF = ("auto", "agent", "jetson")
 MOVING = re.compile(r"^watch:|\.csv(@\w+)?$", re.IGNORECASE)
 """Texts of caps that change, among the values of ``--cap``."""
 
-_NUMBER = r"(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)"
-_CLOCK = re.compile(_NUMBER + r"\s*(?P<unit>[kMG]?Hz)?", re.ASCII | re.IGNORECASE)
-_BYTES = re.compile(_NUMBER + r"\s*(?P<unit>[kMGT]i?)?B?", re.ASCII | re.IGNORECASE)
-_FACTORS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_MHZ = {"hz": 1e-6, "khz": 1e-3, "mhz": 1.0, "ghz": 1e3}
-
 
 def made_by(make: Callable[..., Any], parameter: str) -> Callable[[Command], Command]:
     """Give a command the options of ``make`` in place of one parameter, which gets what ``make`` returns for them."""
@@ -272,7 +266,7 @@ def power_cap(
     requested_cap = before if cap is None else PowerCap.parse(cap, name="--cap")
     return replace(
         requested_cap,
-        margin_w=before.margin_w if margin is None else margin_w(margin),
+        margin_w=before.margin_w if margin is None else units.parse(margin, "W", name="--margin", zero=True),
         max_temp_c=before.max_temp_c if max_temp is None else max_temp_c(max_temp),
         window=before.window if window is None else parse_window(window),
     )
@@ -297,9 +291,9 @@ def goal_of(
         goal = "cost" if is_priced else "time" if max_slowdown is deadline is None else "energy"
     return Goal(
         cast(Aim, goal),
-        max_slowdown=None if max_slowdown is None else parse_share(max_slowdown, name="--max-slowdown"),
-        deadline_s=None if deadline is None else parse_duration(deadline, name="--deadline"),
-        energy_j=None if energy is None else parse_energy(energy, name="--energy"),
+        max_slowdown=None if max_slowdown is None else units.parse(max_slowdown, "share", name="--max-slowdown"),
+        deadline_s=None if deadline is None else units.parse(deadline, "s", name="--deadline", bare=False),
+        energy_j=None if energy is None else units.parse(energy, "J", name="--energy", bare=False),
         price_per_kwh=price_per_kwh,
         price_per_hour=price_per_hour,
     )
@@ -321,44 +315,9 @@ def any_cap(cap: str | None, cap_range: str | None = None, *, before: PowerCap |
     return moving if before is None else moving.with_form(before)
 
 
-def margin_w(text: str) -> float:
-    """A margin in watts. Raises: InputError."""
-    value = parse_watts(text)
-    if value is None or value < 0:
-        raise InputError("--margin", value=text, allowed="watts, 0 or more, such as 0.2W or 200mW")
-    return value
-
-
 def max_temp_c(text: str) -> float:
     """A temperature in degrees Celsius that a board can have. Raises: InputError."""
-    value = parse_celsius(text)
-    if value is None or not 0 < value < 150:
-        raise InputError("--max-temp", value=text, allowed="°C above 0 and below 150, such as 80C or 80")
-    return value
-
-
-def clock_mhz(text: str | None) -> float | None:
-    """A clock in MHz. Raises: InputError."""
-    if text is None:
-        return None
-    match = _CLOCK.fullmatch(text.strip())
-    value = float(match["number"]) * _MHZ[(match["unit"] or "MHz").lower()] if match else math.nan
-    if not 0 < value < math.inf:
-        raise InputError("--clock", value=text, allowed="such as 612MHz, 0.612GHz or 612")
-    return value
-
-
-def memory_bytes(text: str | None) -> float | None:
-    """An amount of memory in bytes. Raises: InputError."""
-    if text is None:
-        return None
-    match = _BYTES.fullmatch(text.strip())
-    unit = (match["unit"] or "").lower() if match else ""
-    base = 1024.0 if unit.endswith("i") else 1000.0
-    value = float(match["number"]) * base ** _FACTORS[unit.removesuffix("i")] if match else math.nan
-    if not 0 < value < math.inf:
-        raise InputError("--memory", value=text, allowed="above zero, such as 64MB, 1.5GB or 512MiB")
-    return value
+    return units.parse(text, "°C", name="--max-temp", below=150.0)
 
 
 def sizes(text: str) -> tuple[int, ...]:

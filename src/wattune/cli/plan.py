@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from wattune import units
 from wattune.cli.options import (
     AnyCap,
     CapRange,
@@ -21,7 +22,6 @@ from wattune.cli.options import (
     any_cap,
     goal_of,
     made_by,
-    memory_bytes,
     power_cap,
 )
 from wattune.cli.output import Output, claim
@@ -90,7 +90,7 @@ def plan(
         cap_w=asked_cap,
         goal=goal or TIME,
         batch_size=batch_size,
-        memory_bytes=memory_bytes(memory),
+        memory_bytes=None if memory is None else units.parse(memory, "B", name="--memory"),
         also=also or (),
         carbon=carbon,
         tariff=tariff,

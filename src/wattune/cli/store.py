@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattune import units
 from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit, note
 from wattune.errors import InputError, OutputError
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 store = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Store of a server.")]
 
@@ -113,7 +112,7 @@ def prune(
     \b
     Example:  wattune store prune fleet --older 90d
     """
-    before_s = time.time() - seconds("--older", older)
+    before_s = time.time() - units.parse(older, "s", name="--older", bare=False)
     opened = opened_store(folder, database)
     try:
         from wattune.server.store import FileStore
@@ -125,14 +124,6 @@ def prune(
     finally:
         opened.close()
     emit(f"{folder}: removed {', '.join(f'{count} {what}' for what, count in counts.items())}")
-
-
-def seconds(option: str, text: str) -> float:
-    """The seconds of a duration such as "90d" or "12h". Raises: InputError."""
-    match = re.fullmatch(r"([0-9]{1,5})([smhdw])", text.strip())
-    if match is None or int(match[1]) == 0:
-        raise InputError(option, value=text, allowed="a number followed by s, m, h, d or w, such as 90d")
-    return float(int(match[1]) * _UNITS_S[match[2]])
 
 
 @contextmanager

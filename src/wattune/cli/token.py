@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattune import units
 from wattune.cli.options import STORE, DatabaseUrl, Json, Store
 from wattune.cli.output import emit, emit_json, note
-from wattune.cli.store import opened_store, seconds, server_extra
+from wattune.cli.store import opened_store, server_extra
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -64,7 +65,7 @@ def make(
 
     tokens.check(name, scope, device)  # before a store is created for it
     now_s = time.time()
-    expires_s = None if expires is None else now_s + seconds("--expires", expires)
+    expires_s = None if expires is None else now_s + units.parse(expires, "s", name="--expires", bare=False)
     with _session(store, database, makes=True) as session:
         text = tokens.make(session, name, scope, now_s, expires_s, device=device)
     note("save the token: it is not shown again. Devices read it from WATTUNE_TOKEN or from a file: --token-file")

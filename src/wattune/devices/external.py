@@ -8,7 +8,6 @@ follow the last ``#``: ``field`` (dots between names and positions), ``unit`` (W
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from wattune import units
 from wattune.devices.base import Conditions, Sensor
 from wattune.devices.real_time import UncontrolledDevice, told
 from wattune.devices.spec_options import split_options
@@ -24,7 +24,7 @@ from wattune.errors import DeviceUnavailable, InputError, SensorError
 from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.tree import Tree
 
-UNITS_W = {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3}
+UNITS = ("uW", "mW", "W", "kW")
 
 PERIOD_S = 1.0
 """Default time between readings: the refresh period of most plugs."""
@@ -34,8 +34,6 @@ HIGHEST_W = 1e5
 
 TIMEOUT_S = 2.0
 """Time within which a meter has to answer; otherwise there is no reading."""
-
-_NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(uW|mW|W|kW)?\s*", re.ASCII)
 
 
 class ExternalDevice(UncontrolledDevice):
@@ -51,7 +49,7 @@ class ExternalDevice(UncontrolledDevice):
         self.name = name
         self._ask = ask
         self._field = field
-        self._unit_w = UNITS_W[unit]
+        self._unit = unit
         self._asking = threading.Lock()
         self._read_s: float | None = None
         self._power_w = 0.0
@@ -70,7 +68,7 @@ class ExternalDevice(UncontrolledDevice):
         with self._asking:  # the meter is asked once a period, however often it is read
             now_s = self._clock_s()
             if self._read_s is None or now_s - self._read_s >= self.sensor.period_s:
-                self._power_w = _power_w(self._ask(), self._field, self._unit_w)
+                self._power_w = _power_w(self._ask(), self._field, self._unit)
                 self._read_s = now_s
             return self._power_w
 
@@ -89,8 +87,8 @@ def open_external(rest: str, *, seed: int = 0) -> ExternalDevice:
     if not source:
         raise InputError("external: needs a URL or a command", hint="such as external:http://plug/status#field=power")
     unit = options.get("unit", "W")
-    if unit not in UNITS_W:
-        raise InputError("external: unknown unit", value=unit, allowed=", ".join(UNITS_W))
+    if unit not in UNITS:
+        raise InputError("external: unknown unit", value=unit, allowed=", ".join(UNITS))
     ask = _fetcher(source) if source.startswith(("http://", "https://")) else _runner(source)
     device = ExternalDevice(
         f"external:{source}", ask, field=options.get("field", ""), unit=unit, period_s=_period_s(options)
@@ -142,7 +140,7 @@ def _runner(command: str) -> Callable[[], str]:
     return run
 
 
-def _power_w(answer: str, field: str, unit_w: float) -> float:
+def _power_w(answer: str, field: str, unit: str) -> float:
     value: Any = answer
     if field:
         try:
@@ -150,12 +148,16 @@ def _power_w(answer: str, field: str, unit_w: float) -> float:
         except ValueError:
             raise SensorError(f"the meter's answer is not JSON, but {_short(answer)}") from None
         value = _at(data, field)
-    match = _NUMBER.fullmatch(str(value)) if not isinstance(value, bool) else None
-    if match is None:
+    # A unit beside the number comes from the meter, and takes precedence over the option.
+    text = "" if isinstance(value, bool) else str(value).strip()
+    size = text.removeprefix("-")  # the caller says what is wrong with a power below zero
+    size_w = units.read(size + unit, "W")
+    if size_w is None:
+        size_w = units.read(size, "W")
+    if size_w is None:
         where = f"the meter's field {field}" if field else "the meter's answer"
         raise SensorError(f"{where} is not a number, but {_short(value)}{_fields_in(answer)}")
-    # A unit beside the number comes from the meter, and takes precedence over the option.
-    power_w = float(match[1]) * (UNITS_W[match[2]] if match[2] else unit_w)
+    power_w = size_w if size == text else -size_w
     if power_w > HIGHEST_W:
         raise SensorError(f"the meter says {_short(value)}, which no meter of one device can read")
     return power_w

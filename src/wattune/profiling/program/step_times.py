@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from wattune import units
 from wattune.errors import InputError, WorkloadError
 
 Source = Literal["printed", "file", "run lengths"]
 
 SKIPPED = 3
 """Step times at the beginning that are left out: memory is reserved there, and kernels are compiled and chosen."""
-
-BARE = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)\s*s?\s*")
-"""A line of a file that is nothing but a time."""
 
 FACTOR = 5.0
 """Step times that add up to more than this multiple of the run are wrong, or not in seconds. (Each of four GPUs may
@@ -99,16 +96,13 @@ class PrintedStepTimes:
             )
 
     def _add(self, time_s: float, line: str) -> None:
-        match = BARE.fullmatch(line) if self._pattern is None else self._pattern.search(line)
-        if match is None or match[1] is None:
-            return
-        try:
-            step_s = float(match[1])
-        except ValueError:
-            return
-        if self._pattern is not None and "ms" in self._pattern.groupindex:
-            step_s /= 1e3
-        if 0 < step_s < math.inf:
+        text = line
+        if self._pattern is not None:
+            match = self._pattern.search(line)
+            text = "" if match is None else match[1] or ""
+            if "ms" in self._pattern.groupindex:
+                text += "ms"
+        if step_s := units.read(text, "s"):
             self._found.append(StepTime(time_s, step_s))
 
 
