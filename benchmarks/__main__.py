@@ -2,7 +2,7 @@
 
 `real_images FOLDER`, `contributed FOLDER`, `jetsons FOLDER`, `tx2_calibration FOLDER`, `moving_caps [FOLDER]`,
 `beside`, `groups`, `ranks`, `carbon FOLDER`, `federated IMAGES RECORDINGS`, `fleet_scalars`,
-`split_proxy [FOLDER TARGET ...]`, `report_picture [REPORT [PICTURE]]`, `stacked_runs [RUNS.csv]`, `decisions`,
+`split_proxy [FOLDER TARGET ...]`, `report_picture [REPORT [PICTURE]]`, `decisions`,
 `asyncfgd` and `paper` (see the README.md of each) need extra data or software, or many minutes, or are of one part
 alone, and run only by name.
 """
@@ -31,7 +31,6 @@ NAMES = (
 ALONE = {  # these take arguments of their own
     "real_images": "benchmarks.real_images",
     "report_picture": "benchmarks.report_picture",
-    "stacked_runs": "benchmarks.stacked_runs",
     "moving_caps": "benchmarks.moving_caps",
     "groups": "benchmarks.groups",
     "ranks": "benchmarks.ranks.command",

@@ -22,7 +22,6 @@ from benchmarks.decisions import (
     power_limits,
     profilers,
     scoring,
-    seeds_at_once,
     sweeps,
     tables,
     traces,
@@ -311,30 +310,6 @@ def test_a_paired_test_says_better_worse_or_neither() -> None:
     neither = scoring.paired([0.1, 0.0, 0.1, 0.0, 0.1, 0.0], [0.05] * 6, groups)
     assert neither["not_worse"]
     assert not neither["better"]
-
-
-def test_a_request_of_several_seeds_takes_as_long_as_its_longest_run() -> None:
-    bank = Bank({4: [Run(100.0, True), Run(300.0, True), Run(200.0, True)], 8: [Run(50.0, True)] * 4}, 2)
-    assert [run.samples for run in bank.request(4, None)] == [100.0, 300.0]
-    assert [run.samples for run in bank.request(4, 150.0)] == [150.0]
-    assert len(bank.request(8, None)) == 2
-    assert len(bank.request(8, None)) == 1
-    assert bank.requests == 4
-    four, eight = (estimators.server_seconds(size) for size in (4, 8))
-    assert bank.longest == pytest.approx((300 + 150) * four + 2 * 50 * eight)
-    assert bank.server == pytest.approx((100 + 300 + 150) * four + 3 * 50 * eight)
-
-
-def test_three_seeds_at_first_are_more_runs_and_no_more_requests() -> None:
-    some = runs({b: 1000.0 * (1 + b / 32) for b in BATCH_SIZES}, seeds=10, spread=0.2)
-    pair = [
-        sweeps.Sweep(sweeps.Key("digits", workload, role, 1e-3, 0.8), dict(some))
-        for workload, role in (("up", "proxy"), ("down", "target"))
-    ]
-    found = seeds_at_once.compare(pair)
-    assert found["1"]["runs_mean"] == found["1"]["requests_mean"]
-    assert found["3"]["requests_mean"] <= found["1"]["requests_mean"] < found["3"]["runs_mean"] <= estimators.MOST
-    assert found["1"]["longest"] == 1
 
 
 def test_a_target_that_is_never_reached_costs_a_whole_training() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.decisions.sweeps import Run, Runs
 from wattune.sample_efficiency.choice import choose
 from wattune.sample_efficiency.posterior import CurvePosterior, Observation
-from wattune.sample_efficiency.scheduler import MIN_SIZES, RunScheduler, server_seconds
+from wattune.sample_efficiency.scheduler import RunScheduler, server_seconds
 
 SampleTimes = Mapping[int, float]
 """Batch size -> seconds per sample at the device's fastest cell under the cap; batch sizes without one are absent."""
@@ -31,19 +31,12 @@ TIME_SD = 0.005
 
 @dataclass
 class Bank:
-    """Recorded runs, made one after another at each batch size; counts samples and the server's time.
-
-    ``first_seeds``: runs to make for each of the first requests in place of one. ``longest``: the server's time of only
-    the longest run of each request.
-    """
+    """Recorded runs, made one after another at each batch size; counts samples and the server's time."""
 
     runs: Runs
-    first_seeds: int = 1
     made: list[tuple[int, Run]] = field(default_factory=list)
     samples: float = 0.0
     server: float = 0.0
-    requests: int = 0
-    longest: float = 0.0
 
     def has(self, size: int) -> bool:
         """Check if another run can be made at this batch size."""
@@ -58,14 +51,6 @@ class Bank:
         self.samples += run.samples
         self.server += run.samples * server_seconds(size)
         return run
-
-    def request(self, size: int, most: float | None) -> list[Run]:
-        """Make the runs for a request at this batch size; see ``make``."""
-        seeds = self.first_seeds if self.requests < MIN_SIZES else 1
-        runs = [self.make(size, most) for _ in range(seeds) if self.has(size)]
-        self.requests += 1
-        self.longest += max(run.samples for run in runs) * server_seconds(size)
-        return runs
 
 
 class Decision(NamedTuple):
@@ -107,8 +92,8 @@ def ours(
         steps.append(time.process_time() - begun_s)
         if size is None:
             break
-        for run in bank.request(size, design.budget(size)):
-            seen.append(Observation(size, run.samples, run.reached, run.seed, _spacing(run, spacing)))
+        run = bank.make(size, design.budget(size))
+        seen.append(Observation(size, run.samples, run.reached, run.seed, _spacing(run, spacing)))
     if not any(run.reached for run in seen):
         # Only one batch size can be best, so nothing was trained; or no run reached the target.
         best = min(logs, key=lambda one: logs[one][0] + float(design.posterior.mean[sizes.index(one)]))

@@ -119,53 +119,6 @@ def seconds(figures: dict[str, float]) -> str:
     return f"{figures['median_s']:.2f} s ({figures['min_s']:.2f} to {figures['max_s']:.2f})"
 
 
-def stacked_runs() -> str:
-    """Throughput of runs trained as one program, and the choice of the batch size with several seeds at once."""
-    data = read("stacked_runs")
-    width, machine = data["width"], data["machine"]
-    lines = [
-        f"{width * data['processes']} seeds of one batch size on {data['processes']} processes with one thread each "
-        f"({machine['cores']} shared cores of an {machine['cpu']}): {width} separate runs in each process, or a stack "
-        f"of {width}. Median (least to most) of {data['pairs']} pairs; evaluations included.",
-        "",
-        "| model | batch size | throughput, by CPU time | wall-clock | largest difference after 50 steps |",
-        "|---|---|---|---|---|",
-    ]
-    for row in data["rows"]:
-        start = f"| {row['workload']} | {row['batch_size']} |"
-        if "refused" in row:
-            lines.append(f"{start} refused: {row['refused']} | | |")
-            continue
-        cpu, wall = (f"{row[w]['factor']:.1f} ({row[w]['least']:.1f} to {row[w]['most']:.1f})" for w in ("cpu", "wall"))
-        difference = f"{row['difference']:.0e}" if row["is_stacked"] else "trained separately: too little gain"
-        lines.append(f"{start} {cpu} | {wall} | {difference} |")
-    whole, one = data["sweep"], data["sweep"]["factor"]
-    sizes = ", ".join(map(str, whole["stacked_batch_sizes"])) or "none"
-    lines += [
-        "",
-        f"A whole sweep of the perceptron ({whole['runs']} runs, each to its target; checks, traces and process starts "
-        f"included) takes {whole['stacked_s']:.0f} s in place of {whole['separate_s']:.0f} s (medians of three pairs; "
-        f"by pairs {one['least']:.2f} to {one['most']:.2f} times as fast). Stacked were the batch sizes {sizes}; runs "
-        f"at the others are too short. {whole['same_ends']} of the {whole['runs']} runs end at the same sample as the "
-        "separate ones.",
-        "",
-        "Several seeds of each of the first three batch sizes of the pooled strategy, on recorded runs with random "
-        "devices. A stack of three may take up to a third longer than one run, which is not counted here:",
-        "",
-        "| runs | seeds at first | requests | runs | time of the longest run of each request | mean regret "
-        "| less that of one seed, 90% interval |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, by_seeds in data["seeds_at_once"].items():
-        for seeds, row in by_seeds.items():
-            lines.append(
-                f"| {name} | {seeds} | {row['requests_mean']:.1f} | {row['runs_mean']:.1f} | {row['longest']:.0%} "
-                f"| {row['regret']['mean']:.2%} ± {row['regret']['se']:.2%} "
-                + ("| |" if seeds == "1" else "| {low:+.2%} to {high:+.2%} |".format(**row["against one"]))
-            )
-    return "\n".join(lines) + "\n"
-
-
 def split_proxy() -> str:
     """How well half of a data set predicts the best batch size of the other half, and of all of it."""
     data = read("split_proxy")
@@ -195,6 +148,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "real_images": real_images,
     "speed": speed,
     "split_proxy": split_proxy,
-    "stacked_runs": stacked_runs,
     "sweep": sweep,
 }

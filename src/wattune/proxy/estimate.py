@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,7 @@ from wattune.records.efficiency import EfficiencyStrategy
 from wattune.sample_efficiency.choice import LogTimes, observation_of, pooled_curve, with_runs
 from wattune.sample_efficiency.posterior import fit
 from wattune.sample_efficiency.relative_samples import curve, never_reached
-from wattune.sample_efficiency.scheduler import (
-    MAX_RUNS,
-    MIN_SIZES,
-    SEEDS,
-    USUAL_RUNS,
-    RunScheduler,
-)
+from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS, USUAL_RUNS, RunScheduler
 from wattune.workloads import Workload
 
 STRATEGIES = ("full", "pooled")
@@ -160,7 +154,7 @@ def estimate_pooled(
     executor: str | None = None,
     progress: Progress | None = None,
 ) -> SampleEfficiency:
-    """Train the proxy at a few batch sizes, one or a few seeds each, until another run would not change the choice.
+    """Train the proxy at a few batch sizes, one run after the other, until another run would not change the choice.
 
     ``log_step_times``, ``own`` and ``whole``: see ``RunScheduler``. With several processes,
     and on a cluster, runs are trained two at a time.
@@ -172,8 +166,8 @@ def estimate_pooled(
     how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
     runs: list[LearningCurve] = []
     with trainer(proxy, folder=folder, algorithm=algorithm, most=MAX_RUNS, **how) as train:
-        while requests := next_runs(scheduler, runs, together=processes, seeds_at_once=train.seeds):
-            runs += train.runs(requests)
+        while requests := next_runs(scheduler, runs, together=processes):
+            runs += train(requests)
     return pooled_result(proxy, scheduler, runs, name=name, log_step_times=log_step_times, own=own, algorithm=algorithm)
 
 
@@ -207,22 +201,8 @@ def pooled_result(
     )
 
 
-def _one(batch_size: int) -> int:
-    return 1
-
-
-def next_runs(
-    scheduler: RunScheduler,
-    runs: Sequence[LearningCurve],
-    *,
-    together: int = TOGETHER,
-    seeds_at_once: Callable[[int], int] = _one,
-) -> list[RunRequest]:
-    """The runs to train next, at ``together`` batch sizes or fewer; deterministic in ``runs``: a rerun repeats them.
-
-    ``seeds_at_once``: batch size -> number of seeds to train in place of one, see ``Trainer``; for the first batch
-    sizes only, as every later run depends on the results so far.
-    """
+def next_runs(scheduler: RunScheduler, runs: Sequence[LearningCurve], *, together: int = TOGETHER) -> list[RunRequest]:
+    """The runs to train next, at ``together`` batch sizes or fewer; deterministic in ``runs``: a rerun repeats them."""
     observations = [observation_of(run) for run in runs]
     seeds = Counter(run.batch_size for run in runs)
     requests: list[RunRequest] = []
@@ -231,8 +211,6 @@ def next_runs(
         if size is None:
             break
         budget = scheduler.budget(size) if runs else None
-        is_first = size not in seeds and len(seeds) < MIN_SIZES
-        for _ in range(seeds_at_once(size) if is_first else 1):
-            requests.append(RunRequest(size, seeds[size], None if budget is None else math.ceil(budget)))
-            seeds[size] += 1
+        requests.append(RunRequest(size, seeds[size], None if budget is None else math.ceil(budget)))
+        seeds[size] += 1
     return requests

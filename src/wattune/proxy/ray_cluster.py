@@ -12,7 +12,7 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,8 +20,7 @@ from typing import Any
 
 from wattune.errors import InputError, WattuneError, WorkloadError
 from wattune.proxy.run import ProxyRun
-from wattune.proxy.stacked_runs import RunUnit
-from wattune.proxy.workers import Results
+from wattune.proxy.workers import Results, TrainRuns
 from wattune.records import LearningCurve
 from wattune.remote import cluster_address
 from wattune.workloads import Workload
@@ -65,7 +64,7 @@ def connected(executor: str) -> Iterator[Any]:
 
 
 @contextmanager
-def cluster_training(workload: Workload, executor: str) -> Iterator[Callable[[Sequence[RunUnit]], Results]]:
+def cluster_training(workload: Workload, executor: str) -> Iterator[TrainRuns]:
     """Open a function that trains runs on the cluster and yields each with its curve as it finishes.
 
     Raises: InputError; WorkloadError if the workload cannot be pickled; what a run raises.
@@ -101,8 +100,8 @@ def _check_answers(address: str) -> None:
         raise InputError(f"no Ray cluster at {address}", value=str(error)) from error
 
 
-def _on_nodes(ray: Any, remote: Any, workload: Any, units: Sequence[RunUnit]) -> Results:
-    pending = {remote.remote(workload, replace(run, folder=None)): run for unit in units for run in unit.runs}
+def _on_nodes(ray: Any, remote: Any, workload: Any, runs: Sequence[ProxyRun]) -> Results:
+    pending = {remote.remote(workload, replace(run, folder=None)): run for run in runs}
     try:
         while pending:
             [task], _ = ray.wait(list(pending), num_returns=1)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.errors import RecordError
@@ -77,30 +75,13 @@ class ProxyRun:
         Raises: RecordError for a checkpoint of another run; OutputError; what the workload raises.
         """
         algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed, on=on)
-        training = self.training(workload, algorithm, workload.evaluate, on_evaluation=on_evaluation)
-        while True:
-            try:
-                next(training)
-            except StopIteration as end:
-                curve: LearningCurve = end.value
-                return curve
-
-    def training(
-        self,
-        workload: Workload,
-        algorithm: TrainingAlgorithm,
-        evaluate: Callable[[nn.Module], float],
-        *,
-        on_evaluation: Callable[[Evaluation], None] | None = None,
-    ) -> Generator[None, None, LearningCurve]:
-        """``train`` with an algorithm that is open already, in parts: yields after each evaluation but the last."""
         samples, evaluations = self._resume(algorithm)
         batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
         reached, budget = False, self.budget(workload)
         for at in learn(
             algorithm,
             batches,
-            evaluate,
+            workload.evaluate,
             budget_samples=budget,
             evaluate_every=workload.evaluate_every,
             start_samples=samples,
@@ -116,7 +97,6 @@ class ProxyRun:
                 break
             if len(evaluations) % CHECKPOINT_EVERY == 0:
                 self._checkpoint(algorithm, samples, evaluations)
-            yield
         result = LearningCurve(
             workload=workload.name,
             algorithm=self.algorithm,

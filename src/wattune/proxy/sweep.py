@@ -12,8 +12,7 @@ from wattune.algorithms import canonical
 from wattune.errors import InputError, Interrupted, OutputError
 from wattune.proxy.ray_cluster import cluster_training
 from wattune.proxy.run import ProxyRun
-from wattune.proxy.stacked_runs import RunUnit, RunUnits
-from wattune.proxy.workers import Results, obstacle, worker_pool
+from wattune.proxy.workers import TrainRuns, obstacle, worker_pool
 from wattune.records import LearningCurve
 from wattune.remote import cluster_address
 from wattune.workloads import Workload
@@ -35,11 +34,10 @@ def sweep(
     """Train at every batch size and seed until the target or the end of the budget; a seed fixes the initial weights.
 
     Each run has one torch thread in a worker process, the longest (smallest batch sizes) first; ``processes`` defaults
-    to the number of cores, at most that of runs. Runs of several seeds are one program where that is faster and gives
-    the same curves, see ``stacked_runs``. A workload that cannot be pickled, or is defined in a notebook, is trained in
-    this process. Finished curves are saved in ``folder`` as ``b008-s0.json`` and reused by a rerun; an unfinished run
-    resumes from its checkpoint, at most ``CHECKPOINT_EVERY`` evaluations back. ``executor`` "ray" or "ray:ADDRESS": on
-    a cluster, one run per core, without checkpoints.
+    to the number of cores, at most that of runs. A workload that cannot be pickled, or is defined in a notebook, is
+    trained in this process. Finished curves are saved in ``folder`` as ``b008-s0.json`` and reused by a rerun; an
+    unfinished run resumes from its checkpoint, at most ``CHECKPOINT_EVERY`` evaluations back. ``executor`` "ray" or
+    "ray:ADDRESS": on a cluster, one run per core, without checkpoints.
 
     Returns the curves by batch size and seed.
 
@@ -52,7 +50,7 @@ def sweep(
     how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
     with trainer(workload, folder=folder, algorithm=algorithm, **how) as train:
         # Small batches take the most steps, so they start first and the last process ends soonest.
-        return train.runs([RunRequest(b, s) for b in sizes for s in dict.fromkeys(seeds)])
+        return train([RunRequest(b, s) for b in sizes for s in dict.fromkeys(seeds)])
 
 
 class RunRequest(NamedTuple):
@@ -61,15 +59,6 @@ class RunRequest(NamedTuple):
     batch_size: int
     seed: int
     budget_samples: int | None = None
-
-
-class Trainer(NamedTuple):
-    """``runs``: train the requested runs, and return their curves in the same order. ``seeds``: batch size -> number of
-    seeds that are worth requesting at once, as they take little longer than one.
-    """
-
-    runs: Callable[[Sequence[RunRequest]], list[LearningCurve]]
-    seeds: Callable[[int], int]
 
 
 @contextmanager
@@ -82,8 +71,8 @@ def trainer(
     executor: str | None = None,
     progress: Progress | None = None,
     most: int | None = None,
-) -> Iterator[Trainer]:
-    """Open a trainer of runs on request; see ``sweep``.
+) -> Iterator[Callable[[Sequence[RunRequest]], list[LearningCurve]]]:
+    """Open a function that trains the requested runs and returns their curves in the same order; see ``sweep``.
 
     ``most``: the number of runs that all calls together may request, if it is not known beforehand; progress then
     counts to it.
@@ -99,12 +88,10 @@ def trainer(
     report = progress or (lambda curves, total, what: None)
     curves: dict[ProxyRun, LearningCurve] = {}
     with ExitStack() as stack:
-        train: Callable[[Sequence[RunUnit]], Results] | None = None
-        count = 1
-        partition = RunUnits(workload, algorithm)
+        train: TrainRuns | None = None
 
         def get(requests: Sequence[RunRequest]) -> list[LearningCurve]:
-            nonlocal train, count
+            nonlocal train
             runs = [
                 ProxyRun(fingerprint, request.batch_size, request.seed, algorithm, folder, request.budget_samples)
                 for request in requests
@@ -128,12 +115,8 @@ def trainer(
                 report(len(curves), total, f"{_runs(len(remaining))} to train, {count} at a time")
                 train = stack.enter_context(worker_pool(workload, count))
             if remaining and train is not None:
-                if executor is not None:
-                    units = [RunUnit((run,)) for run in remaining]  # a cluster has a core for every run
-                else:
-                    units = partition.units(remaining, count, lambda text: report(len(curves), total, text))
                 try:
-                    with closing(train(units)) as results:
+                    with closing(train(remaining)) as results:
                         for run, result in results:
                             curves[run] = result
                             report(len(curves), total, _line(result))
@@ -141,13 +124,7 @@ def trainer(
                     raise Interrupted(f"interrupted after {len(curves)} of {_runs(total)}") from error
             return [curves[run] for run in runs]
 
-        def seeds(batch_size: int) -> int:
-            if executor is not None:
-                return 1
-            run = ProxyRun(fingerprint, batch_size, 0, algorithm, folder)
-            return partition.seeds(run, lambda text: report(len(curves), most or len(curves), text))
-
-        yield Trainer(get, seeds)
+        yield get
 
 
 def _runs(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Worker processes that train one unit of runs at a time and never outlive the process that started them."""
+"""Worker processes that train one run at a time and never outlive the process that started them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ import torch
 from wattune.algorithms.allocator import keep_freed_memory
 from wattune.errors import WattuneError
 from wattune.proxy.run import ProxyRun
-from wattune.proxy.stacked_runs import RunUnit, one_thread, train_unit
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
@@ -32,6 +31,9 @@ PARENT_CHECK_S = 1.0
 
 Results = Generator[tuple[ProxyRun, LearningCurve], None, None]
 """Finished runs with their curves."""
+
+TrainRuns = Callable[[Sequence[ProxyRun]], Results]
+"""Trains runs, and yields each with its curve as it finishes."""
 
 _workload: Workload | None = None
 
@@ -53,10 +55,10 @@ def _is_importable(main: ModuleType) -> bool:
 
 
 @contextmanager
-def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequence[RunUnit]], Results]]:
-    """Open a function that trains units of runs, with one torch thread each, and yields the runs with their curves.
+def worker_pool(workload: Workload, processes: int) -> Iterator[TrainRuns]:
+    """Open a function that trains runs, with one torch thread each, and yields the runs with their curves.
 
-    With 1 process the units are trained in this one, one after the other. The workers serve all calls; they end when
+    With 1 process the runs are trained in this one, one after the other. The workers serve all calls; they end when
     the context ends and when this process dies. Raises: WattuneError if a worker crashed; what a run raises.
     """
     if processes == 1:
@@ -75,20 +77,22 @@ def worker_pool(workload: Workload, processes: int) -> Iterator[Callable[[Sequen
         reader.close()
 
 
-def _here(workload: Workload, units: Sequence[RunUnit]) -> Results:
-    with one_thread():
-        for unit in units:
-            yield from zip(unit.runs, train_unit(workload, unit), strict=True)
+def _here(workload: Workload, runs: Sequence[ProxyRun]) -> Results:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for run in runs:
+            yield run, run.train(workload)
+    finally:
+        torch.set_num_threads(threads)
 
 
-def _in_processes(executor: ProcessPoolExecutor, units: Sequence[RunUnit]) -> Results:
+def _in_processes(executor: ProcessPoolExecutor, runs: Sequence[ProxyRun]) -> Results:
     try:
         with _interrupts_blocked():
-            futures: dict[Future[list[LearningCurve]], RunUnit] = {
-                executor.submit(_train, unit): unit for unit in units
-            }
+            futures: dict[Future[LearningCurve], ProxyRun] = {executor.submit(_train, run): run for run in runs}
         for future in as_completed(futures):
-            yield from zip(futures[future].runs, future.result(), strict=True)
+            yield futures[future], future.result()
     except BrokenProcessPool as error:
         raise WattuneError(
             "a worker process crashed during a proxy run: out of memory, a workload that only this process can build, "
@@ -113,9 +117,9 @@ def _end_with(reader: Connection, parent: int) -> None:
     os._exit(1)
 
 
-def _train(unit: RunUnit) -> list[LearningCurve]:
+def _train(run: ProxyRun) -> LearningCurve:
     assert _workload is not None
-    return train_unit(_workload, unit)
+    return run.train(_workload)
 
 
 @contextmanager
