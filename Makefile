@@ -60,7 +60,7 @@ test-flower: .venv/installed
 	$(PYTHON) -m venv --clear $(FLOWER)
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$($(FLOWER)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/overlay.pth"
 	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[flower]'
-	WATTUNE_REQUIRE_FLOWER=1 WATTUNE_SERVER_PYTHON=$(CURDIR)/$(BIN)/python $(TRAINS) $(FLOWER)/bin/python -m pytest -n 2 --dist loadfile --timeout 300 tests/integrations/test_integrations_flower*.py
+	WATTUNE_REQUIRE_FLOWER=1 $(TRAINS) $(FLOWER)/bin/python -m pytest -n 2 --dist loadfile --timeout 300 tests/integrations/test_integrations_flower*.py
 
 # The hook reads this checkout; NO_MKDOCS_2_WARNING silences an advertisement of the theme.
 ## The pages as a site with search and an API reference, in build/site. A broken link or any other warning is an error.

@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME ...]`: all benchmarks, or the named ones; `readme` fills in README and docs.
 
 `real_images FOLDER`, `contributed FOLDER`, `jetsons FOLDER`, `tx2_calibration FOLDER`, `moving_caps [FOLDER]`,
-`beside`, `groups`, `ranks`, `carbon FOLDER`, `federated IMAGES RECORDINGS`, `fleet_scalars`,
+`beside`, `groups`, `ranks`, `carbon FOLDER`, `federated IMAGES RECORDINGS`,
 `split_proxy [FOLDER TARGET ...]`, `report_picture [REPORT [PICTURE]]`, `decisions`,
 `asyncfgd` and `paper` (see the README.md of each) need extra data or software, or many minutes, or are of one part
 alone, and run only by name.
@@ -36,7 +36,6 @@ ALONE = {  # these take arguments of their own
     "ranks": "benchmarks.ranks.command",
     "carbon": "benchmarks.carbon",
     "federated": "benchmarks.federated",
-    "fleet_scalars": "benchmarks.fleet_scalars",
     "split_proxy": "benchmarks.split_proxy",
     "contributed": "benchmarks.contributed",
     "jetsons": "benchmarks.jetsons",

@@ -52,39 +52,6 @@ def federated_energy() -> str:
     return "\n".join(lines) + "\n"
 
 
-def fleet_scalars() -> str:
-    """Bytes per round, and rounds and samples to target, of clients that reply scalars."""
-    data = read("fleet_scalars")
-    targets = data["targets"]
-    samples = data["clients"] * data["local_steps"] * data["batch_size"]
-    reach = " | ".join(f"rounds to {target:.0%} | samples | up / both ways" for target in targets)
-    lines = [
-        f"{data['clients']} clients, {data['local_steps']} local steps of {data['batch_size']} samples in a round: "
-        "means of 3 seeds. Bytes are one client's, to the server (up) and from it (down), in a round and until a "
-        "target; CPU time is that of a client and of the server for it.",
-        "",
-        f"| model | clients reply | learning rate | bytes up | bytes down | {reach} | CPU time of a round |",
-        "|---|---|---|---|---|" + 3 * len(targets) * "---|" + "---|",
-    ]
-    for name, model in data["models"].items():
-        for way in model["ways"]:
-            cells = []
-            for target in targets:
-                rounds = way["rounds"][str(target)]
-                reached = [number for number in rounds if number is not None]
-                if len(reached) < len(rounds):
-                    cells += [f"{len(reached)} of {len(rounds)} seeds in {way['most_rounds']}", "", ""]
-                else:
-                    mean = statistics.fmean(reached)
-                    up, both = (mean * size / 1000 for size in (way["up_bytes"], way["up_bytes"] + way["down_bytes"]))
-                    cells += [f"{mean:.0f}", f"{mean * samples:,.0f}", f"{up:,.0f} / {both:,.0f} KB"]
-            lines.append(
-                f"| {name}, {model['parameters']:,} parameters | {way['way']} | {way['rate']:g} "
-                f"| {way['up_bytes']:,.0f} | {way['down_bytes']:,.0f} | {' | '.join(cells)} | {way['cpu_ms']:.0f} ms |"
-            )
-    return "\n".join(lines) + "\n"
-
-
 def ranks() -> str:
     """Several devices under one budget: the division of the watts, killed ranks, and the session's own time."""
     data, killed, overhead = read("ranks_division"), read("ranks_killed"), read("ranks_overhead")
@@ -184,6 +151,5 @@ def recorded_ranks() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "ranks": ranks,
     "federated": federated,
-    "fleet_scalars": fleet_scalars,
     "federated_energy": federated_energy,
 }

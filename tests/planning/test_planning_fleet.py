@@ -12,7 +12,7 @@ from tests.support.planning_tables import cell
 
 from wattune.cap import PowerCap
 from wattune.errors import InputError
-from wattune.planning.fleet import FleetClient, LocalPoint, fastest_batch_size, plan_round, points_under, slowed
+from wattune.planning.fleet import FleetClient, LocalPoint, plan_round, points_under, slowed
 from wattune.point import OperatingPoint
 from wattune.records import ProfileTable
 
@@ -148,27 +148,3 @@ def test_points_under_a_cap_are_those_of_the_recipes_batch_size():
         points_under(table, PEAK)
     with pytest.raises(InputError, match="the profile has no batch size: 4; allowed: 8, 16"):
         points_under(table, PEAK, 4)
-
-
-def sized(name: str, **step_s: float) -> FleetClient:
-    """A client with one point of each batch size: ``b16=0.2`` takes 0.2 s for a step of 16 samples."""
-    return FleetClient(
-        name,
-        tuple(LocalPoint(OperatingPoint.of(int(size[1:]), clock_mhz=1.0), one, 5.0) for size, one in step_s.items()),
-    )
-
-
-def test_the_batch_size_of_a_fleet_is_the_one_that_reaches_the_target_soonest():
-    fleet = [sized("one", b8=1.0, b16=1.2, b32=2.4), sized("other", b8=2.0, b16=2.4, b32=4.8)]
-    assert fastest_batch_size(fleet, {8: 1.0, 16: 1.0, 32: 1.0}, samples=64) == (16, 4)
-    assert fastest_batch_size(fleet, {8: 1.0, 16: 1.5, 32: 1.5}, samples=64) == (16, 4)
-    assert fastest_batch_size(fleet, {8: 1.0, 16: 1.8, 32: 1.8}, samples=64) == (8, 8)
-    assert fastest_batch_size(fleet, {8: 1.0, 32: 0.5}, samples=64) == (32, 2)
-
-
-def test_a_batch_size_that_leaves_clients_out_is_not_chosen():
-    fleet = [sized("one", b8=1.0, b16=0.1), sized("other", b8=1.0)]
-    assert fastest_batch_size(fleet, {8: 1.0, 16: 1.0}, samples=32) == (8, 4)
-    assert [point.point.batch_size for point in fleet[0].at_batch_size(16).points] == [16]
-    with pytest.raises(InputError, match="no client can take part in the round"):
-        fastest_batch_size(fleet, {64: 1.0}, samples=32)

@@ -23,25 +23,19 @@ from flwr.serverapp.strategy import FedAvg
 from wattune.errors import InputError
 from wattune.integrations.flower_client import (
     BATCH_SIZE,
-    BATCH_SIZES,
     JOULES,
-    KEY,
     LOCAL_STEPS,
     OFFER,
     POINT,
-    PROFILE,
     SECONDS,
     STEPS,
     WATTS,
     PowerCapMod,
     offered,
 )
-from wattune.integrations.flower_lending import MODEL, Lender, lent_workload
-from wattune.integrations.flower_scalars import SCALARS, SEED, ScalarTraining, seed_of
-from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, Split, fastest_batch_size, plan_round, slowed
-from wattune.records import ProfileKey
+from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, Split, plan_round, slowed
 
-__all__ = ["FleetStrategy", "PowerCapMod", "ScalarTraining", "lent_workload"]
+__all__ = ["FleetStrategy", "PowerCapMod"]
 
 UNANSWERED = 2.0
 """Factor by which a client counts as slower after a round that it did not answer: its next share is half as long."""
@@ -56,21 +50,12 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
     steps of a round may use in all clients together. ``offer_within_s``: the longest wait for the offers of new nodes,
     which a simulation answers only once its workers have started. ``options``: those of FedAvg.
 
-    ``server`` and ``model``: a wattune server (`wattune serve`) and the name of its model, which it lends with the
-    profiles of clients that have none; ``token``: for the server, by default from ``WATTUNE_TOKEN``. ``lent_arrays``
-    are the arrays to begin with, and clients build the network by ``lent_workload``. ``keep_recipe``: False to choose
-    the batch size by the server's curve, once and for all clients, with as many samples in a round.
-
-    ``scalars``: the clients' training by forward gradients, if they reply scalars instead of arrays. A client may still
-    reply arrays; one whose scalars are of another round or training counts as unanswered, and the log says so.
-
     The average is weighted by the samples that were trained on in the round, which replace the ``weighted_by_key`` of
     the train function's metrics. ``plan`` is the plan of the present round. Clients that join are asked for their
     points first. Those that are slower than their profile get fewer steps from the next round on, and those that leave,
     or have no point or no energy left, take no part; the log says so.
 
-    Raises: InputError for a round that no client can take part in, or bounds that cannot be met; ServerError and
-    ServerRefused.
+    Raises: InputError for a round that no client can take part in, or bounds that cannot be met.
     """
 
     def __init__(
@@ -82,41 +67,22 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         deadline_s: float | None = None,
         energy_j: float | None = None,
         offer_within_s: float = 300.0,
-        server: str | None = None,
-        model: str | None = None,
-        token: str | None = None,
-        keep_recipe: bool = True,
-        scalars: ScalarTraining | None = None,
         **options: Any,
     ):
         super().__init__(**options)
         for name, value in (("local_steps", local_steps), ("batch_size", batch_size)):
             if value < 1:
                 raise InputError(name, value=value, allowed="1 or more")
-        if (server is None) != (model is None):
-            raise InputError("a wattune server without a model, or a model without a server", allowed="both, or none")
-        if server is None and not keep_recipe:
-            raise InputError("keep_recipe=False without a curve", hint="give a server and the name of its model")
         self.local_steps, self.batch_size = local_steps, batch_size
-        self._lender = None if server is None or model is None else Lender(server, model, token)
-        self._sizes = (batch_size,) if keep_recipe or self._lender is None else self._lender.batch_sizes
         self.split, self.deadline_s, self.energy_j = split, deadline_s, energy_j
-        self.scalars = scalars
         self.offer_within_s = offer_within_s
         self.plan: RoundPlan | None = None
         self.clients: dict[int, FleetClient] = {}
         """Clients that made an offer, by their node."""
         self.slowness: dict[int, float] = {}
         """Seconds of a client's last round over what its profile predicts."""
-        self._arrays = ArrayRecord()  # of the present round
         self._parts: dict[int, ClientRound] = {}
         self._left_out: dict[str, str] = {}
-
-    def lent_arrays(self) -> ArrayRecord:
-        """The arrays that the server's model begins with. Raises: InputError, ServerError, WorkloadError."""
-        if self._lender is None:
-            raise InputError("no arrays are lent", hint="give FleetStrategy a server and the name of its model")
-        return self._lender.arrays()
 
     # ------------------------------------------------------------------------------------------------------- training
 
@@ -127,13 +93,10 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         nodes = [one.metadata.dst_node_id for one in super().configure_train(server_round, arrays, config, grid)]
         if not nodes:
             return []
-        self._ask([node for node in nodes if node not in self.clients], grid)
+        self._ask_offers([node for node in nodes if node not in self.clients], grid)
         present = [slowed(self.clients[node], self.slowness.get(node, 1.0)) for node in nodes if node in self.clients]
         if not present:
             raise InputError("no client made an offer", hint="add a PowerCapMod to their ClientApp")
-        if len(self._sizes) > 1:
-            self._choose_batch_size(present)
-        present = [client.at_batch_size(self.batch_size) for client in present]
         self.plan = plan_round(
             present, steps=self.local_steps, split=self.split, deadline_s=self.deadline_s, energy_j=self.energy_j
         )
@@ -143,14 +106,13 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             for name, reason in self._left_out.items():
                 log(INFO, "configure_train: node %s takes no part: %s", name, reason)
         log(INFO, "configure_train: %d clients for %.4g s", len(self._parts), self.plan.seconds)
-        self._arrays = arrays
-        return [self._message(server_round, node, arrays, config) for node in self._parts]
+        return [self._message(node, arrays, config) for node in self._parts]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average what arrived. Returns: the arrays, and metrics with the round's seconds, joules and watts."""
-        arrived = [reply for reply in replies if self._has_arrays(server_round, reply)]
+        arrived = list(replies)
         valid = [reply for reply in arrived if not reply.has_error()]
         figures = {reply.metadata.src_node_id: next(iter(reply.content.metric_records.values())) for reply in valid}
         for node, part in self._parts.items():
@@ -167,78 +129,26 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
 
     # -------------------------------------------------------------------------------------------------------- clients
 
-    def _ask(self, nodes: list[int], grid: Grid) -> None:
-        """Ask new nodes for their points and joules; those without a profile a second time, with one of the server."""
-        question = ConfigRecord({BATCH_SIZES: list(self._sizes)})
-        if self._lender is not None:
-            question[MODEL] = self._lender.description()
-        keys = self._offers(dict.fromkeys(nodes, question), grid)
-        if self._lender is None:
-            return
-        lent = {}
-        for node, key in keys.items():
-            if (table := self._lender.profile(ProfileKey.model_validate_json(key))) is None:
-                log(INFO, "configure_train: node %s makes no offer: the server has no profile of its board", node)
-            else:
-                lent[node] = ConfigRecord({BATCH_SIZES: list(self._sizes), PROFILE: json.dumps(table.dump())})
-        self._offers(lent, grid)
-
-    def _offers(self, questions: dict[int, ConfigRecord], grid: Grid) -> dict[int, str]:
-        """Ask nodes for offers. Returns: the profile's key of each that has no profile, as JSON."""
-        messages = [
-            message
-            for node, question in questions.items()
-            for message in self._construct_messages(RecordDict({OFFER: question}), [node], MessageType.TRAIN)
-        ]
-        keys: dict[int, str] = {}
+    def _ask_offers(self, nodes: list[int], grid: Grid) -> None:
+        """Ask new nodes for their points and joules."""
+        question = RecordDict({OFFER: ConfigRecord({BATCH_SIZE: self.batch_size})})
+        messages = list(self._construct_messages(question, nodes, MessageType.TRAIN))
         for reply in grid.send_and_receive(messages, timeout=self.offer_within_s) if messages else ():
             node = reply.metadata.src_node_id
             if reply.has_error():
                 log(INFO, "configure_train: node %s makes no offer: %s", node, _last_line(reply.error.reason))
-            elif OFFER in reply.content and KEY in reply.content[OFFER]:
-                keys[node] = reply.content[OFFER][KEY]
             elif OFFER in reply.content:
                 points, energy_j = offered(reply.content[OFFER][OFFER])
                 self.clients[node] = FleetClient(str(node), points, energy_j=energy_j)
-        return keys
 
-    def _choose_batch_size(self, clients: list[FleetClient]) -> None:
-        """Choose the batch size by the server's curve and the clients' points, for good."""
-        assert self._lender is not None
-        size, steps = fastest_batch_size(
-            clients,
-            self._lender.relative_samples(),
-            samples=self.local_steps * self.batch_size,
-            split=self.split,
-        )
-        log(INFO, "configure_train: batch size %d instead of %d, by the server's curve", size, self.batch_size)
-        self.batch_size, self.local_steps, self._sizes = size, steps, (size,)
-
-    def _message(self, server_round: int, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+    def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         part = self._parts[node]
         own = ConfigRecord(dict(config))
         own[LOCAL_STEPS], own[BATCH_SIZE] = part.steps, part.point.batch_size
         own[POINT] = json.dumps(part.point.fields())
-        if self._lender is not None:
-            own[MODEL] = self._lender.description()
-        if self.scalars is not None:
-            own[SEED] = seed_of(server_round, node)
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
         (message,) = self._construct_messages(content, [node], MessageType.TRAIN)
         return message
-
-    def _has_arrays(self, server_round: int, reply: Message) -> bool:
-        """Put arrays in the place of a reply's scalars. Returns: False if they cannot be rebuilt."""
-        if self.scalars is None or reply.has_error() or SCALARS not in reply.content:
-            return True
-        node, own = reply.metadata.src_node_id, reply.content.pop(SCALARS)
-        try:
-            rebuilt = self.scalars.rebuilt(self._arrays, own, seed_of(server_round, node), self._parts[node].steps)
-        except InputError as error:
-            log(INFO, "aggregate_train: node %s is left out: %s", node, error)
-            return False
-        reply.content[self.arrayrecord_key] = rebuilt
-        return True
 
     def _learn(self, node: int, figures: MetricRecord | None) -> None:
         """Learn from a client's round how fast it is, and what energy it has left."""

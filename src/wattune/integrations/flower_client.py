@@ -15,21 +15,14 @@ from flwr.clientapp.typing import ClientAppCallable
 from wattune.cap import PowerCap
 from wattune.devices import open_device
 from wattune.errors import InputError
-from wattune.integrations.flower_lending import MODEL, lent_workload
 from wattune.integrations.flower_steps import ObservedSteps
 from wattune.planning.fleet import LocalPoint, points_under
 from wattune.point import OperatingPoint
 from wattune.power.capped_run import CappedRun
-from wattune.profiling import profile_key
-from wattune.records import ProfileKey, ProfileTable
-from wattune.workloads import Workload
+from wattune.records import ProfileTable
 
 OFFER = "wattune-offer"
-"""Record of an offer: asked for by a train message that has one, and answered with the client's points; or, by a client
-without a profile, with the key of the one that it needs, which the strategy then lends it in a second message."""
-
-KEY, PROFILE = "wattune-key", "wattune-profile"
-"""Entries of an offer: a profile's key and a profile, as JSON."""
+"""Record of an offer: asked for by a train message that has one, and answered with the client's points."""
 
 POINT = "wattune-point"
 """Entry of the configuration: the operating point, as JSON in the flat form of records."""
@@ -37,7 +30,7 @@ POINT = "wattune-point"
 SPENT = "wattune-spent"
 """Record in the node's state: joules that its training has used so far."""
 
-LOCAL_STEPS, BATCH_SIZE, BATCH_SIZES = "local-steps", "batch-size", "batch-sizes"
+LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
 SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
 
 
@@ -46,8 +39,7 @@ class PowerCapMod:
 
         app = ClientApp(mods=[PowerCapMod(6, profile="profile.json")])
 
-    ``profile``: of this model on this board (`wattune profile`), None for one that the strategy's wattune server lends;
-    ``device``: a spec, see ``wattune.open_device``;
+    ``profile``: of this model on this board (`wattune profile`); ``device``: a spec, see ``wattune.open_device``;
     ``energy_j``: joules that training may use in this run, for a board on a battery (None: no limit). The train
     function takes ``local-steps`` optimizer steps with batches of ``batch-size``, both of which are in the message's
     ConfigRecord; steps are those of torch's optimizers. Its reply's metrics get ``wattune-seconds``, ``-joules``,
@@ -60,7 +52,7 @@ class PowerCapMod:
         self,
         cap_w: float | str | PowerCap | None,
         *,
-        profile: ProfileTable | str | Path | None = None,
+        profile: ProfileTable | str | Path,
         device: str = "auto",
         energy_j: float | None = None,
     ):
@@ -86,26 +78,9 @@ class PowerCapMod:
 
     def _offer(self, message: Message, context: Context) -> ConfigRecord:
         question: Any = message.content[OFFER]
-        if PROFILE in question:
-            profile = ProfileTable.parse(json.loads(question[PROFILE]), source="the profile of the fleet's server")
-        elif self.profile is not None:
-            profile = self.profile
-        elif MODEL in question:
-            return ConfigRecord({KEY: self._key(lent_workload(question)).model_dump_json()})
-        else:
-            raise InputError("the board has no profile", hint="give PowerCapMod one, or FleetStrategy a server")
-        sizes = question[BATCH_SIZES]
-        own = [size for size in sizes if size in profile.batch_sizes] or sizes[:1]
-        points = tuple(point for size in own for point in points_under(profile, self.cap, size))
+        points = points_under(self.profile, self.cap, question[BATCH_SIZE])
         left_j = None if self.energy_j is None else max(0.0, self.energy_j - _spent_j(context))
         return ConfigRecord({OFFER: offer_text(points, left_j)})
-
-    def _key(self, workload: Workload) -> ProfileKey:
-        device = open_device(self.device)
-        try:
-            return profile_key(device, workload, "backprop")
-        finally:
-            device.close()
 
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         config: Any = next(iter(message.content.config_records.values()), {})
@@ -114,7 +89,7 @@ class PowerCapMod:
         point = _point(json.loads(config[POINT]))
         device = open_device(self.device)
         try:
-            if self.profile is not None and self.profile.device != device.name:
+            if self.profile.device != device.name:
                 raise InputError("the profile is of another device", value=self.profile.device, allowed=device.name)
             limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
             with CappedRun(device, limit, point.knobs) as run:

@@ -8,7 +8,7 @@ steps and still ends with the round, which a deadline or a number of joules can 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -46,10 +46,6 @@ class FleetClient:
     energy_j: float | None = None
     rest_w: float = 0.0
     fixed_s: float = 0.0
-
-    def at_batch_size(self, batch_size: int) -> FleetClient:
-        """The client with its points of this batch size alone."""
-        return replace(self, points=tuple(one for one in self.points if one.point.batch_size == batch_size))
 
     def price_j(self, point: LocalPoint) -> float:
         """Joules of a step above what the client would use at rest."""
@@ -168,27 +164,6 @@ def plan_round(
     if energy_j is None:
         return _paced(able, shares, max(soonest_s, deadline_s or 0.0), left_out)
     return _within(able, shares, soonest_s, energy_j, left_out)
-
-
-def fastest_batch_size(
-    clients: Sequence[FleetClient], relative_samples: Mapping[int, float], *, samples: int, split: Split = "speed"
-) -> tuple[int, int]:
-    """The batch size that reaches the target soonest, for all clients, and the local steps of a round with it.
-
-    ``relative_samples``: batch size -> samples to target, relative to any one of them; ``samples``: of a client in a
-    round, on average. Batch sizes that fewer clients can take part with than with another one are left out.
-
-    Raises: InputError if no client can take part with any.
-    """
-    able = {size: sum(bool(client.at_batch_size(size).points) for client in clients) for size in relative_samples}
-    if not any(able.values()):
-        raise InputError("no client can take part in the round", value="no measured point stays under its cap")
-    best = math.inf, 0, 0
-    for size in (size for size, number in able.items() if number == max(able.values())):
-        steps = max(1, round(samples / size))
-        round_ = plan_round([client.at_batch_size(size) for client in clients], steps=steps, split=split)
-        best = min(best, (round_.seconds / (steps * size) * relative_samples[size], size, steps))
-    return best[1:]
 
 
 def slowed(client: FleetClient, factor: float) -> FleetClient:

@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "server.md"
 
 
 class Serving:
-    """A ``wattune serve`` that answers. ``log`` is what it and its workers say on stderr; ``python`` runs it."""
+    """A ``wattune serve`` that answers. ``log`` is what it and its workers say on stderr."""
 
     def __init__(
         self,
@@ -32,10 +32,9 @@ class Serving:
         log: Path,
         environment: dict[str, str] | None = None,
         open_files: int | None = None,
-        python: str = sys.executable,
     ):
         self.log = log
-        command = [python, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
+        command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
         if open_files is not None:
             command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
         with log.open("ab") as stderr:
@@ -79,11 +78,9 @@ class Serving:
 
 
 @contextmanager
-def serving(
-    store: Path, *options: str, environment: dict[str, str] | None = None, python: str = sys.executable
-) -> Iterator[Serving]:
+def serving(store: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
     """A server on a free port that ends with the context."""
-    server = Serving(store, *options, log=store.parent / "server.log", environment=environment, python=python)
+    server = Serving(store, *options, log=store.parent / "server.log", environment=environment)
     try:
         yield server
     finally:
