@@ -112,6 +112,36 @@ def test_an_extra_can_be_added_to_what_is_installed(clean, tmp_path):
     assert run(clean / "python", "-c", "import PIL; print(1)", cwd=tmp_path) == "1\n"
 
 
+def commands_for_a_board_without_a_network():
+    section = (ROOT / "docs/install.md").read_text().split("## On a board without a network")[1].split("\n## ")[0]
+    return re.findall(r"^ {4}(.*)$", section, re.MULTILINE)
+
+
+def test_a_folder_for_a_board_without_a_network(distributions, tmp_path):
+    """The commands of docs/install.md: for the board that they name, and for this machine, where the result runs."""
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--target", tmp_path, "uv", cwd=tmp_path)
+    clone, path = distributions.parent / "clone", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    *fetch, start = commands_for_a_board_without_a_network()
+    run("bash", "-ec", "\n".join(fetch), cwd=clone, PATH=path)
+    installed = {file.name.partition("-")[0] for file in (clone / "for-the-board").glob("*.dist-info")}
+    assert {"wattune", "numpy", "httpx", "pydantic", "tomli"} <= installed  # tomli: a dependency of Python 3.10 alone
+    assert "torch" not in installed
+    libraries = {file.name for file in (clone / "for-the-board").rglob("*.so") if "cpython" in file.name}
+    assert libraries
+    assert all("-310-aarch64-" in name for name in libraries), libraries
+
+    shutil.rmtree(clone / "for-the-board")
+    own = {"--python-version 3.10": "", "--python-platform aarch64-manylinux_2_28": f"--python {sys.executable}"}
+    for theirs, ours in own.items():
+        assert theirs in fetch[-1]
+        fetch[-1] = fetch[-1].replace(theirs, ours)
+    run("bash", "-ec", "\n".join(fetch), cwd=clone, PATH=path)
+    first = start.replace("python3 -m wattune doctor", f"{sys.executable} -m wattune --version")
+    assert run("bash", "-ec", first, cwd=clone) == f"wattune {wattune.__version__}\n"
+    where = start.replace("python3 -m wattune doctor", f"{sys.executable} -c 'import wattune; print(wattune.__file__)'")
+    assert Path(run("bash", "-ec", where, cwd=clone).strip()).is_relative_to(clone / "for-the-board")
+
+
 def test_the_citation_follows_its_schema_and_names_this_version(tmp_path):
     run(
         sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path, "cffconvert", cwd=tmp_path

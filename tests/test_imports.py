@@ -39,7 +39,6 @@ COMMANDS = [
     "guard",
     "restore",
     "doctor",
-    "bundle",
 ]
 
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -375,11 +374,9 @@ def test_the_unit_is_hardened():
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_the_units_python_path_finds_a_folder_and_a_zip(tmp_path):
+def test_the_units_python_path_finds_the_folder(tmp_path):
     (path,) = [value.split("=", 1)[1].split()[0] for key, value in unit() if key == "Environment"]
-    with zipfile.ZipFile(str(tmp_path / "wattune-agent.pyz"), "w") as archive:
-        for file in (ROOT / "src" / "wattune_agent").glob("*.py"):
-            archive.write(str(file), "wattune_agent/" + file.name)
+    shutil.copytree(str(ROOT / "src" / "wattune_agent"), str(tmp_path / "wattune_agent"))
     environment = {**ENVIRONMENT, "PYTHONPATH": path.replace("/opt/wattune", str(tmp_path))}
     command = [sys.executable, "-S", "-m", "wattune_agent", "devices", "--sysfs-root", str(tmp_path)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, cwd=str(tmp_path), text=True)

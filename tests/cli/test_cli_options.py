@@ -114,9 +114,6 @@ def test_a_root_without_files(wattune, tmp_path):
         ["doctor", "--device", "sim:jetson-nano"],
         ["doctor", "--device", "nonsense"],
         ["doctor", "--device", "agent:/nowhere.sock", "--calibrate", "sim:jetson-nano"],
-        ["bundle"],
-        ["bundle", "x", "--python", "2.7"],
-        ["bundle", "x", "--platform", "win_amd64"],
     ],
     ids=" ".join,
 )
@@ -127,7 +124,7 @@ def test_what_cannot_be_meant(wattune, arguments, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["doctor", "guard", "restore", "bundle"])
+@pytest.mark.parametrize("command", ["doctor", "guard", "restore"])
 def test_the_help_waits_for_nothing(command):
     code = (
         f"import sys; from wattune.cli import main; assert main(['{command}', '--help']) == 0; "

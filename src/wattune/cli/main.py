@@ -22,7 +22,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from wattune.cli.bundle import bundle
 from wattune.cli.compare import compare
 from wattune.cli.contribute import contribute
 from wattune.cli.devices import devices
@@ -80,7 +79,7 @@ def _wattune(
     \b
     All in one:    wattune run --device sim:jetson-nano --cap 4.5W
     Step by step:  wattune devices, profile, estimate, plan, train, compare, report
-    Real boards:   wattune monitor, doctor, guard, restore, contribute, bundle
+    Real boards:   wattune monitor, doctor, guard, restore, contribute
 
     Exit codes: 0 done, 2 bad input, 3 target not reached, 4 stopped for safety, 130 interrupted, 1 any other error.
     """
@@ -88,7 +87,7 @@ def _wattune(
 
 for _command in (
     run, devices, profile, estimate, plan, train, compare, report, monitor, doctor, guard, restore,
-    contribute, bundle, serve, worker,
+    contribute, serve, worker,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(store, name="store")
