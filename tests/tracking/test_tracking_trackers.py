@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 import struct
@@ -16,7 +15,6 @@ from torch.utils.data import DataLoader
 
 from wattune.errors import InputError, OutputError
 from wattune.online import capped
-from wattune.tracking.emissions_file import CODECARBON, OWN
 from wattune.tracking.trackers import TRACKERS, trackers_of
 
 
@@ -42,75 +40,6 @@ def trained(*log_to, passes=2, **options):
             for batch in session.batches():
                 session.backward(loss_of(model, batch))
     return updates, session.record
-
-
-# ------------------------------------------------------------------------------------------------------------- the file
-
-
-def rows_of(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_the_rows_of_the_file_add_up_to_the_run():
-    updates, record = trained("csv")
-    rows = rows_of("emissions.csv")
-    assert tuple(rows[0]) == CODECARBON + OWN
-    assert sum(float(row["duration"]) for row in rows) == pytest.approx(updates[-1].time_s)
-    assert sum(float(row["energy_consumed"]) for row in rows) == pytest.approx(record.energy_j / 3.6e6)
-    for row in rows:
-        assert float(row["gpu_energy"]) == float(row["energy_consumed"])
-        assert float(row["gpu_power"]) * float(row["duration"]) / 3.6e6 == pytest.approx(float(row["gpu_energy"]))
-        assert (row["emissions"], row["country_name"], row["cpu_power"], row["codecarbon_version"]) == ("",) * 4
-        assert (row["device"], row["kind"], row["cap_w"]) == (updates[0].device, "simulated", "4.5")
-    assert {int(row["batch_size"]) for row in rows} <= {update.batch_size for update in updates}
-    assert len({row["run_id"] for row in rows}) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_a_row_is_one_of_codecarbons():
-    from codecarbon.output_methods.emissions_data import EmissionsData
-
-    assert [name for name in EmissionsData.__dataclass_fields__ if name in CODECARBON] == list(CODECARBON)
-    trained("csv", passes=1)
-    row = rows_of("emissions.csv")[-1]
-    data = EmissionsData(**{name: row.get(name, "") for name in EmissionsData.__dataclass_fields__})
-    assert 3.6e6 * float(data.energy_consumed) == pytest.approx(float(data.gpu_power) * float(data.duration))
-
-
-def test_a_second_run_is_added_to_the_file():
-    trained("csv:power.csv", passes=1)
-    first = rows_of("power.csv")
-    trained("csv:power.csv", passes=1)
-    both = rows_of("power.csv")
-    assert both[: len(first)] == first
-    assert len({row["run_id"] for row in both}) == 2
-
-
-def test_the_rows_of_a_resumed_run_do_not_count_what_is_in_the_earlier_ones(folder):
-    options = {"checkpoint": folder / "session.pt", "passes": 1}
-    first, _ = trained("csv:power.csv", **options)
-    rows = len(rows_of("power.csv"))
-    updates, _ = trained("csv:power.csv", resume=True, **options)
-    later = rows_of("power.csv")[rows:]
-    assert updates[-1].time_s > first[-1].time_s
-    duration_s = sum(float(row["duration"]) for row in later)
-    assert duration_s == pytest.approx(updates[-1].time_s - updates[0].time_s)
-    assert duration_s < updates[-1].time_s - 0.5 * first[-1].time_s
-
-
-@pytest.mark.parametrize("content", ["timestamp,project_name\n1,2\n", "mine"])
-def test_a_file_of_something_else_is_refused_before_training(folder, content):
-    (folder / "emissions.csv").write_text(content)
-    with pytest.raises(OutputError, match=r"log_to: the file has other columns: emissions\.csv"):
-        trackers_of("csv")
-    assert (folder / "emissions.csv").read_text() == content
-
-
-def test_a_folder_is_no_file(folder):
-    with pytest.raises(OutputError, match="a folder has the name of the file"):
-        trackers_of(f"csv:{folder}")
 
 
 # ---------------------------------------------------------------------------------------------------------- TensorBoard
@@ -370,9 +299,9 @@ def test_a_missing_library_is_one_line_that_names_the_extra(monkeypatch, name):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("wanted", ["tensorbord", "", 3, "wandb:mine", "csv:", ["csv", 3], [["csv"]]])
+@pytest.mark.parametrize("wanted", ["tensorbord", "", 3, "wandb:mine", "trace:", "csv", ["trace", 3], [["trace"]]])
 def test_anything_else_is_refused(wanted):
-    with pytest.raises(InputError, match=r"log_to.*allowed: csv, mlflow, tensorboard, trace, wandb, csv:FILE"):
+    with pytest.raises(InputError, match=r"log_to.*allowed: mlflow, tensorboard, trace, wandb, tensorboard:FOLDER"):
         trackers_of(wanted)
 
 

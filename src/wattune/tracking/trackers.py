@@ -13,7 +13,6 @@ OnUpdate = Callable[[RunUpdate], None]
 LogTo = str | OnUpdate | Sequence[str | OnUpdate] | None
 
 TRACKERS = {
-    "csv": "wattune.tracking.emissions_file:EmissionsFile",
     "mlflow": "wattune.tracking.mlflow_run:MlflowRun",
     "tensorboard": "wattune.tracking.tensorboard_events:TensorboardEvents",
     "trace": "wattune.tracking.profiler_trace:ProfilerTrace",
@@ -21,8 +20,8 @@ TRACKERS = {
 }
 """Name of a tracker -> a class that is made when a run is asked for, and called with each of its updates."""
 
-WITH_PATH = ("csv", "tensorboard", "trace")
-"""Trackers that take the path of a file or folder: "csv:FILE", "tensorboard:FOLDER", "trace:FILE"."""
+WITH_PATH = ("tensorboard", "trace")
+"""Trackers that take the path of a file or folder: "tensorboard:FOLDER", "trace:FILE"."""
 
 
 def trackers_of(log_to: LogTo) -> tuple[OnUpdate, ...]:
@@ -54,7 +53,7 @@ def _tracker(wanted: object) -> OnUpdate:
         raise InputError(
             "log_to",
             value=repr(wanted),
-            allowed=f"{', '.join(sorted(TRACKERS))}, csv:FILE, tensorboard:FOLDER, trace:FILE, a function that "
+            allowed=f"{', '.join(sorted(TRACKERS))}, tensorboard:FOLDER, trace:FILE, a function that "
             "takes a wattune.RunUpdate, or a list of these",
         )
     module, _, made = TRACKERS[name].partition(":")
