@@ -79,7 +79,7 @@ def test_the_modules_of_the_fast_tests_load_no_framework_beside_torch():
 
 @pytest.mark.slow
 def test_packages_that_need_only_numbers_load_no_torch():
-    rooms = ("records", "errors", "planning", "reporting", "devices")
+    rooms = ("records", "errors", "planning", "reporting", "devices", "remote")
     assert "torch" not in loaded("\n".join(f"import wattune.{room}" for room in rooms))
 
 

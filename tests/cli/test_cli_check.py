@@ -52,16 +52,3 @@ def test_the_refusal_names_the_command_and_the_command_works(wattune, profile, t
     assert kept.notes
     code, _, err = wattune("profile", SMALL, *DEVICE, "-o", tmp_path / "stale-checked.json", "--resume")
     assert code == 0, err
-
-
-def test_one_that_does_not_hold_any_more_says_by_how_much(wattune, profile, tmp_path):
-    record = json.loads(changed(profile, tmp_path / "stale.json", mode="5W").read_text())
-    for cell in record["cells"]:
-        if cell.get("step_s"):
-            cell["step_s"] *= 1.3
-    (tmp_path / "stale.json").write_text(json.dumps(record))
-    code, _, err = wattune("profile", SMALL, *DEVICE, "--check", tmp_path / "stale.json", "-o", tmp_path / "new.json")
-    assert code == 2
-    assert "does not hold any more" in err[-1]
-    assert "%" in err[-1]
-    assert not (tmp_path / "new.json").exists()

@@ -50,20 +50,6 @@ def test_bad_input_takes_one_line(wattune, tmp_path, arguments):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interruption_leaves_nothing(wattune, tmp_path, monkeypatch):
-    measure, count = contribution.CellProbe.measure, iter(range(100))
-
-    def interrupted(self, point):
-        if next(count) == 3:
-            raise KeyboardInterrupt
-        return measure(self, point)
-
-    monkeypatch.setattr(contribution.CellProbe, "measure", interrupted)
-    code, out, err = wattune("contribute", *DEVICE)
-    assert (code, out, err[-1]) == (130, "", "wattune: interrupted")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_interrupted_board_is_as_it_was_found(wattune, tmp_path, monkeypatch):
     pinned = []
 

@@ -218,24 +218,6 @@ def test_trying_a_board_restores_it_and_records_it(wattune, tmp_path, briefly):
 
 
 @pytest.mark.slow
-def test_trying_a_board_behind_an_agent(wattune, tmp_path, briefly):
-    socket = tmp_path / "agent.sock"
-    with live_board(tmp_path / "board") as root:
-        before = limits(root)
-        command = [sys.executable, "-m", "wattune_agent", "serve", "--sysfs-root", str(root), "--socket", str(socket)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent:
-            try:
-                assert str(socket) in agent.stderr.readline()
-                code, out, err = wattune("doctor", "--try", "--yes", "--json", "--device", f"agent:{socket}")
-            finally:
-                agent.terminate()
-                agent.communicate()
-        assert limits(root) == before
-    assert code == 0, err
-    assert [row["clock_read_mhz"] for row in json.loads(out)["tried"]] == pytest.approx([306, 714, 1020], rel=0.01)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "remark"), [("orin-nano-jp6", "not the pinned one"), ("agx-thor-r39", "suspended")])
 def test_a_clock_that_does_not_follow_is_remarked_on(wattune, tmp_path, briefly, name, remark):
     # A folder of files: its clock stays where it was recorded.

@@ -139,28 +139,6 @@ def test_invalid_options_are_refused_in_one_line(wattune, table, tmp_path, monke
     assert not list((tmp_path / "here").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        ([HEAD], "no runs"),
-        ([HEAD, *runs(sizes=(8,))], "one batch size only"),
-        ([HEAD, "a,8,0,,0,100", "a,16,0,,0,100"], "all censored"),
-        ([HEAD, *runs(), "flowers,8,7,,1,9000"], "contradicts itself"),
-        ([HEAD, *runs(), "flowers,8,7,9001,1,9000"], "contradicts itself"),
-        ([HEAD, *runs(), *runs()], "duplicate run"),
-        (["batch_size,seed"], "exactly once"),
-    ],
-)
-def test_a_table_that_says_nothing(wattune, tmp_path, lines, says):
-    table = written(tmp_path, "runs.csv", "\n".join(lines))
-    for form in ((), ("--allocate", 6)):
-        code, out, err = wattune("estimate", "--from-runs", table, "--json", *form)
-        assert code == 2
-        assert says in json.loads(out)["error"]["message"]
-        assert len(err) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
-
-
 @pytest.mark.slow
 def test_the_proxy_is_trained_a_few_times(wattune, tmp_path):
     path = tmp_path / "e.json"

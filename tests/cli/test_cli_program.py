@@ -86,14 +86,6 @@ def test_what_cannot_be_asked_for_is_one_line(wattune, tmp_path, monkeypatch, op
     assert limits(root) == before
 
 
-def test_a_simulated_board_runs_no_program(wattune, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    command = ["--command", "true {batch_size} {steps}", "--batch-sizes", "8"]
-    code, _, err = wattune("profile", "--device", "sim:jetson-nano", *command)
-    assert (code, len(err)) == (2, 1)
-    assert "this device cannot run programs" in err[0]
-
-
 def test_the_one_that_auto_opens_is_marked(wattune, tmp_path):
     root = board_tree(tmp_path / "board")
     _, out, _ = wattune("devices", "--sysfs-root", root)

@@ -76,17 +76,6 @@ def test_training_needs_a_profile_of_the_workload(wattune, table):
     assert "model" in err[0]
 
 
-def test_the_settings_are_tried(wattune, table):
-    code, out, _ = wattune("doctor", "--try", "--yes", "--device", table)
-    assert code == 0
-    assert all(f"{clock} MHz" in out for clock in (300, 600, 900))
-
-
-def test_a_table_is_no_contribution(wattune, table):
-    code, _, err = wattune("contribute", "--device", table)
-    assert (code, "nothing to contribute" in err[-1]) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("device", "arguments", "said"),
     [

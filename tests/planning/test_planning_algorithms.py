@@ -101,11 +101,6 @@ def test_for_another_goal_no_other_algorithm_has_a_better_point(goal, slower, po
     assert {one.why_not is None for one in found.algorithms} == {True, False} or len(found.algorithms) == 1
 
 
-def test_a_deadline_that_no_algorithm_meets_says_the_earliest():
-    with pytest.raises(NoFeasiblePoint, match="no point under the cap meets the deadline"):
-        plan_algorithms(PROFILES, CURVES, cap=PowerCap(4.0), goal=Goal("energy", deadline_s=0.1))
-
-
 def test_a_memory_limit_leaves_what_fits():
     found = plan_algorithms(PROFILES, CURVES, cap=PowerCap(4.0), memory_bytes=16 * MB)
     assert found.algorithm == CHECKPOINTED

@@ -57,11 +57,6 @@ def test_a_curve_without_bands_does_not_tell():
     assert found.expected_loss is None
 
 
-def test_how_sure_a_single_batch_size_is_best_is_not_said():
-    found = plan(board(batches=(16,)), sharp(0.1, {16: 1.0}), cap=PowerCap(4.0))
-    assert (found.p_best, found.expected_loss) == (None, None)
-
-
 @pytest.mark.parametrize(("mean_w", "low", "high"), [(3.9, 0, 0.01), (3.99, 0.05, 0.6)])
 def test_the_nearer_the_cap_the_likelier_it_is_broken(mean_w, low, high):
     one = cell(16, 500.0, 0.1, 4.0, mean_w).model_copy(update={"power_std_w": 0.05, "steps": 20})

@@ -175,11 +175,6 @@ def test_with_noise_the_highest_clock_is_within_one_step(seed):
         assert sum(c.power_std_w > 0 for c in noisy.cells) > len(noisy.cells) / 2
 
 
-def test_under_a_cap_below_all_power_each_batch_size_is_probed_once():
-    found = table(board(), limit=SensorLimit(2.0))
-    assert [(p.batch_size, p.clock_mhz) for p in found.aborted] == [(b, 76.8) for b in reversed(BATCHES)]
-
-
 @pytest.mark.slow
 def test_batch_sizes_that_do_not_fit_are_marked_once():
     needed = [open_algorithm("backprop", workload(), b).work().peak_memory_bytes for b in BATCHES]

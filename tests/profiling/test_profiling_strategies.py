@@ -91,13 +91,6 @@ def test_the_staircase_carries_the_clock_upward():
     assert board.stopped == [(16, 300), (8, 400)]
 
 
-def test_a_batch_that_never_keeps_the_cap_is_skipped():
-    board = Board({(8, 100): 5.5, (8, 200): 6.0, (4, 100): 4.0, (4, 200): 4.5})
-    staircase(shapes([4, 8], ()), along([100, 200]), board.measure)
-    assert board.stopped == [(8, 100)]
-    assert board.measured == [(4, 100), (4, 200)]
-
-
 def test_a_first_reading_above_the_cap_goes_down():
     # 8 draws more than 16 did at the clock that it hands on.
     board = Board({(16, 1): 4.0, (16, 2): 4.5, (16, 3): 4.9, (8, 1): 4.2, (8, 2): 4.8, (8, 3): 5.1})

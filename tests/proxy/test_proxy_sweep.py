@@ -75,37 +75,22 @@ def test_the_thread_count_of_this_process_is_restored():
         torch.set_num_threads(before)
 
 
-def test_finished_runs_are_not_repeated(tmp_path, monkeypatch):
-    first = sweep(made.workload(), batch_sizes=[8, 32], seeds=[0], folder=tmp_path, processes=1)
-    monkeypatch.setattr(ProxyRun, "train", None)
+def test_only_missing_runs_are_trained(tmp_path, monkeypatch):
     lines = []
-    again = sweep(
-        made.workload(),
-        batch_sizes=[8, 32],
-        seeds=[0],
-        folder=tmp_path,
-        processes=1,
-        progress=lambda *line: lines.append(line),
-    )
-    assert again == first
-    assert lines == [(2, 2, "2 of 2 runs already finished")]
 
+    def swept():
+        lines.clear()
+        options = {"batch_sizes": [8, 32], "seeds": [0], "folder": tmp_path, "processes": 1}
+        return sweep(made.workload(), **options, progress=lambda *line: lines.append(line))
 
-def test_only_missing_runs_are_trained(tmp_path):
-    first = sweep(made.workload(), batch_sizes=[8, 32], seeds=[0], folder=tmp_path, processes=1)
+    first = swept()
     (tmp_path / "b008-s0.json").unlink()
-    lines = []
-    again = sweep(
-        made.workload(),
-        batch_sizes=[8, 32],
-        seeds=[0],
-        folder=tmp_path,
-        processes=1,
-        progress=lambda *line: lines.append(line),
-    )
-    assert same(again, first)
+    assert same(swept(), first)
     assert [line[:2] for line in lines] == [(1, 2), (1, 2), (2, 2)]
     assert [line[2] for line in lines][1] == "1 run to train, 1 at a time"
+    monkeypatch.setattr(ProxyRun, "train", None)
+    assert same(swept(), first)
+    assert lines == [(2, 2, "2 of 2 runs already finished")]
 
 
 def test_curves_of_another_workload_are_refused_and_left_alone(tmp_path):

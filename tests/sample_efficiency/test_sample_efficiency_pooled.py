@@ -78,13 +78,6 @@ def test_batch_sizes_that_cannot_be_best_are_not_trained(tmp_path):
     assert got.expected_regret < 0.2
 
 
-def test_a_single_candidate_needs_no_training():
-    got = estimate(made.with_proxy(), log_step_times=given_times({16: 0.01}), processes=1)
-    assert (got.runs_used, got.best, got.expected_regret) == (0, 16, 0)
-    assert "only one batch size" in got.stopped_because
-    assert all(point.samples is None for point in got.points)
-
-
 def test_a_target_that_is_not_reached_is_refused():
     proxy = made.workload("proxy", target=1.0, budget_samples=64)
     with pytest.raises(TargetNotReached, match="no run of proxy reached the target"):

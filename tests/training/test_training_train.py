@@ -212,26 +212,6 @@ def test_resuming_what_is_finished_does_nothing_and_gives_the_record(tmp_path):
     assert same(again, first)
 
 
-@pytest.mark.slow
-def test_a_checkpoint_with_the_first_tenth_of_an_older_version_is_resumed(tmp_path):
-    expected = {"from_samples": 64, "progress": 0.99, "progress_low": 0.98, "progress_high": 1.0, "runs": 2}
-    workload = made.workload(target=None, budget_samples=1024)
-    plan = Plan.parse({**made.plan(cap_w=4.27).dump(), "first_tenth": expected})
-    whole = train(made.nano(), workload, plan, checkpoint=tmp_path / "whole")
-    path = tmp_path / "parts"
-    with pytest.raises(Interrupted):
-        train(made.nano(), workload, plan, checkpoint=path, progress=Stop(8))
-    state, extra = load_checkpoint(path)
-    extra["so_far"] |= {
-        "tenth": {"samples": 512, "progress": 0.5, "expected": expected, "fits": False, "said": "It is slow."},
-        "gradients": {"pairs": [[8.13, 0.63], [0.78, 1.61]]},
-    }
-    save_checkpoint(path, state, extra=extra)
-    resumed = train(made.nano(), workload, plan, checkpoint=path, resume=True)
-    assert same(resumed, whole)
-    assert resumed.samples == 1024
-
-
 def test_a_checkpoint_with_the_guard_of_an_older_version_is_resumed(tmp_path):
     """Until 0.1.0 its state had the events from before its last move apart, and nothing of evaluations."""
     workload, plan, path = made.workload(target=None, budget_samples=1024), made.plan(cap_w=4.27), tmp_path / "parts"
