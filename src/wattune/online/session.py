@@ -251,7 +251,7 @@ class Session:
         progress = self.progress
         if progress.total is None:
             raise TypeError("the loader's number of samples is not known")
-        micro = min(self.run.micro_of(self.run.row), self.run.row.batch) if self._is_open else self.recipe.batch_size
+        micro = self.run.row.micro if self._is_open else self.recipe.batch_size
         return -(-(progress.total - progress.samples) // micro)
 
     @property
