@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from wattune.cap import PowerCap
@@ -122,13 +119,3 @@ def test_what_cannot_be_meant(wattune, arguments, tmp_path, monkeypatch):
     code, out, err = wattune(*arguments)
     assert (code, out, len(err)) == (2, "", 1), err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("command", ["doctor", "guard", "restore"])
-def test_the_help_waits_for_nothing(command):
-    code = (
-        f"import sys; from wattune.cli import main; assert main(['{command}', '--help']) == 0; "
-        "heavy = {'torch', 'sklearn', 'rich', 'httpx', 'pynvml', 'packaging'} & set(sys.modules); "
-        "assert not heavy, heavy"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

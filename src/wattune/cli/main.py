@@ -8,40 +8,22 @@ record, if there is one.
 from __future__ import annotations
 
 import _thread
+import importlib
 import os
 import signal
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
-from wattune.cli.compare import compare
-from wattune.cli.contribute import contribute
-from wattune.cli.devices import devices
-from wattune.cli.doctor import doctor
-from wattune.cli.estimate import estimate
-from wattune.cli.guard import guard
-from wattune.cli.monitor import monitor
 from wattune.cli.output import emit, emit_json, note
-from wattune.cli.plan import plan
-from wattune.cli.profile import profile
-from wattune.cli.report import report
-from wattune.cli.restore import restore
-from wattune.cli.run import run
-from wattune.cli.serve import serve
-from wattune.cli.store import store
-from wattune.cli.token import token
-from wattune.cli.train import train
-from wattune.cli.worker import worker
 from wattune.errors import InputError, OutputError, WattuneError
-from wattune.records.base import in_words
 from wattune.version import __version__
 
 TRACEBACK = "WATTUNE_TRACEBACK"
@@ -59,7 +41,26 @@ AGAIN_S = 0.05
 COMPLETION = "_WATTUNE_COMPLETE"
 """Environment variable with which a shell asks for the completion of a command line."""
 
-app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]})
+COMMANDS = {
+    "run": "Profile, estimate, plan, train and report, in one folder.",
+    "devices": "List the devices of this computer and the simulated boards.",
+    "profile": "Measure step time and power of a workload, or of any program, per batch size and clock.",
+    "estimate": "Estimate on a proxy how many samples each batch size needs.",
+    "plan": "Choose batch size and clock from records, and the training algorithm if there are records of several.",
+    "train": "Train at the planned point, with the planned algorithm, until the target.",
+    "compare": "Train the pick of wattune and those of simpler rules.",
+    "report": "Write records as one HTML file.",
+    "monitor": "Show power, clock, temperature and throttling of a board; it is read and never changed.",
+    "doctor": "Diagnose a device and suggest fixes.",
+    "guard": "Run any program under a cap: pin the clock, meter, guard, restore.",
+    "restore": "Restore clocks that a killed process left changed.",
+    "contribute": "Measure reference workloads on this board, to share.",
+    "serve": "Serve models and proxy sweeps to a fleet of devices.",
+    "worker": "Train runs of a server's sweeps on this machine, one at a time.",
+    "store": "Manage a server's store: add models, back up, restore, remove what is old.",
+    "token": "Manage the access tokens of a server.",
+}
+"""Commands in the order of the help, with the first lines of their own help; ``wattune.cli.NAME`` has the function."""
 
 
 def _version(is_asked: bool) -> None:
@@ -68,7 +69,6 @@ def _version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _wattune(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
@@ -85,20 +85,28 @@ def _wattune(
     """
 
 
-for _command in (
-    run, devices, profile, estimate, plan, train, compare, report, monitor, doctor, guard, restore,
-    contribute, serve, worker,
-):  # fmt: skip
-    app.command()(_command)
-app.add_typer(store, name="store")
-app.add_typer(token, name="token")
+def _unloaded() -> None:
+    """Stand in for a command of which only the name and the first line are needed."""
+
+
+def _app(loaded: Collection[str]) -> typer.Typer:
+    """Build the command line, with the options of the ``loaded`` commands alone: those of all take longer to import."""
+    app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["--help", "-h"]})
+    app.callback()(_wattune)
+    for name, text in COMMANDS.items():
+        command = getattr(importlib.import_module(f"wattune.cli.{name}"), name) if name in loaded else None
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, help=None if command else text)(command or _unloaded)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if COMPLETION in os.environ:
-        app(prog_name="wattune")
+        _app(COMMANDS)(prog_name="wattune")
     # The arguments after "--" belong to another program.
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
@@ -115,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _call(arguments: list[str]) -> int:
     # Not `app()`, which handles Ctrl-C and some system errors itself, and not in one line.
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(_app(arguments[:1]))
     try:
         with command.make_context("wattune", arguments or ["--help"], obj=list(arguments)) as context:
             command.invoke(context)
@@ -159,8 +167,12 @@ def _warning(message: Warning | str, *_: object) -> None:
 
 
 def _usage(error: Any) -> str:
+    from pydantic import ValidationError
+
     where = f"wattune {error.ctx.info_name}" if error.ctx and error.ctx.parent else "wattune"
     if isinstance(error.__cause__, ValidationError) and error.param is not None:
+        from wattune.records.base import in_words
+
         first = error.__cause__.errors()[0]
         name = error.param.opts[0] if error.param.opts else error.param.name
         return f"{name}: {first['input']}; allowed: {in_words(first)}; see {where} --help"
