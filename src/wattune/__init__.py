@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from wattune.job.resumable_run import run
     from wattune.job.steps import compare, estimate, plan, profile, profile_command, train
     from wattune.job.with_server import run_with_server
-    from wattune.online import capped
+    from wattune.online.capped import capped
     from wattune.power.run_update import RunUpdate
     from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, SessionRecord, TrainingRecord
     from wattune.reporting import write_report
