@@ -23,7 +23,7 @@ def _(bench):
     return cell(bench.told, UNTOUCHED)
 
 
-@fault("the memory's lock or rate refuses what is written (EINVAL)", "tries three times, restores the board", **LAPTOP)
+@fault("the memory's lock or rate refuses what is written (EINVAL)", "tries three times", **LAPTOP)
 def _(bench):
     for path in (memory(bench).lock_path, memory(bench).setter_path):
         bench.tree.faults.clear()
@@ -31,7 +31,7 @@ def _(bench):
         pin(bench)
 
 
-@fault("the memory's lock or rate ignores what is written", "notices on reading back, restores the board", **LAPTOP)
+@fault("the memory's lock or rate ignores what is written", "notices on reading back", **LAPTOP)
 def _(bench):
     for path in (memory(bench).lock_path, memory(bench).setter_path):
         bench.tree.faults.clear()
@@ -45,9 +45,7 @@ def _(bench):
     bench.tree.fault(memory(bench).lock_path, "ignored")
 
 
-@fault(
-    "a CPU's limit refuses what is written (EINVAL)", "tries three times, in both orders, restores the board", **LAPTOP
-)
+@fault("a CPU's limit refuses what is written (EINVAL)", "tries three times, in both orders", **LAPTOP)
 def _(bench):
     bench.tree.fault(cpu(bench).high_path, "refused")
     pin(bench)
@@ -72,7 +70,7 @@ def _(bench):
     assert bench.tree.read(memory(bench).lock_path) == "0"
 
 
-@fault("permission lost while memory and CPU are pinned", "says so at the end; the snapshot remains", **LAPTOP)
+@fault("permission lost while memory and CPU are pinned", "says so at the end; keeps the snapshot", **LAPTOP)
 def _(bench):
     assert pin(bench)
     bench.tree.fault("*", "forbidden", on="write")
@@ -81,7 +79,7 @@ def _(bench):
 
 @fault(
     "the memory's lock vanishes while pinned (debugfs unmounted)",
-    "says so at once; restores the other files at the end, and this one by `restore` when it exists again",
+    "says so at once; restores the other files at the end",
     **LAPTOP,
 )
 def _(bench):

@@ -13,7 +13,7 @@ def _(bench):
         assert bench.tree.board.clock_mhz == bench.mhz
 
 
-@fault("the clock never settles", "gives up after 2 s and restores the board")
+@fault("the clock never settles", "gives up after 2 s")
 def _(bench):
     _settles(bench, 1e9)
     bench.pin()
@@ -26,7 +26,7 @@ def _(bench):
     assert bench.pin()
 
 
-@fault("the current clock cannot be read", "gives up after 2 s and restores the board")
+@fault("the current clock cannot be read", "gives up after 2 s")
 def _(bench):
     bench.tree.fault(bench.now, "garbage")
     bench.pin()
@@ -89,13 +89,13 @@ def _(bench):
     return cell(bench.told, ending)
 
 
-@fault("the switch of railgating or boost refuses", "says so and restores the board")
+@fault("the switch of railgating or boost refuses", "says so")
 def _(bench):
     bench.tree.fault(bench.switch, "refused")
     bench.pin()
 
 
-@fault("the switch of railgating or boost ignores what is written", "notices on reading back, restores the board")
+@fault("the switch of railgating or boost ignores what is written", "notices on reading back")
 def _(bench):
     bench.tree.fault(bench.switch, "ignored")
     bench.pin()

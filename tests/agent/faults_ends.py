@@ -54,7 +54,7 @@ def _(bench):
 
 @fault(
     "SIGINT (Ctrl-C) at each step of pinning and restoring",
-    "finishes the step, then restores the board on KeyboardInterrupt",
+    "finishes the step first",
     slow=True,
 )
 def _(bench):
@@ -283,7 +283,7 @@ def _(bench):
 
 @fault(
     "the agent is killed under a program of `guard`",
-    "stops the program, exit 4; says that the board is not restored yet",
+    "stops the program, exit 4",
     slow=True,
 )
 def _(bench):
@@ -303,7 +303,7 @@ def _(bench):
 
 @fault(
     "the agent is killed during a training run",
-    "saves a checkpoint, exit 4; says that the board is not restored yet",
+    "saves a checkpoint, exit 4",
     slow=True,
 )
 def _(bench):

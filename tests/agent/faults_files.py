@@ -13,13 +13,13 @@ from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
 # ------------------------------------------------------------------------------------------------------- permissions
 
 
-@fault("no permission to write the clock", "names the file and both remedies; nothing is written")
+@fault("no permission to write the clock", "names the file and both remedies")
 def _(bench):
     bench.tree.fault("*", "forbidden", on="write")
     bench.pin()
 
 
-@fault("no permission to write the clock, under a cap of `guard`", "the program is not run; nothing is written")
+@fault("no permission to write the clock, under a cap of `guard`", "the program is not run")
 def _(bench):
     bench.tree.sleep(0.1)
     bench.tree.fault(bench.high, "forbidden", on="write")
@@ -28,7 +28,7 @@ def _(bench):
 
 @fault(
     "permission lost halfway through a pin, after each write in turn",
-    "restores what it still can and keeps the snapshot; `restore` does the rest once it may write again",
+    "restores what it still can and keeps the snapshot",
 )
 def _(bench):
     tree, allowed = bench.tree, len(bench.board.clock.files())
@@ -48,7 +48,7 @@ def _(bench):
     return cell(bench.told, BY_RESTORE)
 
 
-@fault("permission lost while pinned", "says so at the end; the snapshot remains until `restore` may write again")
+@fault("permission lost while pinned", "says so at the end; keeps the snapshot")
 def _(bench):
     assert bench.pin()
     bench.tree.fault("*", "forbidden", on="write")
@@ -58,7 +58,7 @@ def _(bench):
 # -------------------------------------------------------------------------------------- files that vanish, and errors
 
 
-@fault("a limit's file vanishes before the first write", "nothing is written")
+@fault("a limit's file vanishes before the first write", "refuses")
 def _(bench):
     bench.tree.fault(bench.high, "vanished")
     bench.pin()
@@ -66,7 +66,7 @@ def _(bench):
 
 @fault(
     "a limit's file vanishes while pinned (driver reloaded, core offline)",
-    "says so at once; restores the other files at the end, and this one by `restore` when it exists again",
+    "says so at once; restores the other files at the end",
 )
 def _(bench):
     assert bench.pin()
@@ -81,7 +81,7 @@ def _(bench):
     assert bench.is_at(bench.mhz)
 
 
-@fault("EIO at every write", "tries three times, then restores the board")
+@fault("EIO at every write", "tries three times")
 def _(bench):
     bench.tree.fault(bench.high, "eio", on="write")
     bench.pin()
@@ -97,33 +97,31 @@ def _(bench):
         assert bench.limits[1] <= pinned[1]
 
 
-@fault("a write is refused (EINVAL)", "tries three times, in both orders, then restores the board")
+@fault("a write is refused (EINVAL)", "tries three times, in both orders")
 def _(bench):
     bench.tree.fault(bench.high, "refused")
     bench.pin()
 
 
-@fault("a write is refused (EBUSY)", "tries three times, then restores the board")
+@fault("a write is refused (EBUSY)", "tries three times")
 def _(bench):
     bench.tree.fault(bench.high, "busy")
     bench.pin()
 
 
-@fault("a write is silently ignored", "notices on reading back, restores the board")
+@fault("a write is silently ignored", "notices on reading back")
 def _(bench):
     bench.tree.fault(bench.high, "ignored")
     bench.pin()
 
 
-@fault("EIO at reading a limit, starting before the pin", "nothing is written: the board's original state is unknown")
+@fault("EIO at reading a limit, starting before the pin", "refuses: the board's original state is unknown")
 def _(bench):
     bench.tree.fault(bench.low, "eio", on="read")
     bench.pin()
 
 
-@fault(
-    "EIO at a limit, starting while it is pinned", "says so; the snapshot remains until `restore` can read and write"
-)
+@fault("EIO at a limit, starting while it is pinned", "says so; keeps the snapshot")
 def _(bench):
     assert bench.pin()
     bench.tree.fault(bench.low, "eio")
@@ -133,19 +131,19 @@ def _(bench):
 # ------------------------------------------------------------------------------------------------------------ nonsense
 
 
-@fault("a limit contains garbage when the board is opened", "nothing is written: garbage cannot be restored")
+@fault("a limit contains garbage when the board is opened", "refuses: garbage cannot be restored")
 def _(bench):
     bench.tree.fault(bench.low, "garbage")
     bench.pin()
 
 
-@fault("a limit is empty when the board is opened", "nothing is written")
+@fault("a limit is empty when the board is opened", "refuses")
 def _(bench):
     bench.tree.fault(bench.high, "empty")
     bench.pin()
 
 
-@fault("a limit reads 1000 THz or a negative value when the board is opened", "nothing is written")
+@fault("a limit reads 1000 THz or a negative value when the board is opened", "refuses")
 def _(bench):
     for kind in ("absurd", "negative"):
         bench.tree.faults.clear()
@@ -153,7 +151,7 @@ def _(bench):
         bench.pin()
 
 
-@fault("a limit contains garbage while pinned", "says so; the snapshot remains until the file can be compared again")
+@fault("a limit contains garbage while pinned", "says so; keeps the snapshot")
 def _(bench):
     assert bench.pin()
     bench.tree.fault(bench.high, "garbage")
@@ -163,13 +161,13 @@ def _(bench):
 # -------------------------------------------------------------------------------------------------------- the snapshot
 
 
-@fault("disk full while writing the snapshot", "nothing is written: no board is changed without a snapshot")
+@fault("disk full while writing the snapshot", "refuses: no board is changed without a snapshot")
 def _(bench):
     with disk_full():
         bench.pin()
 
 
-@fault("the snapshot's folder cannot be created", "nothing is written")
+@fault("the snapshot's folder cannot be created", "refuses")
 def _(bench):
     folder = Path(state_folder(bench.tree))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +177,7 @@ def _(bench):
     folder.unlink()
 
 
-@fault("a truncated snapshot is found", "nothing is written by a pin or by `restore`; says what to do by hand")
+@fault("a truncated snapshot is found", "neither a pin nor `restore` writes; says what to do by hand")
 def _(bench):
     _leave(bench, lambda text: text[: len(text) // 2])
     bench.pin()
@@ -187,7 +185,7 @@ def _(bench):
     Path(snapshots(bench.tree)[0]).unlink()
 
 
-@fault("a snapshot naming files outside /sys is found", "nothing is written by a pin or by `restore`")
+@fault("a snapshot naming files outside /sys is found", "neither a pin nor `restore` writes")
 def _(bench):
     _leave(bench, lambda text: text.replace(bench.low, "/sys/../etc/passwd"))
     bench.pin()

@@ -24,7 +24,7 @@ def _(bench):
 
 @fault(
     "another program writes a limit while pinned, again and again",
-    "writes it again five times, then only reports it; restores the board",
+    "writes it again five times, then only reports it",
 )
 def _(bench):
     assert bench.pin()

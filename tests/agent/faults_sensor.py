@@ -234,7 +234,7 @@ def _(bench):
     guards_a_program(bench, bench.sensor, cap_w=FAR_W)
 
 
-@fault("the sensor is gone before `guard` begins", "the program is not run; nothing is written")
+@fault("the sensor is gone before `guard` begins", "the program is not run")
 def _(bench):
     bench.tree.sleep(0.1)
     bench.tree.fault(bench.sensor, "vanished")
