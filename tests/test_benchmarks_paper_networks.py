@@ -137,7 +137,7 @@ def test_files_of_another_kind_are_refused_in_one_line(batches, tmp_path):
 def test_a_workload_file_names_them_as_the_page_shows(batches, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    page = (ROOT / "docs" / "workload-file.md").read_text()
+    page = (ROOT / "benchmarks" / "paper" / "README.md").read_text()
     (block,) = (b for b in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "benchmarks.paper" in b)
     head = 'name = "paper"\ninput_shape = [3, 32, 32]\nbudget_samples = 128\nbatch_sizes = [4, 8]\ntarget = 0.5\n'
     (tmp_path / "workload.toml").write_text(head + block)
