@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import CalledCap, CapTrace, WatchedCap, cap_of, parse_range
+from wattune.cap_trace import CalledCap, CapTrace, WatchedCap, cap_of, check_scale, parse_range
 from wattune.errors import InputError
 from wattune.records import Supply
 
@@ -191,3 +191,38 @@ def test_a_cap_of_nothing_at_all_cannot_be_planned_for():
 def test_times_without_an_offset_are_local(tmp_path):
     trace = CapTrace.load(written(tmp_path, "time,watts\n2025-06-01 08:00,6\n"))
     assert trace.elapsed_s(datetime(2025, 6, 1, 8).astimezone() + timedelta(hours=1)) == 3600
+
+
+FIVE_W = 5.0
+
+
+@pytest.mark.parametrize(
+    "cap", ["none", "10W", "499W", "4.5W@supply", CapTrace(caps_w=(4.5, 4500.0), times_s=(0.0, 1.0)), CapTrace()]
+)
+@pytest.mark.parametrize("highest_w", [FIVE_W, None])
+def test_a_cap_that_does_not_limit_the_board_is_no_slip(cap, highest_w):
+    check_scale(cap_of(cap), highest_w)
+
+
+@pytest.mark.parametrize(
+    ("cap", "said"),
+    [
+        ("4500W", "4500 W is 900 times what this board draws at most; 4500mW?"),
+        ("4.5kW@supply", "4500 W is 900 times what this board draws at most; 4500mW?"),
+        ("500W", "500 W is 100 times what this board draws at most; 500mW?"),
+        (lambda time_s: 4939.0, "4939 W, the lowest cap of a callable, is 988 times .*; are these mW?"),
+    ],
+)
+def test_watts_that_are_milliwatts_are_refused(cap, said):
+    check_scale(cap_of(cap), None)
+    with pytest.raises(InputError, match=said.replace("?", r"\?")):
+        check_scale(cap_of(cap), FIVE_W)
+
+
+def test_a_file_of_milliwatts_is_refused_unless_one_of_its_caps_limits_the_board(tmp_path):
+    file = tmp_path / "mw.csv"
+    file.write_text("seconds,watts\n0,4939\n60,\n120,6629\n")
+    with pytest.raises(InputError, match=r"^4939 W, the lowest cap of .*mw\.csv, is 988 times .*; are these mW\?$"):
+        check_scale(cap_of(file), FIVE_W)
+    file.write_text("seconds,watts\n0,4939\n60,4.5\n120,6629\n")
+    check_scale(cap_of(file), FIVE_W)

@@ -335,6 +335,27 @@ def cap_of(value: object, *, range_w: tuple[float, float] | None = None) -> Powe
     return cap
 
 
+FAR: Final = 100
+"""Ratio of a cap to all that a board draws from which the cap is taken for a slip of the unit. A cap that merely does
+not limit the board is a few times what the board draws, and watts for milliwatts are 300 to 1000 times as much."""
+
+
+def check_scale(cap: PowerCap | MovingCap, highest_w: float | None) -> None:
+    """Check that watts are not milliwatts. ``highest_w``: the most that the board draws, None if unknown.
+
+    Raises: InputError for a cap that is far above all that the board draws, and for one that changes if its least watts
+    are.
+    """
+    caps_w = (cap.limit_w,) if isinstance(cap, PowerCap) else tuple(cap.shares)
+    least_w = min((watts for watts in caps_w if watts and watts < math.inf), default=None)
+    if least_w is None or highest_w is None or least_w < FAR * highest_w:
+        return
+    above = f"{least_w / highest_w:.0f} times what this board draws at most"
+    if isinstance(cap, PowerCap):
+        raise InputError(f"{least_w:g} W is {above}", hint=f"{least_w:g}mW?")
+    raise InputError(f"{least_w:g} W, the lowest cap of {cap}, is {above}", hint="are these mW?")
+
+
 def parse_range(text: str) -> tuple[float, float]:
     """Least and most watts from a text such as "4W..7W". Raises: InputError."""
     low, dots, high = text.partition("..")

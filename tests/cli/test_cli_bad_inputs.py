@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from tests.support.cli_records import EFFICIENCY, PROFILE, written
+from tests.support.real_time_device import RealTimeDevice
 from tests.support.sessions import Numbered, board, loss_of, perceptron
 from torch.utils.data import DataLoader
 
@@ -137,14 +138,19 @@ def test_a_bad_argument_of_a_session(options, said):
     assert caught.value.exit_code == 2
 
 
-def test_a_cap_in_another_unit_is_warned_of():
+def test_a_cap_in_another_unit_is_refused():
+    with pytest.raises(InputError, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
+        session_of(cap_w=4500)
+
+
+def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of():
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def train():
-        with session_of(model=model, optimizer=optimizer, cap_w=4500) as session:
+        with session_of(device=RealTimeDevice(), model=model, optimizer=optimizer, cap_w=4500) as session:
             for batch in session.batches():
                 session.backward(loss_of(model, batch))
 
-    with pytest.warns(UserWarning, match=r"cap of 4500 W is far above .*is it in milliwatts"):
+    with pytest.warns(UserWarning, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
         train()

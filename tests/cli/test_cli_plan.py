@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.support.cli_records import EFFICIENCY, PROFILE, written
@@ -122,3 +123,16 @@ def test_goals_that_are_refused_in_one_line(wattune, records, words, said):
     code, out, err = wattune("plan", *records, "--cap", "4W", *words)
     assert (code, out, len(err)) == (2, "", 1)
     assert said in err[0]
+
+
+@pytest.mark.parametrize(
+    ("cap", "said"),
+    [("4000W", r"4000 W is \d+ times what this board draws at most; 4000mW"), ("mw.csv", r"mw.csv, .* are these mW")],
+)
+def test_watts_that_are_milliwatts_are_refused(wattune, records, tmp_path, monkeypatch, cap, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mw.csv").write_text("seconds,watts\n0,4939\n60,6629\n")
+    code, out, err = wattune("plan", *records, "--cap", cap)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert re.search(said, err[0])
+    assert wattune("plan", *records, "--cap", "40W")[0] == 0  # it does not limit this board

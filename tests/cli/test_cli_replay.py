@@ -100,3 +100,12 @@ def test_a_record_of_before_has_no_figures_at_its_pick(wattune, table, tmp_path)
     for name in ("step_s", "power_mean_w", "power_peak_w"):
         del record["guided"]["pick"][name]
     assert ProfileTable.parse(record).dump() == record
+
+
+@pytest.mark.parametrize("command", ["profile", "run"])
+@pytest.mark.parametrize("device", ["replay:T.csv", "sim:jetson-nano"])
+def test_watts_that_are_milliwatts_are_refused_before_anything_is_done(wattune, table, tmp_path, command, device):
+    code, out, err = wattune(command, "--device", device, "--cap", "12000W")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "times what this board draws at most; 12000mW?" in err[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"T.csv"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattune import units
+from wattune.cap_trace import check_scale
 from wattune.cli.options import (
     AnyCap,
     CapWindow,
@@ -83,6 +84,7 @@ def guard(
                 for problem in board.problems:
                     if "supply.json" in problem:  # the supply is known, but its file cannot be read
                         raise InputError(problem)
+            check_scale(moving or asked_cap, board.highest_w)
             limit = asked_cap.at_sensor(board.supply, board.sensor.window_s)
             caps = None if moving is None else GuardedCap(moving, board.supply, board.sensor.window_s)
             at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)

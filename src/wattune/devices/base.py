@@ -224,6 +224,8 @@ class Device(ABC):
     """True if training and the system share one memory, so that a step that does not fit endangers both."""
     supply: Supply | None = None
     """Losses and loads between the battery's terminals and the sensor; None if they are not known."""
+    highest_w: float | None = None
+    """Upper bound of what the board draws, in watts at the sensor; None if unknown."""
     problems: tuple[str, ...] = ()
     """Problems of the device, one sentence each."""
     replayed_table: ProfileTable | None = None

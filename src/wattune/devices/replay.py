@@ -78,7 +78,7 @@ class ReplayDevice(VirtualDevice):
         self.mode = table.key.mode if table.key else "as recorded"
         self.knobs = _knobs(table)
         self.memory_bytes = None
-        self.supply = table.supply
+        self.supply, self.highest_w = table.supply, table.highest_w
         self.data_types = frozenset({table.key.data_type} if table.key else {"fp32", "tf32", "fp16", "bf16"})
         self.sensor = Sensor(rail="as recorded", period_s=PERIOD_S, window_s=table.sensor_window_s or CYCLE * PERIOD_S)
         self._cells: dict[OperatingPoint, ProfileCell] = {cell.point: cell for cell in table.measured}

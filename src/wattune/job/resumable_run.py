@@ -14,7 +14,7 @@ from typing import Any
 
 from wattune import planning, profiling, reporting, training
 from wattune.cap import PowerCap, SensorLimit
-from wattune.cap_trace import MovingCap, cap_of
+from wattune.cap_trace import MovingCap, cap_of, check_scale
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, WorkloadError
 from wattune.goal import TIME, Goal
@@ -268,7 +268,7 @@ def run(
     file, or None for the built-in example. ``cap_w``: watts at the power sensor, a text such as "10W" or "12W@supply",
     a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap; or a cap that
     changes, as in ``plan``: the device is then profiled under the highest of its caps, at every point, and the time of
-    ``goal``, ``carbon``, ``tariff``: see ``plan``. ``yield_to``: see ``train``.
+    the caps begins with training. ``goal``, ``carbon``, ``tariff``: see ``plan``. ``yield_to``: see ``train``.
 
     ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
     of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
@@ -295,6 +295,7 @@ def run(
     if moving is not None and strategy is None and profile is None:
         strategy = "full"  # each of its caps has points of its own
     with opened(device, seed=seed) as board:
+        check_scale(moving or cap, board.highest_w)
         work = as_workload(workload, progress)
         check_workload(work, board)
         check_moving_cap(moving, board, has_profile=profile is not None or resume)
@@ -330,6 +331,7 @@ def run(
             yield_to=yield_to,
         )
         table = job.profile(given_profile)
+        check_scale(moving or cap, table.highest_w)
         check_cap(table, cap)
         curve = job.estimate(table)
         table, plan = job.plan(table, curve)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import MovingCap, cap_of
+from wattune.cap_trace import MovingCap, cap_of, check_scale
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.intensity import Intensity
@@ -66,6 +66,7 @@ def profile(
 
     cap = PowerCap.of(cap_w)
     with opened(device, seed=seed) as board:
+        check_scale(cap, board.highest_w)
         return profiling.profile(
             board,
             profiled_workload(workload, board),
@@ -104,6 +105,7 @@ def profile_command(
 
     cap = PowerCap.of(cap_w)
     with opened(device) as board:
+        check_scale(cap, board.highest_w)
         return profiling.profile_command(
             board,
             command,
@@ -135,6 +137,7 @@ def step_times(
     if isinstance(times_s, Mapping):
         return given_times(times_s)
     cap, table = PowerCap.of(cap_w), as_record(ProfileTable, times_s)
+    check_scale(cap, table.highest_w)
     log_times = planning.log_step_times(table, cap.at_sensor(table.supply, table.sensor_window_s))
     if not log_times:
         raise CapError("no measured point of the profile stays under the cap", value=str(cap))
@@ -232,6 +235,7 @@ def plan(
     from wattune import planning
 
     cap, asked, table = cap_of(cap_w), Goal.of(goal), as_record(ProfileTable, profile)
+    check_scale(cap, table.highest_w)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
     if (intensity := intensity_of(carbon, tariff)) is not None:
         planning.check_intensity(intensity, asked, is_moving=isinstance(cap, MovingCap))
@@ -368,13 +372,15 @@ def compare(
     """
     from wattune.job.rule_comparison import compare_rules
 
+    cap, table = PowerCap.of(cap_w), as_record(ProfileTable, profile)
+    check_scale(cap, table.highest_w)
     with opened(device) as board:
         return compare_rules(
             board,
             as_workload(workload, progress),
-            as_record(ProfileTable, profile),
+            table,
             as_record(SampleEfficiency, efficiency),
-            cap=PowerCap.of(cap_w),
+            cap=cap,
             goal=Goal.of(goal),
             seeds=range(seeds) if isinstance(seeds, int) else seeds,
             folder=folder,

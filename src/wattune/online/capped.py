@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wattune.cap import Over
+from wattune.cap_trace import check_scale
 from wattune.devices import Device, open_device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
@@ -150,6 +151,7 @@ def _session(
     """A session that chooses the points; a device that was opened for it is closed if the session cannot be made."""
     start, moving = asked.start, asked.moving
     try:
+        check_scale(moving or asked.cap, opened.highest_w)
         limit = asked.cap.at_sensor(opened.supply, opened.sensor.window_s)
         sensor, all_rows = opened.sensor, rows_of(asked.sizes, start)
         known: dict[Knobs, KnownSetting] = {}

@@ -18,6 +18,7 @@ from typing_extensions import Self
 
 from wattune.algorithms import memory_errors
 from wattune.cap import Over, PowerCap
+from wattune.cap_trace import check_scale
 from wattune.errors import InputError, OutOfDeviceMemory, OutputError, SafetyStop, SensorError, WattuneError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_source import BatchSource
@@ -38,9 +39,6 @@ from wattune.point import BatchShape, OperatingPoint
 from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
 from wattune.tracking.trackers import OnUpdate
-
-UNLIKELY = 20
-"""Ratio of a cap to the highest power that suggests another unit."""
 
 
 @dataclass
@@ -223,9 +221,10 @@ class Session:
             if 2 * above > readings:
                 said = f"{above} of {readings} readings exceeded the cap of {self.record.cap_w:.4g} W"
                 warnings.warn(f"{said}; raise it, or train smaller batches", stacklevel=4)
-            if (peak_w := self.record.power_peak_w) and self.record.cap_w > UNLIKELY * peak_w:
-                said = f"the cap of {self.record.cap_w:.4g} W is far above the {peak_w:.4g} W that were drawn at most"
-                warnings.warn(f"{said}; is it in milliwatts? Write '4500mW'", stacklevel=4)
+            try:
+                check_scale(self.options.cap, self.record.power_peak_w)
+            except InputError as error:  # only now is it known what a real board draws
+                warnings.warn(str(error), stacklevel=4)
 
     def _new_record(self) -> SessionRecord | None:
         with suppress(SensorError):  # a session without any reading has no record

@@ -239,6 +239,11 @@ class ProfileTable(Record):
         return tuple(cell for cell in self.cells if not cell.out_of_memory)
 
     @property
+    def highest_w(self) -> float | None:
+        """The highest power of all cells, in watts; None without a measured one."""
+        return max((cell.power_peak_w for cell in self.measured if cell.power_peak_w is not None), default=None)
+
+    @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Batch sizes of the measured cells, ascending."""
         return tuple(sorted({cell.batch_size for cell in self.measured}))

@@ -41,6 +41,8 @@ class DeviceGroup(Device):
         self.memory_bytes = min(sizes_bytes, default=None)
         self.problems = tuple(dict.fromkeys(problem for member in members for problem in member.problems))
         self.supply = parts.combined_supply(members, pools)
+        most_w = [member.highest_w for member in members if member.highest_w is not None]
+        self.highest_w = parts.highest_pool(most_w, pools) if len(most_w) == len(members) else None
         sensors = [member.sensor for member in members]
         self.sensor = parts.combined_sensor(sensors)
         self._guarded_sensor = parts.guarded_sensor(sensors, pools)

@@ -66,6 +66,7 @@ class NvidiaDevice(RealDevice):
             self._knob = knob
             self.data_types = data_types(gpu.capability)
             self.memory_bytes = gpu.free_bytes()
+            self.highest_w = max(_limits_w(gpu), default=None)
             modes = gpu.modes()
             if knob != "power_limit_w" and (limit_w := gpu.limit_w()) is not None:
                 modes["power limit"] = f"{limit_w:g} W"

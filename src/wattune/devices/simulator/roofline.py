@@ -66,6 +66,16 @@ def idle(chip: Chip, knobs: Knobs) -> Segment:
     return Segment(1.0, chip.power.idle_w + steady_w + _memory_clock_w(chip, knobs), leakage_w)
 
 
+def highest_w(chip: Chip, knobs: Knobs, temperature_c: float) -> float:
+    """Upper bound of the power of any step at this setting, with everything busy at the same time."""
+    power = chip.power
+    activity = power.compute_w_per_v2ghz + power.memory_w_per_v2ghz
+    steady_w, leakage_w = _processor_w(chip, knobs["clock_mhz"], activity=activity)
+    traffic_w = power.traffic_w_per_gbps * max(chip.access.achieved_gbps, chip.access.optimizer_gbps)
+    board_w = power.base_w + _memory_clock_w(chip, knobs) + _host_w(chip, knobs, 1.0)
+    return Segment(1.0, board_w + steady_w + traffic_w, leakage_w).power_w(power.leakage_per_degree, temperature_c)
+
+
 @dataclass(frozen=True)
 class _Busy:
     """One phase on the processor: its duration, and the time in which arithmetic and memory are busy.

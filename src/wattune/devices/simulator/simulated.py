@@ -11,7 +11,7 @@ from typing import Any
 
 from wattune.devices.base import ExactStep, GroundTruth, Sensor
 from wattune.devices.simulator.board_file import Chip, ProcessorName, SimulatedBoard, builtin_board, load_board
-from wattune.devices.simulator.roofline import REFERENCE_C, Segment, idle, segments
+from wattune.devices.simulator.roofline import REFERENCE_C, Segment, highest_w, idle, segments
 from wattune.devices.simulator.thermal_energy import Energy
 from wattune.devices.simulator.variants import drawn, exact
 from wattune.devices.virtual_time import NEVER, Piece, VirtualDevice, multiples, next_multiple
@@ -91,6 +91,7 @@ class SimulatedDevice(VirtualDevice):
             self.mode = f"{board.mode}, uncalibrated, board file {board.digest}"
             self.problems = (UNCALIBRATED,)
         self.knobs = self._chip.knobs
+        self.highest_w = highest_w(self._chip, self.combinations()[-1], board.thermal.throttle_c)
         self.data_types = frozenset(self._chip.processor.peak_gflops)
         taken_mib = board.memory.system_mib + self._chip.access.context_mib
         self._available_bytes = (board.memory.size_mib - taken_mib) * MEBIBYTE
