@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.support.sessions import board, convolutional, loss_of, pictures
+from tests.support.sessions import board, convolutional, pictures, train
 from torch.utils.data import DataLoader
 
 from wattune.devices import SimulatedDevice, builtin_board
@@ -15,9 +15,7 @@ def trained(device, cap_w, passes=2):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(pictures(1024), batch_size=32, shuffle=True)
     with capped(device=device, model=model, optimizer=optimizer, loader=loader, cap_w=cap_w) as session:
-        for _ in range(passes):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+        train(session, passes)
     return session.record
 
 

@@ -9,13 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.sessions import Numbered, board, loss_of, perceptron
+from tests.support.sessions import Numbered, board, loss_of, perceptron, session_of, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from wattune.errors import DeviceError, InputError
-from wattune.online import capped
 from wattune.online.batch_shapes import batch_sizes, rows
 from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split, even, moved, samples_of, shapes, split
@@ -154,10 +153,8 @@ def test_a_counter_sees_the_phases_by_itself():
 
 def test_bf16_is_seen_and_refused_by_a_chip_that_lacks_it():
     model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Numbered(), batch_size=32)
     with pytest.raises(InputError, match="cannot compute in: bf16"):
-        with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+        with session_of(model) as session:
             for batch in session.batches():
                 with torch.autocast("cpu", torch.bfloat16):
                     loss = loss_of(model, batch)
@@ -165,12 +162,8 @@ def test_bf16_is_seen_and_refused_by_a_chip_that_lacks_it():
 
 
 def test_it_explains_itself():
-    model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Numbered(), batch_size=32)
-    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
-        for batch in session.batches():
-            session.backward(loss_of(model, batch))
+    with session_of() as session:
+        train(session)
         text = session.explain()
     for part in ("under a cap of 4.5 W", "640 samples in 20 steps", "past workloads", "in proportion"):
         assert part in text
@@ -208,12 +201,8 @@ class Recomputed(nn.Module):
 @pytest.mark.slow
 def test_a_model_that_computes_activations_again_is_tried_at_other_sizes(touring):
     model = Recomputed()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(Numbered(), batch_size=32)
-    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
-        for _ in range(10):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+    with session_of(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01)) as session:
+        train(session, 10)
     assert not [note for note in session.record.notes if "left out" in note]
     assert len({cell.micro_batch_size for cell in session.record.table.cells}) > 1
 
@@ -229,11 +218,7 @@ def test_a_batch_with_time_as_its_first_axis_is_not_cut():
 def test_where_no_size_is_known_to_fit_it_trains_at_the_users_own(monkeypatch):
     """Rather than asking for ever which one to take."""
     monkeypatch.setattr(FitCheck, "fits", lambda self, row, counter: False)
-    model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(Numbered(), batch_size=32)
-    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
-        for batch in session.batches():
-            session.backward(loss_of(model, batch))
+    with session_of() as session:
+        train(session)
     assert session.record.steps == 20
     assert {change.point.batch_size for change in session.record.changes} == {32}

@@ -2,21 +2,16 @@
 
 import io
 import warnings
+from functools import partial
 
 import pytest
 import torch
-from tests.support.sessions import Numbered, OwnTimeDevice, board, distance, loss_of, perceptron, plain
+from tests.support.sessions import Numbered, OwnTimeDevice, distance, loss_of, perceptron, plain, session_of, train
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from wattune.online import capped
-
-
-def session_of(model, **options):
-    options = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "keep_recipe": True, **options}
-    loader = DataLoader(Numbered(), batch_size=32)
-    return capped(**{"device": board(), "cap_w": 4.5, "model": model, "loader": loader, **options})
+session_of = partial(session_of, keep_recipe=True)
 
 
 def test_a_pass_that_the_loop_breaks_off_counts_as_one():
@@ -54,8 +49,7 @@ def test_a_pass_that_an_interrupt_ends_is_resumed_and_not_counted(tmp_path):
     assert session.passes == 0
     with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
         while session.passes < 1:
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+            train(session)
     assert session.samples == 640
 
 
@@ -68,13 +62,7 @@ def test_a_pass_broken_off_before_the_end_is_not_resumed(tmp_path):
         assert session.passes == 1
     with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
         assert session.passes == 1
-        assert sum(1 for _ in trained(session, model)) == 20
-
-
-def trained(session, model):
-    for batch in session.batches():
-        yield batch
-        session.backward(loss_of(model, batch))
+        assert train(session) == 640
 
 
 def test_a_progress_bar_has_a_total():
@@ -105,7 +93,7 @@ def test_a_checkpoint_that_cannot_be_saved_at_the_end_is_a_warning(tmp_path):
         with session_of(model, checkpoint=folder / "c") as session:
             folder.rmdir()
             folder.touch()  # no file fits there any more, as on a full disk
-            list(trained(session, model))
+            train(session)
         return session
 
     with pytest.warns(UserWarning, match=r"cannot write .*checkpoints") as caught:
@@ -124,11 +112,11 @@ def test_readings_above_the_cap_are_warned_of_at_the_end():
     model = perceptron()
     with pytest.warns(UserWarning, match=r"\d+ of \d+ readings exceeded the cap of 6 W"):
         with session_of(model, device=Hungry(), cap_w=6) as session:
-            list(trained(session, model))
+            train(session)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with session_of(model, device=OwnTimeDevice(), cap_w=6) as session:
-            list(trained(session, model))
+            train(session)
 
 
 class Gpu(OwnTimeDevice):

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 from tests.support.agent_trees import texts
+from tests.support.live_board import wait_for
 from tests.support.live_devices import unpack
-from tests.support.ranks import Job, job, values
+from tests.support.ranks import Ended, Job, apart, job, refusal, values, weights
 from tests.support.sessions import (
     Tour,
     board,
@@ -26,6 +27,7 @@ from tests.support.sessions import (
     pictures,
     plain,
     regression,
+    train,
 )
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -49,22 +51,30 @@ def wrapped(model: nn.Module) -> DistributedDataParallel:
     return DistributedDataParallel(model)
 
 
-def weights(model: nn.Module) -> list[list[float]]:
-    return [p.detach().flatten().tolist() for p in model.parameters()]
-
-
 def own_device(rank: int) -> Device | str:
     return board() if rank == 0 else "auto"
 
 
-def train(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ...]:
+def session_of(rank: int, model: nn.Module | None = None, **options: Any) -> Any:
+    """A session of this rank under 5 W, with a convolutional model unless there is another."""
+    model = wrapped(convolutional()) if model is None else model
+    usual: dict[str, Any] = {} if "batch_size" in options else {"loader": own_part(pictures(512))}
+    usual |= {"device": own_device(rank), "cap_w": 5.0, "optimizer": torch.optim.SGD(model.parameters(), lr=0.05)}
+    return wattune.capped(model=model, **{**usual, **options})
+
+
+def small(rank: int, **options: Any) -> Any:
+    """A session whose steps take next to nothing."""
+    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
+    return session_of(rank, wrapped(perceptron()), loader=loader, **options)
+
+
+def train_rows(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ...]:
     """A session of this rank: samples and rows of its steps, its weights, and what rank 0 recorded."""
     model = wrapped(convolutional())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loader = own_part(pictures(512))
     rows, samples, step = [], 0, 0
-    options = {"device": own_device(rank), "cap_w": 5.0, **options}
-    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
+    with session_of(rank, model, loader=loader, **options) as session:
         for number in range(passes):
             loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
             for batch in session.batches():
@@ -76,7 +86,7 @@ def train(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ...]:
     return rows, samples, weights(model), None if record is None else (record.samples, record.steps, record.above_cap_s)
 
 
-def train_raised(rank: int) -> tuple[float, list[list[float]], list[str], float]:
+def train_raised(rank: int) -> tuple[float, list[float], list[str], float]:
     """Least squares, for which the larger batch scales the learning rate to beyond what is stable."""
     sys.modules["wattune.online.capped"].Search = Tour  # type: ignore[attr-defined]
     data = regression()
@@ -106,9 +116,7 @@ def train_under(rank: int, cap: CapTrace, passes: int) -> tuple[Any, ...] | None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loader, given = own_part(pictures(512)), {"device": "sim:jetson-nano", "cap_w": cap, "over": "node"}
     with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
-        for _ in range(passes):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+        train(session, passes)
     record = session.record
     if record is None:
         return None
@@ -137,7 +145,7 @@ def test_caps_that_leave_nothing_end_all_ranks_at_once() -> None:
     assert ends[1].stderr == ""
 
 
-def train_plain(rank: int, passes: int) -> list[list[float]]:
+def train_plain(rank: int, passes: int) -> list[float]:
     model = wrapped(convolutional())
     loader = own_part(pictures(512))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -147,12 +155,8 @@ def train_plain(rank: int, passes: int) -> list[list[float]]:
     return weights(model)
 
 
-def apart(one: list[list[float]], other: list[list[float]]) -> float:
-    return max(abs(a - b) for p, q in zip(one, other, strict=True) for a, b in zip(p, q, strict=True))
-
-
 def test_all_ranks_take_the_same_steps() -> None:
-    first, second = values(job(train, 2, 25, {}))
+    first, second = values(job(train_rows, 2, 25, {}))
     assert first[0] == second[0]
     assert len(set(first[0])) > 1  # several batch sizes were tried
     assert first[1] == second[1] == 25 * 256
@@ -164,22 +168,17 @@ def test_all_ranks_take_the_same_steps() -> None:
 @pytest.mark.parametrize("micro", [None, 12])
 def test_with_the_recipe_kept_it_is_the_plain_loop(micro: int | None) -> None:
     alone = values(job(train_plain, 2, 3))
-    ours = values(job(train, 2, 3, {"keep_recipe": True, "micro_batch_size": micro}))
+    ours = values(job(train_rows, 2, 3, {"keep_recipe": True, "micro_batch_size": micro}))
     assert apart(ours[0][2], alone[0]) < 1e-5
     assert apart(ours[1][2], alone[0]) < 1e-5
 
 
 def train_unequal(rank: int, cap_w: float) -> tuple[Any, ...] | None:
     """A fast board on rank 0 and a slow one under one budget."""
-    model = wrapped(convolutional())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = own_part(pictures(2048), 64)
     device = ("sim:jetson-tx2-nx", "sim:jetson-nano")[rank]
-    given = {"device": device, "cap_w": cap_w, "over": "node", "keep_recipe": True, "micro_batch_size": 64}
-    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
-        for _ in range(60):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+    given = {"cap_w": cap_w, "over": "node", "keep_recipe": True, "micro_batch_size": 64}
+    with session_of(rank, loader=own_part(pictures(2048), 64), device=device, **given) as session:
+        train(session, 60)
     if session.record is None:
         return None
     group = session.run.device
@@ -207,15 +206,11 @@ def train_elsewhere(rank: int, folder: Path) -> tuple[Any, ...]:
     meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
     tree = folder / f"board{rank}"
     before = texts(tree)
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
     given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "over": "job", "keep_recipe": True}
     was_set = False
-    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+    with small(rank, **given) as session:
         for _ in range(20):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+            train(session)
             was_set = was_set or texts(tree) != before
     record = session.record
     return was_set, texts(tree) == before, None if record is None else (record.device, record.power_mean_w)
@@ -234,17 +229,9 @@ def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: P
 
 def train_elsewhere_long(rank: int, folder: Path) -> None:
     meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
     device = f"jetson?root={folder / f'board{rank}'}"
-    with wattune.capped(
-        device=device, cap_w=100.0, over="job", model=model, optimizer=optimizer, loader=loader, keep_recipe=True
-    ) as session:
-        for _ in range(100_000):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
-                (folder / f"rank{rank}").touch()
+    with small(rank, device=device, cap_w=100.0, over="job", keep_recipe=True) as session:
+        train(session, 100_000, on_batch=lambda _: (folder / f"rank{rank}").touch())
 
 
 @pytest.mark.parametrize("killed", [0, 1])
@@ -253,7 +240,7 @@ def test_boards_of_all_computers_are_restored_whoever_is_killed(tmp_path: Path, 
     before = [texts(tree) for tree in trees]
     running = Job(train_elsewhere_long, 2, tmp_path)
     for rank in range(2):
-        waited_for(tmp_path / f"rank{rank}")
+        assert wait_for((tmp_path / f"rank{rank}").exists, 60.0)
     assert all(texts(tree) != one for tree, one in zip(trees, before, strict=True))
     running.processes[killed].kill()
     other = running.ended(within_s=60.0)[1 - killed]
@@ -265,11 +252,7 @@ def test_boards_of_all_computers_are_restored_whoever_is_killed(tmp_path: Path, 
 
 
 def restore_slowly(rank: int, folder: Path) -> None:
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
-    device = own_device(rank)
-    with wattune.capped(device=device, cap_w=5.0, model=model, optimizer=optimizer, loader=loader) as session:
+    with small(rank) as session:
         restore = session.run.__exit__
 
         def restore_later(*error: Any) -> None:
@@ -277,11 +260,8 @@ def restore_slowly(rank: int, folder: Path) -> None:
             restore(*error)
             (folder / f"rank{rank}").touch()
 
-        session.run.__exit__ = restore_later  # type: ignore[method-assign]
-        for batch in session.batches():
-            session.backward(loss_of(model, batch))
-            if rank == 1:
-                os._exit(1)
+        session.run.__exit__ = restore_later
+        train(session, on_batch=lambda _: os._exit(1) if rank == 1 else None)
 
 
 def test_a_board_that_takes_long_to_be_restored_is_restored_before_the_loss_is_raised(tmp_path: Path) -> None:
@@ -292,47 +272,37 @@ def test_a_board_that_takes_long_to_be_restored_is_restored_before_the_loss_is_r
 
 def refuse_elsewhere(rank: int) -> None:
     meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    device = "sim:jetson-nano" if rank == 0 else "jetson?root=/nowhere"
-    wattune.capped(device=device, cap_w=5.0, model=model, optimizer=optimizer, batch_size=8)
+    refuse(rank, {1: {"device": "jetson?root=/nowhere"}})
 
 
 def test_a_board_of_another_computer_that_cannot_be_opened_is_one_line() -> None:
-    ends = job(refuse_elsewhere, 2)
-    assert [end.code for end in ends] == [2, 2]
-    assert ends[0].stderr.startswith("error: rank 1 (process ")
-    assert "/nowhere" in ends[0].stderr
-    assert ends[1].stderr == ""
+    said = refusal(job(refuse_elsewhere, 2))
+    assert said.startswith("error: rank 1 (process ")
+    assert "/nowhere" in said
 
 
 def interrupt(rank: int, path: Path, at: int) -> tuple[int, int]:
     """A session that ends in the middle of a pass, at its step ``at``."""
-    model = wrapped(convolutional())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loader = own_part(pictures(512))
-    options = {"keep_recipe": True, "checkpoint": path, "device": own_device(rank)}
+    loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+
+    def stop(session: Any) -> None:
+        if session.run.steps == at:
+            raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        with wattune.capped(cap_w=5.0, model=model, optimizer=optimizer, loader=loader, **options) as session:
-            loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
-                if session.run.steps == at:
-                    raise KeyboardInterrupt
+        with session_of(rank, loader=loader, keep_recipe=True, checkpoint=path) as session:
+            train(session, on_batch=stop)
     return session.run.steps, session.samples
 
 
-def resume(rank: int, path: Path, batch_size: int) -> tuple[int, list[list[float]], list[str]]:
+def resume(rank: int, path: Path, batch_size: int) -> tuple[int, list[float], list[str]]:
     """The rest of that pass. Returns: samples of all ranks, weights, and rank 0's notes."""
-    model = wrapped(convolutional())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loader = own_part(pictures(512), batch_size)
-    options = {"keep_recipe": True, "checkpoint": path, "resume": True, "device": own_device(rank)}
-    with wattune.capped(cap_w=5.0, model=model, optimizer=optimizer, loader=loader, **options) as session:
-        loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
-        for batch in session.batches():
-            session.backward(loss_of(model, batch))
-    return session.samples, weights(model), list(session.run.notes)
+    loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+    with session_of(rank, loader=loader, keep_recipe=True, checkpoint=path, resume=True) as session:
+        train(session)
+    return session.samples, weights(session.run.model), list(session.run.notes)
 
 
 @pytest.mark.parametrize(("ranks", "batch_size"), [(2, 16), (4, 8), (1, 32)])
@@ -351,9 +321,9 @@ def train_sharded(rank: int, options: dict[str, Any]) -> float:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 
-    def whole(model: nn.Module) -> list[list[float]]:
+    def whole(model: nn.Module) -> list[float]:
         parts = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
-        return [p.detach().flatten().tolist() for p in parts]
+        return [value for p in parts for value in p.detach().flatten().tolist()]
 
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -366,10 +336,8 @@ def train_sharded(rank: int, options: dict[str, Any]) -> float:
         loader = own_part(pictures(256))
         loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
         if is_ours:
-            given = {"device": own_device(rank), "cap_w": 5.0, **options}
-            with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
-                for batch in session.batches():
-                    session.backward(loss_of(model, batch))
+            with session_of(rank, model, optimizer=optimizer, loader=loader, **options) as session:
+                train(session)
         else:
             plain(model, optimizer, loader, 1)
         results.append(whole(model))
@@ -382,7 +350,7 @@ def test_a_model_in_shards_is_trained_as_in_the_plain_loop(micro: int | None) ->
         assert difference < 1e-5
 
 
-def step_oneself(rank: int, passes: int) -> tuple[list[tuple[int, int]], int, list[list[float]], Any]:
+def step_oneself(rank: int, passes: int) -> tuple[list[tuple[int, int]], int, list[float], Any]:
     """A loop that fetches and steps itself. Rank 0 alone also reads the row to print it, at other places."""
     model, data, generator = wrapped(convolutional()), pictures(512), torch.Generator().manual_seed(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -421,81 +389,52 @@ def test_loops_that_step_themselves_get_the_same_row_at_the_same_step() -> None:
     assert second[3] is None
 
 
-def refuse(rank: int, by_rank: dict[int, dict[str, Any]], wraps: str) -> None:
+def refused(ends: list[Ended]) -> str:
+    """The line of a job that was refused, and nothing else on stderr."""
+    line = refusal(ends)
+    assert [end.stderr for end in ends] == [line + "\n", *[""] * (len(ends) - 1)]
+    assert {end.kind for end in ends} == {"JobRefused"}
+    return line
+
+
+def refuse(rank: int, by_rank: dict[int, dict[str, Any]], wraps: str = "ddp", version: str = "") -> None:
+    if version and rank == 1:
+        meeting.__version__ = version  # type: ignore[attr-defined]
     model: nn.Module = perceptron()
     model = wrapped(model) if wraps == "ddp" else nn.DataParallel(model) if wraps == "dp" else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    options = {"device": "sim:jetson-nano", "cap_w": 5.0, "batch_size": 8, **by_rank.get(rank, {})}
-    wattune.capped(model=model, optimizer=optimizer, **options)
-
-
-@pytest.mark.parametrize(
-    ("by_rank", "wraps", "said"),
-    [
-        ({1: {"cap_w": 6.0}}, "ddp", "error: rank 1 has another cap_w: "),
-        ({1: {"batch_size": 0}}, "ddp", "error: rank 1: batch_size: 0"),
-        ({0: {"over": "rack"}, 1: {"over": "rack"}}, "ddp", "error: over: rack; allowed: device, node, job"),
-        ({}, "none", "error: the job has 2 processes, but the model does not average its gradients"),
-        ({}, "dp", "error: nn.DataParallel has one process for all GPUs"),
-        ({1: {"device": "sim:no-such-board"}}, "ddp", "error: "),
-    ],
-)
-def test_bad_input_is_one_line_of_rank_0(by_rank: dict[int, dict[str, Any]], wraps: str, said: str) -> None:
-    ends = job(refuse, 2, by_rank, wraps)
-    assert [end.code for end in ends] == [2, 2]
-    assert ends[0].stderr.startswith(said)
-    assert ends[0].stderr.count("\n") == 1
-    assert ends[1].stderr == ""
-    assert {end.kind for end in ends} == {"JobRefused"}
-
-
-def refuse_others_first(rank: int) -> None:
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    given = {"device": "sim:jetson-nano", "cap_w": 5.0, "batch_size": 8, "yield_to": lambda: False}
-    with wattune.capped(model=model, optimizer=optimizer, **given):
+    with session_of(rank, model, **{"device": "sim:jetson-nano", "batch_size": 8, **by_rank.get(rank, {})}):
         raise AssertionError
 
 
-def test_other_work_first_is_refused_in_one_line() -> None:
-    ends = job(refuse_others_first, 2)
-    assert [end.code for end in ends] == [2, 2]
-    assert ends[0].stderr == "error: yield_to: a job of 2 ranks; allowed: one process\n"
-    assert ends[1].stderr == ""
-
-
-def refuse_another_version(rank: int) -> None:
-    if rank == 1:
-        meeting.__version__ = "0.0.9"  # type: ignore[attr-defined]
-    refuse(rank, {}, "ddp")
-
-
-def test_another_version_on_a_rank_is_one_line() -> None:
-    ends = job(refuse_another_version, 2)
-    assert [end.code for end in ends] == [2, 2]
-    assert ends[0].stderr.startswith("error: rank 1 has another wattune: 0.0.9, not ")
-    assert ends[0].stderr.count("\n") == 1
-    assert ends[1].stderr == ""
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (({1: {"cap_w": 6.0}},), "error: rank 1 has another cap_w: "),
+        (({1: {"batch_size": 0}},), "error: rank 1: batch_size: 0"),
+        (({0: {"over": "rack"}, 1: {"over": "rack"}},), "error: over: rack; allowed: device, node, job"),
+        (({}, "none"), "error: the job has 2 processes, but the model does not average its gradients"),
+        (({}, "dp"), "error: nn.DataParallel has one process for all GPUs"),
+        (({1: {"device": "sim:no-such-board"}},), "error: "),
+        (({}, "ddp", "0.0.9"), "error: rank 1 has another wattune: 0.0.9, not "),
+        (({r: {"yield_to": bool} for r in (0, 1)},), "error: yield_to: a job of 2 ranks; allowed: one process"),
+    ],
+)
+def test_bad_input_is_one_line_of_rank_0(arguments: tuple[Any, ...], said: str) -> None:
+    assert refused(job(refuse, 2, *arguments)).startswith(said)
 
 
 def test_a_device_that_cannot_be_limited_beside_another_is_one_line(tmp_path: Path) -> None:
     tree = unpack("orin-nano-jp6", tmp_path / "board")
     devices = {0: {"device": f"jetson?root={tree}"}, 1: {"device": "external:echo 5"}}
-    ends = job(refuse, 2, devices, "ddp")
-    assert [end.code for end in ends] == [2, 2]
-    assert ends[0].stderr.startswith(
-        "error: a group cannot hold a cap with some devices that cannot be limited: rank 1"
-    )
-    assert ends[0].stderr.count("\n") == 1
-    assert ends[1].stderr == ""
+    said = refusal(job(refuse, 2, devices))
+    assert said.startswith("error: a group cannot hold a cap with some devices that cannot be limited: rank 1")
 
 
 def hold(rank: int, tree: Path, started: Path) -> None:
     model = wrapped(perceptron())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with wattune.capped(
-        device=f"jetson?root={tree}", cap_w=100.0, model=model, optimizer=optimizer, batch_size=8
-    ) as session:
+    given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "batch_size": 8}
+    with session_of(rank, model, optimizer=optimizer, **given) as session:
         while True:
             session.begin_step()
             optimizer.zero_grad()
@@ -510,13 +449,9 @@ def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
     first = Job(hold, 2, tree, tmp_path)
     try:
         for rank in range(2):
-            waited_for(tmp_path / f"rank{rank}")
-        ends = job(hold, 2, tree, tmp_path / "nowhere")
-        assert [end.code for end in ends] == [2, 2], ends
-        assert ends[0].stderr.startswith("error: ")
-        assert f"process {first.processes[0].pid} " in ends[0].stderr  # the one that holds the board
-        assert ends[0].stderr.count("\n") == 1
-        assert ends[1].stderr == ""
+            assert wait_for((tmp_path / f"rank{rank}").exists, 60.0)
+        said = refusal(job(hold, 2, tree, tmp_path / "nowhere"))
+        assert f"process {first.processes[0].pid} " in said  # the one that holds the board
     finally:
         for process in first.processes:
             process.kill()
@@ -524,60 +459,31 @@ def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
 
 
 def starve(rank: int, cap_w: float, over: str) -> None:
-    model = wrapped(convolutional())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = own_part(pictures(512))
-    given = {"device": "sim:jetson-nano", "cap_w": cap_w, "over": over}
-    with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
-        for _ in range(1000):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+    with session_of(rank, device="sim:jetson-nano", cap_w=cap_w, over=over) as session:
+        train(session, 1000)
 
 
 @pytest.mark.parametrize(("cap_w", "over"), [(5.0, "node"), (2.5, "device")])
 def test_a_cap_below_the_lowest_settings_is_one_line_of_rank_0(cap_w: float, over: str) -> None:
-    ends = job(starve, 2, cap_w, over)
-    assert [end.code for end in ends] == [2, 2]
-    assert {end.kind for end in ends} == {"JobRefused"}
     said = f"error: the cap is below what training draws at the lowest settings: {cap_w:g} W; allowed: above "
-    assert ends[0].stderr.startswith(said)
-    assert ends[0].stderr.count("\n") == 1
-    assert ends[1].stderr == ""
+    assert refused(job(starve, 2, cap_w, over)).startswith(said)
 
 
 def test_a_job_without_a_process_group_is_one_line() -> None:
-    ends = job(refuse, 2, {}, "none", init=False)
-    assert [end.code for end in ends] == [2, 2]
-    assert ends[0].stderr.startswith("error: the job has several processes, but no process group")
-    assert ends[1].stderr == ""
+    said = refusal(job(refuse, 2, {}, "none", init=False))
+    assert said.startswith("error: the job has several processes, but no process group")
 
 
 def train_long(rank: int, started: Path) -> None:
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    data = TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,)))
-    loader = own_part(data)
-    with wattune.capped(
-        device=own_device(rank), cap_w=5.0, model=model, optimizer=optimizer, loader=loader, keep_recipe=True
-    ) as session:
-        for _ in range(100_000):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
-                (started / str(rank)).touch()
-
-
-def waited_for(path: Path, within_s: float = 60.0) -> None:
-    begun_s = time.monotonic()
-    while not path.exists():
-        assert time.monotonic() - begun_s < within_s
-        time.sleep(0.05)
+    with small(rank, keep_recipe=True) as session:
+        train(session, 100_000, on_batch=lambda _: (started / str(rank)).touch())
 
 
 @pytest.mark.parametrize("killed", [0, 1, 2])
 def test_a_rank_that_is_killed_ends_the_others_with_a_clear_error(tmp_path: Path, killed: int) -> None:
     running = Job(train_long, 3, tmp_path)
     for rank in range(3):
-        waited_for(tmp_path / str(rank))
+        assert wait_for((tmp_path / str(rank)).exists, 60.0)
     time.sleep(random.Random(killed).uniform(0.0, 0.5))
     process = running.processes[killed]
     process.kill()
@@ -613,9 +519,9 @@ def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> Non
     unpack("orin-nano-jp6", tmp_path / "board")
     running = Job(train_until_paused, 2, tmp_path)
     for rank in range(2):
-        waited_for(tmp_path / f"rank{rank}")
+        assert wait_for((tmp_path / f"rank{rank}").exists, 60.0)
     (tmp_path / "pause").touch()
-    waited_for(tmp_path / "paused")
+    assert wait_for((tmp_path / "paused").exists, 60.0)
     running.processes[1].kill()
     assert running.ended(within_s=60.0)[0].kind == "RankLost"
 
@@ -623,7 +529,7 @@ def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> Non
 def test_a_rank_that_hangs_ends_the_others(tmp_path: Path) -> None:
     running = Job(train_long, 2, tmp_path)
     for rank in range(2):
-        waited_for(tmp_path / str(rank))
+        assert wait_for((tmp_path / str(rank)).exists, 60.0)
     process = running.processes[1]
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
@@ -637,14 +543,12 @@ def test_a_rank_that_hangs_ends_the_others(tmp_path: Path) -> None:
 
 
 def fail(rank: int) -> None:
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
-    with wattune.capped(device=own_device(rank), cap_w=5.0, model=model, optimizer=optimizer, loader=loader) as session:
-        for number, batch in enumerate(session.batches()):
-            if number == 5 and rank == 1:
-                raise ValueError("this rank's own mistake")
-            session.backward(loss_of(model, batch))
+    def mistake(session: Any) -> None:
+        if rank == 1 and session.run.steps == 5:
+            raise ValueError("this rank's own mistake")
+
+    with small(rank) as session:
+        train(session, on_batch=mistake)
 
 
 def test_an_error_of_one_rank_is_the_reason_of_the_others_end() -> None:

@@ -6,13 +6,17 @@ import random
 
 import pytest
 import torch
-from tests.support.sessions import board, loss_over, perceptron, regression
+from tests.support.sessions import board, loss_over, perceptron, regression, train
 from torch import nn
 from torch.utils.data import DataLoader
 
 from wattune.online import capped
 from wattune.online.rate_watch import MOST_RETURNS, LossWatch, RateWatch, TrainingCopy
 from wattune.online.recipe import RAMP_STEPS, Recipe
+
+
+def squares(model, batch):
+    return nn.functional.mse_loss(model(batch.x), batch.y)
 
 
 def noisy(level, seed, count=10):
@@ -158,9 +162,7 @@ def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog)
     options = {"device": board(), "cap_w": None, "batch_sizes": [32, 256]}
     with caplog.at_level(logging.WARNING, logger="wattune"):
         with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
-            for _ in range(40):
-                for batch in session.batches():
-                    session.backward(nn.functional.mse_loss(model(batch.x), batch.y))
+            train(session, 40, loss=squares)
     assert 256 in {change.point.batch_size for change in session.record.changes}
     assert loss_over(model, data) < 0.05
     said = [note for note in session.record.notes if "batch sizes above 32 are left out" in note]
@@ -181,9 +183,7 @@ def test_after_a_resume_the_larger_batches_stay_left_out(touring, tmp_path):
 
     def trained(session, passes):
         with session:
-            while session.passes < passes:
-                for batch in session.batches():
-                    session.backward(nn.functional.mse_loss(model(batch.x), batch.y))
+            train(session, passes - session.passes, loss=squares)
         return session
 
     first = trained(session_of(), 40)

@@ -4,12 +4,11 @@ import math
 
 import pytest
 import torch
-from tests.support.sessions import Numbered, board, distance, loss_of, perceptron, plain
+from tests.support.sessions import Numbered, distance, loss_of, perceptron, plain, session_of, train
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
 
 from wattune.errors import InputError
-from wattune.online import capped
 
 PASSES = 6
 STEPS = 20 * PASSES
@@ -44,12 +43,10 @@ RISEN = 8.0
 
 
 def run(model, optimizer, *, passes=PASSES, samples=640, weight=1.0, on_pass=lambda: None, ceiling=1.0, **options):
-    options = {"device": board(), "cap_w": 4.5, "loader": loader_of(samples), **options}
-    with capped(model=model, optimizer=optimizer, **options) as session:
+    with session_of(model, optimizer=optimizer, **{"loader": loader_of(samples), **options}) as session:
         session.recipe.ceiling = ceiling
         for _ in range(passes):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch) * weight)
+            train(session, loss=lambda model, batch: loss_of(model, batch) * weight)
             on_pass()
     return session
 
@@ -172,27 +169,16 @@ def test_scaling_that_overflows_many_steps_in_a_row_is_an_error():
     model = perceptron()
     optimizer = sgd(model)
     with pytest.raises(InputError, match="gradient scaling found no scale"):
-        with capped(
-            device=board(),
-            cap_w=4.5,
-            model=model,
-            optimizer=optimizer,
-            loader=loader_of(),
-            scaler=torch.amp.GradScaler("cpu"),
-        ) as session:
-            for _ in range(5):
-                for batch in session.batches():
-                    session.backward(loss_of(model, batch) * math.inf)
+        run(model, optimizer, scaler=torch.amp.GradScaler("cpu"), weight=math.inf)
 
 
 def test_the_gradient_noise_is_measured_on_the_way():
     # However many steps the search happens to probe with: norms are taken of the others.
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of()) as session:
+    with session_of(model, optimizer=optimizer, loader=loader_of()) as session:
         while session.sample_model.scale is None and session.passes < 100:
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+            train(session)
     assert session.record.efficiency_from == "prior and noise scale"
     assert session.record.noise_scale > 0
 
@@ -214,7 +200,7 @@ def test_the_rest_of_a_pass_is_not_trained_on_with_a_larger_batchs_learning_rate
     """660 samples leave 20 behind batches of 128: they are a step of the user's own recipe, not of four times that."""
     model, rates, steps = perceptron(), [], []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(660)) as session:
+    with session_of(model, optimizer=optimizer, loader=loader_of(660)) as session:
         session.recipe.ceiling = RISEN
         # Hooks are called in their order, and the session's came before: this is what it left for the step.
         optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"] / 0.1))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.real_time_device import RealTimeDevice
-from tests.support.sessions import SAMPLES, Named, Numbered, board, distance, loss_of, perceptron
+from tests.support.sessions import SAMPLES, Named, Numbered, board, distance, loss_of, perceptron, session_of, train
 from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, RandomSampler, Sampler
@@ -135,12 +135,9 @@ def test_an_interruption_on_real_time(tmp_path):
 def test_any_other_error_leaves_the_same_behind(tmp_path):
     device, model = board(), perceptron()
     clock_mhz = device.current()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     path = tmp_path / "c.safetensors"
     with pytest.raises(ZeroDivisionError):
-        with capped(
-            device=device, cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(), checkpoint=path
-        ) as session:
+        with session_of(model, device=device, checkpoint=path) as session:
             for number, batch in enumerate(session.batches()):
                 session.backward(loss_of(model, batch) / (7 - number if number < 8 else 1))
                 if number == 7:
@@ -153,23 +150,14 @@ def test_any_other_error_leaves_the_same_behind(tmp_path):
 
 def test_a_loop_that_breaks_out_of_a_pass_begins_another():
     model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with capped(
-        device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader_of(), micro_batch_size=8
-    ) as s:
+    with session_of(model, micro_batch_size=8) as s:
         for batch in s.batches():
             s.backward(loss_of(model, batch))
             if s.samples >= 96:
                 break
         assert s.passes == 1  # as a loop over epochs counts it
-        assert sum(passed.samples for passed in _trained(s, model)) == 640
+        assert train(s) == 640
     assert s.record.passes == 2
-
-
-def _trained(session, model):
-    for batch in session.batches():
-        session.backward(loss_of(model, batch))
-        yield batch
 
 
 @pytest.mark.parametrize(
@@ -194,16 +182,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
     Run(path, passes=1)
     model = perceptron(width=3)
     with pytest.raises(RecordError, match="does not fit model, optimizer or scheduler"):
-        with capped(
-            device=board(),
-            cap_w=4.5,
-            model=model,
-            optimizer=torch.optim.Adam(model.parameters()),
-            loader=loader_of(),
-            checkpoint=path,
-            resume=True,
-        ):
-            pass
+        session_of(model, optimizer=torch.optim.Adam(model.parameters()), checkpoint=path, resume=True).__enter__()
 
 
 def test_a_scheduler_that_cannot_be_saved(tmp_path):
@@ -211,18 +190,9 @@ def test_a_scheduler_that_cannot_be_saved(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = lr_scheduler.StepLR(optimizer, 3)
     scheduler.mine = object()
+    options = {"scheduler": scheduler, "scheduler_interval": "step", "checkpoint": tmp_path / "c.safetensors"}
     with pytest.raises(InputError, match="cannot be saved"):
-        with capped(
-            device=board(),
-            cap_w=4.5,
-            model=model,
-            optimizer=optimizer,
-            loader=loader_of(),
-            scheduler=scheduler,
-            scheduler_interval="step",
-            checkpoint=tmp_path / "c.safetensors",
-        ):
-            pass
+        session_of(model, optimizer=optimizer, **options).__enter__()
 
 
 @pytest.mark.slow
@@ -359,22 +329,20 @@ def test_an_interrupt_in_the_middle_of_the_optimizers_step_waits_for_its_end(tmp
                 signal.raise_signal(signal.SIGINT)
             return super().step(closure)
 
-    def train(path, left):
+    def interrupted(path, left):
         model = perceptron()
         optimizer, Interrupted.left = Interrupted(model.parameters(), lr=1e-2), left
         seen = []
         options = {"loader": loader_of(), "keep_recipe": True, "checkpoint": path, "resume": True}
         try:
-            with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, **options) as session:
-                while session.passes < 2:
-                    for batch in session.batches():
-                        session.backward(loss_of(model, batch))
+            with session_of(model, optimizer=optimizer, **options) as session:
+                train(session, 2 - session.passes)
         except KeyboardInterrupt:
             seen.append(session.run.steps)
         return model, seen
 
-    whole, _ = train(tmp_path / "whole", 10**9)
-    _, seen = train(tmp_path / "c", stop_after)
+    whole, _ = interrupted(tmp_path / "whole", 10**9)
+    _, seen = interrupted(tmp_path / "c", stop_after)
     assert seen == [stop_after - 1]  # the board was not told any more, the checkpoint has it
-    resumed, _ = train(tmp_path / "c", 10**9)
+    resumed, _ = interrupted(tmp_path / "c", 10**9)
     assert distance(resumed, whole) == 0

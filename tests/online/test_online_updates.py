@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.support.sessions import board, convolutional, loss_of, pictures
+from tests.support.sessions import board, convolutional, pictures, train
 from torch.utils.data import DataLoader
 
 import wattune
@@ -20,10 +20,7 @@ def trained(passes=2, on_batch=lambda session: None, **options):
     loader = DataLoader(pictures(), batch_size=64, shuffle=True)
     options = {"device": board(), "cap_w": 4.5, **options}
     with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
-        for _ in range(passes):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
-                on_batch(session)
+        train(session, passes, on_batch=on_batch)
     return session
 
 

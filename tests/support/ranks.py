@@ -82,6 +82,26 @@ def values(ends: list[Ended]) -> list[Any]:
     return [end.value for end in ends]
 
 
+def refusal(ends: list[Ended]) -> str:
+    """The one line of a job that was refused, which rank 0 alone says; every rank ends with exit code 2."""
+    assert [end.code for end in ends] == [2] * len(ends), [end.error for end in ends]
+    lines = [line for end in ends for line in end.stderr.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert lines[0] in ends[0].stderr
+    assert not any("Traceback" in end.stderr for end in ends)
+    return lines[0]
+
+
+def weights(model: Any) -> list[float]:
+    """Every parameter in one row, which can be sent to another process."""
+    return [value for p in model.parameters() for value in p.detach().flatten().tolist()]
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    """The largest difference of two models' weights."""
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
 def _rank(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wattune.devices import Device, Knob, Sensor, SimulatedDevice, builtin_board
 from wattune.devices.virtual_time import Piece, VirtualDevice
+from wattune.online import capped
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import StepWork
 from wattune.search.observation import Stretch
@@ -88,6 +89,26 @@ def loss_over(model: nn.Module, data: TensorDataset) -> float:
 def loss_of(model: nn.Module, batch: Any) -> Tensor:
     """The usual line of a loop."""
     return functional.cross_entropy(model(batch.x), batch.y)
+
+
+def session_of(model: nn.Module | None = None, **options: Any) -> Any:
+    """A session of a perceptron under 4.5 W on a simulated board, in steps of 32 samples; ``options``: what differs."""
+    model = perceptron() if model is None else model
+    options = {"loader": DataLoader(Numbered(), batch_size=32), "device": board(), "cap_w": 4.5, **options}
+    return capped(**{"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), **options})
+
+
+def train(
+    session: Any, passes: int = 1, *, loss: Callable[..., Tensor] = loss_of, on_batch: Callable[[Any], object] = id
+) -> int:
+    """Train for so many passes in an open session. Returns: the number of samples trained on."""
+    samples = 0
+    for _ in range(passes):
+        for batch in session.batches():
+            session.backward(loss(session.run.model, batch))
+            samples += batch.samples
+            on_batch(session)
+    return samples
 
 
 def plain(
