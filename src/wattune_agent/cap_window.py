@@ -9,7 +9,7 @@ import math
 from collections import deque
 from typing import Any, Deque, Dict, Optional, Sequence, Tuple
 
-__all__ = ["ABOVE_Z", "BELOW_Z", "WINDOW_S", "CapWindow", "highest_mean"]
+__all__ = ["ABOVE_Z", "WINDOW_S", "CapWindow", "highest_mean"]
 
 WINDOW_S = 1.0
 """Default window of a cap in seconds, unless the sensor averages over longer: supplies and batteries bear higher
@@ -17,9 +17,6 @@ power for such a time, and a sensor of usual noise measures that mean to one per
 
 ABOVE_Z = 2.6
 """Standard errors above the cap from which a mean is surely above it: wrong once in two hundred times."""
-
-BELOW_Z = 1.64
-"""Standard errors below the cap from which a mean is surely below it: right in 95 of 100 cases."""
 
 NOISE_SHARE = 0.03
 """Noise of a sensor that nothing is known about, relative to the reading; more than this is not the sensor's, but real
@@ -145,13 +142,6 @@ class CapWindow:
         if self.cap_w is None:
             return False
         return any(mean.count and mean.mean_w - ABOVE_Z * self._error_w(mean) > self.cap_w for mean in self._means)
-
-    @property
-    def is_below(self) -> bool:
-        """True if the mean is surely at or below the cap."""
-        if self.cap_w is None:
-            return True
-        return self.is_full and self.mean_w + BELOW_Z * self.error_w <= self.cap_w
 
     def _clear(self) -> None:
         self._paired = None

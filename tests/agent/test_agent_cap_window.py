@@ -137,21 +137,9 @@ def test_unknown_noise_is_taken_from_the_scatter_but_no_more_than_a_sensor_has()
     assert alternating.error_w == pytest.approx(NOISE_SHARE * alternating.mean_w / 10**0.5)
 
 
-def test_below_for_sure_takes_a_whole_window():
-    window = CapWindow(CAP_W, 1.0, noise_w=0.1)
-    fed(window, [9.0] * 5)
-    assert not window.is_below
-    fed(window, [9.0] * 10, begin_s=0.5)
-    assert window.is_below
-    fed(window, [9.99] * 10, begin_s=1.5)
-    assert not window.is_below
-    assert not window.is_above
-
-
 def test_without_a_cap_nothing_is_above():
     window = CapWindow(None, 1.0)
     assert fed(window, [1e6] * 20) is None
-    assert window.is_below
 
 
 def test_a_reading_on_the_cap_is_not_above():

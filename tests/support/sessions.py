@@ -94,8 +94,10 @@ def loss_of(model: nn.Module, batch: Any) -> Tensor:
 def session_of(model: nn.Module | None = None, **options: Any) -> Any:
     """A session of a perceptron under 4.5 W on a simulated board, in steps of 32 samples; ``options``: what differs."""
     model = perceptron() if model is None else model
-    options = {"loader": DataLoader(Numbered(), batch_size=32), "device": board(), "cap_w": 4.5, **options}
-    return capped(**{"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), **options})
+    if "optimizer" not in options:
+        options["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
+    usual = {"loader": DataLoader(Numbered(), batch_size=32), "device": board(), "cap_w": 4.5}
+    return capped(model=model, **{**usual, **options})
 
 
 def train(

@@ -71,10 +71,6 @@ class BatchSizeChoice:
         """Expected fraction by which this batch size takes longer than the best one."""
         return float(self.regrets.mean())
 
-    def p_regret_over(self, share: float) -> float:
-        """Probability that it takes longer than the best one by more than this fraction."""
-        return float((self.regrets > share).mean())
-
 
 def given_times(step_s: Mapping[int, float]) -> dict[int, tuple[float, float]]:
     """Convert seconds per step to batch size -> mean and standard deviation of ln(seconds per sample).
