@@ -3,11 +3,10 @@
 import json
 import shlex
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.devices.contract import DeviceContract
+from tests.support.fake_server import Answer, faked
 
 import wattune.devices.external as external
 from wattune.devices import open_device
@@ -17,40 +16,12 @@ from wattune.point import Knobs
 TASMOTA = {"StatusSNS": {"Time": "2024-05-01T12:00:00", "ENERGY": {"Total": 3.1, "Power": 43, "Phases": [41.5, 1.5]}}}
 
 
-class Plug(ThreadingHTTPServer):
-    """A smart plug: ``answer`` is what it says, ``status`` with which code, ``asked`` how often it was."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Answering)
-        self.answer, self.status, self.asked = json.dumps(TASMOTA), 200, 0
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/cm?cmnd=Status%208"
-
-
-class Answering(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        self.server.asked += 1
-        body = self.server.answer.encode()
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture
 def plug():
-    server = Plug()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """A smart plug."""
+    with faked(lambda asked: Answer(body=TASMOTA)) as fake:
+        fake.url += "/cm?cmnd=Status%208"
+        yield fake
 
 
 def python(code):
@@ -78,7 +49,7 @@ def test_a_field_with_its_unit(plug):
     assert device.memory_bytes > 0
     for _ in range(10):
         device.power_w()
-    assert plug.asked == 1  # once a period, whoever reads it how often
+    assert len(plug.asked) == 1  # once a period, whoever reads it how often
     with device.at(None):
         assert device.current() is None
     with pytest.raises(InputError), device.at(Knobs(clock_mhz=500.0)):
@@ -86,9 +57,9 @@ def test_a_field_with_its_unit(plug):
 
 
 def test_a_unit_beside_the_number_goes_first(plug):
-    plug.answer = " 1250.5 mW\n"
+    plug.answer = lambda asked: Answer(body=" 1250.5 mW\n")
     assert open_device(f"external:{plug.url}#unit=kW").power_w() == pytest.approx(1.2505)
-    plug.answer = "12.5"
+    plug.answer = lambda asked: Answer(body="12.5")
     assert open_device(f"external:{plug.url}").power_w() == 12.5
 
 
@@ -116,7 +87,7 @@ def test_a_command():
     ],
 )
 def test_an_answer_that_is_no_power(plug, answer, field, said):
-    plug.answer = answer
+    plug.answer = lambda asked: Answer(body=answer)
     options = f"#field={field}" if field else ""
     with pytest.raises(DeviceUnavailable, match=said) as caught:
         open_device(f"external:{plug.url}{options}")
@@ -154,10 +125,10 @@ def test_a_command_that_hangs(monkeypatch):
 def test_a_meter_that_goes_away_and_comes_back(plug):
     device = open_device(f"external:{plug.url}#field=StatusSNS.ENERGY.Power&period_s=0.001")
     assert device.power_w() == 43
-    plug.status = 503
+    plug.answer = lambda asked: Answer(503)
     device.wait(0.01)
     with pytest.raises(SensorError, match="503"):
         device.power_w()
-    plug.status = 200
+    plug.answer = lambda asked: Answer(body=TASMOTA)
     device.wait(0.01)
     assert device.power_w() == 43

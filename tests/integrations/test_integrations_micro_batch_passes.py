@@ -48,12 +48,6 @@ def test_any_size_trains_the_same_causal_model(tmp_path, size):
     assert_same(found, trained(tmp_path, None, data))
 
 
-def test_200_steps(tmp_path):
-    options = {"max_steps": 200, "logging_steps": 50, "learning_rate": 3e-4}
-    data = tiny_models.texts(96)
-    assert_same(trained(tmp_path, 8, data, **options), trained(tmp_path, None, data, **options))
-
-
 class Classes(Trainer):
     """Somebody's own loss, a mean over the rows, which knows nothing of accumulation."""
 
@@ -109,20 +103,11 @@ def test_a_mean_over_labels_is_weighted_by_them(tmp_path, size):
     assert_same(found, trained(tmp_path, None, data, kind=MeanOfTokens))
 
 
-class WithinBatch(Trainer):
-    """A contrastive loss: each row is compared with the others of its batch, so its parts say nothing of the whole."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        inputs.pop("labels")
-        rows = torch.nn.functional.normalize(model(**inputs).logits.mean(1), dim=1)
-        return torch.nn.functional.cross_entropy(20 * rows @ rows.T, torch.arange(len(rows)))
-
-
 def test_a_loss_that_no_rule_fits_is_left_alone(tmp_path):
     data = tiny_models.texts(32)
-    found = trained(tmp_path, 2, data, kind=WithinBatch)
+    found = trained(tmp_path, 2, data, kind=tiny_models.WithinBatch)
     assert found.rule is None
-    assert_same(found, trained(tmp_path, None, data, kind=WithinBatch))
+    assert_same(found, trained(tmp_path, None, data, kind=tiny_models.WithinBatch))
 
 
 def test_single_rows_are_put_together(tmp_path):

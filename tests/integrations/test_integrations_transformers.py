@@ -387,17 +387,8 @@ def test_what_cannot_be_held_is_refused_in_one_line(tmp_path):
         )
 
 
-class Compared(Trainer):
-    """A loss that compares the rows of a batch with each other."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        inputs.pop("labels")
-        rows = torch.nn.functional.normalize(model(**inputs).logits.mean(1), dim=1)
-        return torch.nn.functional.cross_entropy(20 * rows @ rows.T, torch.arange(len(rows)))
-
-
 def test_a_batch_that_cannot_be_cut_keeps_its_size_and_gets_its_clock(tmp_path):
-    made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(320), kind=Compared)
+    made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(320), kind=tiny_models.WithinBatch)
     capped = attach(made, device=NANO, cap_w=CAP_W)
     made.train()
     record = capped.record

@@ -92,7 +92,7 @@ def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
         ({"optimizer": "sgd"}, "optimizer: str"),
         ({"cap_w": PowerCap(9, max_temp_c=70), "device": "real"}, "does not report its temperature"),
         ({"cap_w": float("nan")}, "cap_w: nan"),
-        ({"cap_w": "4.5kW"}, "cap_w: 4.5kW; allowed: watts above zero"),
+        ({"cap_w": "4.5hp"}, "cap_w: 4.5hp; allowed: watts above zero"),
         ({"batch_sizes": 8}, "batch_sizes: 8; allowed: a list"),
         ({"micro_batch_size": 1.5}, "micro_batch_size: 1.5"),
         ({"efficiency": {}}, "efficiency: dict; allowed: an efficiency record"),
@@ -369,14 +369,14 @@ def test_a_record_that_cannot_be_saved_in_the_end_is_a_warning(tmp_path):
     folder, model = tmp_path / "records", perceptron()
     session = session_of(model=model, loader=loader_of(), keep_recipe=True, record=folder / "session.json")
 
-    def train():
+    def run():
         with session:
             folder.rmdir()
             folder.touch()  # no file fits there any more, as on a full disk
             train(session)
 
     with pytest.warns(UserWarning, match=r"is not saved, but in `session\.record`"):
-        train()
+        run()
     assert session.record is not None
 
 

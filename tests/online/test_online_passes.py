@@ -89,7 +89,7 @@ def test_a_checkpoint_that_cannot_be_saved_at_the_end_is_a_warning(tmp_path):
     model, plain_model = perceptron(), perceptron()
     folder = tmp_path / "checkpoints"
 
-    def train():
+    def run():
         with session_of(model, checkpoint=folder / "c") as session:
             folder.rmdir()
             folder.touch()  # no file fits there any more, as on a full disk
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_cannot_be_saved_at_the_end_is_a_warning(tmp_path):
         return session
 
     with pytest.warns(UserWarning, match=r"cannot write .*checkpoints") as caught:
-        assert train().ended == "finished"
+        assert run().ended == "finished"
     assert len(caught) == 2  # after the pass, and at the end
     plain(plain_model, torch.optim.SGD(plain_model.parameters(), lr=0.1), DataLoader(Numbered(), batch_size=32), 1)
     assert distance(model, plain_model) < 1e-6
