@@ -7,7 +7,6 @@ from tests.support.agent_trees import (
     HIGH,
     LISTED_MHZ,
     LOW,
-    NOW,
     RAILGATE,
     MadeTree,
     gpu_tree,
@@ -17,7 +16,7 @@ from tests.support.agent_trees import (
 )
 
 from wattune_agent.devfreq import find_gpu_clock
-from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotRestored, NotTaken
+from wattune_agent.errors import BadRequest, NotTaken
 
 
 def found(root):
@@ -140,20 +139,3 @@ def test_only_listed_frequencies_are_taken(tmp_path):
 
 def test_a_pin_at_another_frequency_than_a_listed_one_is_none(tmp_path):
     assert found(gpu_tree(tmp_path, low_mhz=650.0, high_mhz=650.0)).pinned_mhz() is None
-
-
-def test_errors_keep_their_kind(tmp_path):
-    tree = MadeTree(gpu_tree(tmp_path))
-    clock, _ = find_gpu_clock(tree)
-
-    def forbidden(path, text):
-        raise Forbidden("no")
-
-    tree.before_write = forbidden
-    with pytest.raises(Forbidden):
-        clock.pin(612.0)
-    put(tmp_path, NOW, "\x7fELF")
-    with pytest.raises(FileFailed, match="cur_freq"):
-        clock.now_mhz()
-    with pytest.raises(NotRestored, match="no"):
-        clock.restore({HIGH: "1\n"})

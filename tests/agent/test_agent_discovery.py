@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, link, put
+from tests.support.agent_sensors import TimedTree, iio_chip, link, put
 
 from wattune_agent.capture import materialise
 from wattune_agent.discovery import board_name, families, find_board, is_tegra
@@ -29,20 +29,6 @@ def gpu(root: Path, address: str = "17000000.gpu", node: str = "gpu") -> None:
     put(root, f"{device}/of_node/name", f"{node}\0")
     link(root, f"/sys/class/devfreq/{address}", folder)
     link(root, f"{folder}/device", device)
-
-
-def test_an_orin_nano(tmp_path: Path) -> None:
-    put(tmp_path, "/proc/device-tree/model", "NVIDIA Jetson Orin Nano Developer Kit\0")
-    gpu(tmp_path)
-    hwmon_chip(tmp_path, [("VDD_IN", 5000, 900), ("VDD_CPU_GPU_CV", 5000, 200), ("VDD_SOC", 5000, 300)])
-    tree = TimedTree(tmp_path)
-    assert families(tree) == ["jetson"]
-    board = find_board(tree, "jetson")
-    assert (board.family, board.name, board.problems) == ("jetson", "NVIDIA Jetson Orin Nano Developer Kit", [])
-    assert board.clock is not None
-    assert board.clock.settings_mhz == (306.0, 612.0, 1020.0)
-    assert board.sensor is not None
-    assert board.sensor.read().power_w == pytest.approx(4.5)
 
 
 def test_a_jetson_by_its_parts_alone(tmp_path: Path) -> None:

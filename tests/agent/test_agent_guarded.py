@@ -98,20 +98,6 @@ def test_what_a_program_says_and_reads_is_its_own(tmp_path):
     assert (done.returncode, done.stdout) == (0, b"through\n")
 
 
-@pytest.mark.parametrize(
-    ("command", "options", "error"),
-    [
-        ([], {}, BadRequest),
-        (["no-such-program-anywhere"], {}, BadRequest),
-        (["true"], {"clock_mhz": 250.0}, BadRequest),
-    ],
-)
-def test_what_cannot_be_run_is_refused_and_the_board_untouched(board, command, options, error):
-    with pytest.raises(error):
-        run_guarded(board, command, **options)
-    assert board.mhz is None
-
-
 def test_a_program_that_is_none_is_refused_and_the_board_restored(board, tmp_path):
     program = tmp_path / "program"
     program.write_text("\x00\x01")

@@ -112,22 +112,6 @@ def test_what_cannot_be_asked_is_refused_with_exit_code_2(arguments, capsys):
     assert "wattune-agent" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ([], "no program"),
-        (["--"], "no program"),
-        (["--", "no-such-program-anywhere"], "program not found: no-such"),
-        (["--clock", "333MHz", "--", "true"], "306, 408"),
-    ],
-)
-def test_guard_refuses_in_one_line(board, options, text, capsys):
-    assert main(["guard", *map(str, on(board)), *options]) == 2
-    said = capsys.readouterr().err
-    assert text in said
-    assert said.count("\n") == 1
-
-
 def test_guard_runs_a_program_that_is_not_python_and_reports(board, tmp_path):
     report = tmp_path / "report.json"
     options = [*on(board), "--clock", "612MHz", "--cap", "50W", "--max-temp", "99C", "-o", report]
@@ -492,24 +476,29 @@ def test_an_agent_that_has_nothing_to_serve_says_so(tmp_path, capsys):
     assert not (tmp_path / "socket").exists()
 
 
+TOUCH = ["--", "touch", "{}/ran"]
+
+
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("words", "text"),
     [
-        (["-o", "{}/taken"], "exists already"),
-        (["-o", "{}/taken/report.json"], "cannot write in"),
-        (["--cap", "12W@supply"], "--calibrate"),
-        (["--mode", "MAXN"], "its nvpmodel number"),
+        ([], "no program"),
+        (["--"], "no program"),
+        (["--", "no-such-program-anywhere"], "program not found: no-such"),
+        (["--clock", "333MHz", *TOUCH], "306, 408"),
+        (["-o", "{}/taken", *TOUCH], "exists already"),
+        (["-o", "{}/taken/report.json", *TOUCH], "cannot write in"),
+        (["--cap", "12W@supply", *TOUCH], "--calibrate"),
+        (["--mode", "MAXN", *TOUCH], "its nvpmodel number"),
     ],
 )
-def test_guard_refuses_before_the_program_runs(board, tmp_path, options, text, capsys):
+def test_guard_refuses_in_one_line_before_the_program_runs(board, tmp_path, words, text, capsys):
     (tmp_path / "taken").write_text("mine")
-    marker = tmp_path / "ran"
-    options = [option.format(tmp_path) for option in options]
-    assert main(["guard", *map(str, on(board)), *options, "--", "touch", str(marker)]) == 2
+    assert main(["guard", *map(str, on(board)), *(word.format(tmp_path) for word in words)]) == 2
     out, said = capsys.readouterr()
     assert (out, said.count("\n")) == ("", 1)
     assert text in said
-    assert not marker.exists()
+    assert not (tmp_path / "ran").exists()
     assert (tmp_path / "taken").read_text() == "mine"
 
 

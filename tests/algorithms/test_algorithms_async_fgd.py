@@ -57,7 +57,7 @@ class TestDifferences(AsyncContract):
 
 @pytest.mark.slow
 class TestActivitiesInThreads(AsyncContract):
-    spec = "async-fgd:modules=2,perturb=activities,backend=threads"
+    spec = "async-fgd:modules=2,perturb=activities,directions=2,backend=threads"
 
 
 del AsyncContract, TrainingAlgorithmContract  # without a spec of their own

@@ -16,10 +16,15 @@ from wattune.point import Knobs
 TASMOTA = {"StatusSNS": {"Time": "2024-05-01T12:00:00", "ENERGY": {"Total": 3.1, "Power": 43, "Phases": [41.5, 1.5]}}}
 
 
+def says(body, status=200):
+    """What a plug answers, which closes each connection."""
+    return lambda asked: Answer(status, body, {"Connection": "close"})
+
+
 @pytest.fixture
 def plug():
     """A smart plug."""
-    with faked(lambda asked: Answer(body=TASMOTA)) as fake:
+    with faked(says(TASMOTA)) as fake:
         fake.url += "/cm?cmnd=Status%208"
         yield fake
 
@@ -57,9 +62,9 @@ def test_a_field_with_its_unit(plug):
 
 
 def test_a_unit_beside_the_number_goes_first(plug):
-    plug.answer = lambda asked: Answer(body=" 1250.5 mW\n")
+    plug.answer = says(" 1250.5 mW\n")
     assert open_device(f"external:{plug.url}#unit=kW").power_w() == pytest.approx(1.2505)
-    plug.answer = lambda asked: Answer(body="12.5")
+    plug.answer = says("12.5")
     assert open_device(f"external:{plug.url}").power_w() == 12.5
 
 
@@ -87,7 +92,7 @@ def test_a_command():
     ],
 )
 def test_an_answer_that_is_no_power(plug, answer, field, said):
-    plug.answer = lambda asked: Answer(body=answer)
+    plug.answer = says(answer)
     options = f"#field={field}" if field else ""
     with pytest.raises(DeviceUnavailable, match=said) as caught:
         open_device(f"external:{plug.url}{options}")
@@ -125,10 +130,10 @@ def test_a_command_that_hangs(monkeypatch):
 def test_a_meter_that_goes_away_and_comes_back(plug):
     device = open_device(f"external:{plug.url}#field=StatusSNS.ENERGY.Power&period_s=0.001")
     assert device.power_w() == 43
-    plug.answer = lambda asked: Answer(503)
+    plug.answer = says("", 503)
     device.wait(0.01)
     with pytest.raises(SensorError, match="503"):
         device.power_w()
-    plug.answer = lambda asked: Answer(body=TASMOTA)
+    plug.answer = says(TASMOTA)
     device.wait(0.01)
     assert device.power_w() == 43

@@ -84,19 +84,6 @@ def test_all_of_them_are_set_and_restored(tree, device):
     assert tree.state() == before
 
 
-def test_lower_clocks_draw_less(tree, device):
-    tree.board.load = 1.0
-    device.select(NAMES)
-    high = Knobs({knob.name: knob.values[-1] for knob in device.knobs})
-    watts = []
-    for knobs in (high, high.replace(cpu_clock_mhz=device.safest["cpu_clock_mhz"]), device.safest):
-        with device.at(knobs):
-            device.wait(5.0)
-            watts.append(device.power_w())
-    assert watts == sorted(watts, reverse=True)
-    assert watts[0] > watts[-1]
-
-
 def test_a_limiter_lowers_the_first_clock_first_and_then_the_others(tree, device):
     device.select(NAMES)
     high = Knobs({knob.name: knob.values[-1] for knob in device.knobs})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.real_time_device import RealTimeDevice
-
-from wattune.devices import Sensor, SimulatedBoard, builtin_board
+from wattune.devices import Device, Knob, Sensor, SimulatedBoard, builtin_board
 from wattune.errors import InputError, SensorError
 from wattune.point import Knobs
 from wattune.records import Operation, PhaseWork, ProfileCell, ProfileTable, StepWork
@@ -70,24 +69,34 @@ def make_table(setting: str | None = "clock_mhz") -> ProfileTable:
     return ProfileTable(device="bench-gpu", workload="made-up", cells=tuple(cells))
 
 
-class FileDevice(RealTimeDevice):
+class FileDevice(Device):
     """A device on real time whose sensor (milliwatts) and clock (MHz) are files, as sysfs has them."""
 
-    name = "files"
+    name, mode, kind = "files", "-", "measured"
+    knobs = (Knob("clock_mhz", (100.0, 200.0)),)
     sensor = Sensor(rail="power1_input")
+    memory_bytes = None
+    data_types = frozenset({"fp32"})
+    executes_steps = True
 
     def __init__(self, folder: Path):
-        super().__init__()
         self.power_file = folder / "power1_input"
         self.clock_file = folder / "cur_freq"
         self.power_file.write_text("4321\n")
         self.clock_file.write_text("200\n")
+        self._begin_s = time.monotonic()
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._begin_s
 
     def power_w(self) -> float:
         try:
             return int(self.power_file.read_text()) / 1000
         except (OSError, ValueError) as error:
             raise SensorError(f"{self.power_file.name} cannot be read") from error
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     @contextmanager
     def step(self, work: StepWork) -> Iterator[None]:
