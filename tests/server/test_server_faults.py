@@ -28,6 +28,7 @@ from wattune.cli import main
 from wattune.errors import OutputError
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
+from wattune.server.routes.operations import READY_S
 
 TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}
 
@@ -123,6 +124,7 @@ def test_full_disk_stores_nothing_partially(small_disk, kind, request):
                 refused(answer)
             with pytest.raises(OutputError):
                 store.files.write(os.urandom(300_000))
+            time.sleep(READY_S)  # a success counts for that long
             refused(client.get("/readyz"))
             assert client.get("/v1/models/resnet8-digits").status_code == 200, "what is there can still be read"
             after = made.contents(store)
