@@ -9,8 +9,6 @@ import io
 import json
 import lzma
 import shutil
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -271,22 +269,3 @@ def test_damaged_file_fails_the_backup(sqlite_store, tmp_path):
     with pytest.raises(OutputError, match="is damaged"):
         backup(sqlite_store.settings.store, sqlite_store.database, tmp_path / "backup.tar")
     assert list(tmp_path.glob("*backup*")) == []
-
-
-@pytest.mark.slow
-def test_backup_and_restore_are_one_command_each(sqlite_store, tmp_path):
-    filled(sqlite_store)
-
-    def said(*words):
-        command = [sys.executable, "-m", "wattune", "store", *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return done.returncode, done.stdout.strip() or done.stderr.strip()
-
-    folder, target, again = sqlite_store.settings.store, tmp_path / "b.tar", tmp_path / "again"
-    assert said("backup", folder, target) == (0, f"{target}: backed up all rows and 3 files of {folder}")
-    assert said("restore", target, again) == (0, f"{again}: restored all rows and 3 files of {target}")
-    code, line = said("restore", target, again)
-    assert (code, line.startswith(f"wattune: the folder is not empty: {again}")) == (2, True)
-    assert said("backup", tmp_path / "nowhere", target)[0] == 2
-    with opened(again) as restored:
-        assert rows(restored) == rows(sqlite_store)

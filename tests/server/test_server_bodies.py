@@ -15,6 +15,7 @@ from wattune.server.problems import Problem
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+MANY = "{" + ",".join(f'"{n}":0' for n in (*range(6000), 7)) + "}"
 PLAIN = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXTS,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
@@ -87,7 +88,7 @@ def test_arbitrary_bytes_are_read_or_rejected(content):
 
 @pytest.mark.parametrize(
     "text",
-    ['{"a": 1, "a": 1}', '[{"b": {"x": 1, "y": 2, "x": 3}}]', "NaN", "[-Infinity]", '"\\ud800"', '"\\u0000"', ""],
+    ['{"a": 1, "a": 1}', '[{"b": {"x": 1, "y": 2, "x": 3}}]', "NaN", "[-Infinity]", '"\\ud800"', '"\\u0000"', "", MANY],
 )
 def test_ambiguous_json_is_rejected(text):
     with pytest.raises(Problem):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from tests.support.server import dashboard as rows
 from wattune.errors import InputError
 from wattune.server.application import create_app
 from wattune.server.limits import Limits
-from wattune.server.store import model_catalog, tokens
+from wattune.server.store import model_catalog
 
 JSON = {"Content-Type": "application/json"}
 
@@ -46,11 +45,6 @@ def _json(value: object) -> bytes:
 MODEL, STATUS = "/v1/models/m", "/v1/devices/nano-1"
 REFUSED = [
     # who asks
-    Hostile("no token", "PUT", STATUS, 401, "token", _json(made.status()), token=None, headers=JSON),
-    Hostile("a scope that is too small", "PUT", STATUS, 403, "device", _json(made.status()), "read", JSON),
-    Hostile("an expired token", "PUT", STATUS, 401, "expired", _json(made.status()), "expired", JSON),
-    Hostile("a revoked token", "DELETE", "/v1/models/resnet8-digits", 401, "revoked", None, "revoked"),
-    Hostile("a made-up token", "PUT", STATUS, 401, "no such token", _json(made.status()), "made up", JSON),
     Hostile("a page elsewhere, without a token", "POST", "/v1/jobs", 401, "token", b"{}", None, {"Origin": "http://e"}),
     Hostile("an origin that is none", "POST", "/login", 400, "Origin", b"token=a", None, {"Origin": "http://["}),
     # how it is sent
@@ -73,28 +67,7 @@ REFUSED = [
     ),
     Hostile("a method that there is not", "PATCH", MODEL, 405, "Not Allowed", b"{}", headers=JSON),
     # JSON
-    Hostile("nothing", "PUT", STATUS, 400, "empty", b"", headers=JSON),
     Hostile("JSON that ends too early", "PUT", STATUS, 400, "JSON", _json(made.status())[:-20], headers=JSON),
-    Hostile("JSON nested deep", "PUT", STATUS, 400, "64 levels", b"[" * 30_000 + b"]" * 30_000, headers=JSON),
-    Hostile("nested deep behind a text", "PUT", STATUS, 400, "64", b'{"a\\"[":' + b'{"a":' * 99 + b"1", headers=JSON),
-    Hostile("NaN", "PUT", STATUS, 400, "NaN", _json(made.status(share=0.5)).replace(b"0.5", b"NaN"), headers=JSON),
-    Hostile("infinity", "PUT", STATUS, 400, "out of range", _json({"share": 7}).replace(b"7", b"1e999"), headers=JSON),
-    Hostile(
-        "an endless integer", "PUT", STATUS, 400, "out of range", b'{"samples": ' + b"9" * 5000 + b"}", headers=JSON
-    ),
-    Hostile("a key twice", "PUT", STATUS, 400, "duplicate key", b'{"device": "nano-1", "device": "x"}', headers=JSON),
-    Hostile(
-        "many keys, one twice",
-        "PUT",
-        STATUS,
-        400,
-        "duplicate key '7'",
-        b"{" + b",".join(b'"%d":0' % n for n in (*range(6000), 7)) + b"}",
-        headers=JSON,
-    ),
-    Hostile("half a character", "PUT", STATUS, 400, "surrogates", b'{"says": "\\ud800"}', headers=JSON),
-    Hostile("a NUL character", "PUT", STATUS, 400, "NUL character", b'{"board": "a\\u0000b"}', headers=JSON),
-    Hostile("no UTF-8", "PUT", STATUS, 400, "utf-8", b'{"board": "\xff\xfe"}', headers=JSON),
     Hostile("a list for an object", "POST", "/v1/trainings?device=a", 422, "object", b"[1, 2]", headers=JSON),
     # what it says
     Hostile(
@@ -152,12 +125,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClie
     with opened(folder / "store", limits=limits) as store:
         rows.fill(store)
         made.put_model(store, weights=made.safetensors())
-        shown = {scope: made.token(store, scope) for scope in ("read", "device", "admin")}
-        shown["expired"] = made.token(store, "admin", "expired", expires_s=time.time() - 5)
-        shown["revoked"] = made.token(store, "admin", "revoked")
-        shown["made up"] = {"Authorization": f"Bearer wt_{'a' * 12}_{'b' * 43}"}
-        with store.database.session() as session:
-            tokens.revoke(session, "revoked", time.time())
+        shown = {"admin": made.token(store, "admin")}
         small = {"json_bytes": 65_536}
         object.__setattr__(store.settings, "limits", Limits(**{**vars(limits), **small}))
         with TestClient(
@@ -176,10 +144,6 @@ def test_hostile_request_is_rejected_without_changes(guarded, hostile):
     assert hostile.says in told["detail"]
     assert "Traceback" not in answer.text
     assert made.contents(store) == before
-
-
-def test_hostile_requests_are_numerous():
-    assert len({hostile.name for hostile in REFUSED}) == len(REFUSED) >= 25
 
 
 def test_json_bomb_is_rejected_before_it_expands(sqlite_store):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 
 import pytest
-from tests.support.server.slow import OWED_S, RealTime
+from tests.support.server.slow import RealTime
 from tests.support.server.story import offer, own_data, running, small
 
 import wattune
@@ -14,18 +13,6 @@ import wattune
 
 class Stop(Exception):
     """Ends a run when both are complete."""
-
-
-def test_real_time_board_equals_virtual_board(monkeypatch):
-    slept_s = []
-    clock = SimpleNamespace(monotonic=lambda: sum(slept_s), sleep=slept_s.append)
-    monkeypatch.setattr("tests.support.server.slow.time", clock)
-    quick, slow = wattune.open_device("sim:jetson-nano"), RealTime("jetson-nano", seconds=0.1)
-    for board in (quick, slow):
-        board.wait(3.0)
-    assert sum(slept_s) == pytest.approx(0.3, abs=OWED_S)
-    assert slow.now_s() == quick.now_s()
-    assert slow.power_w() == quick.power_w()
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from wattune.errors import InputError
 from wattune.server.jobs import leases, queue
 from wattune.server.jobs.claims import LEASE_S, RunResult
 from wattune.server.jobs.leases import ATTEMPTS
-from wattune.server.store.schema import FileRow, JobRow, UnitRow
+from wattune.server.store.schema import FileRow, JobRow
 
 RUNS = {(size, seed) for size in (8, 16, 32, 64) for seed in (0, 1)}
 HASH = "0" * 64
@@ -57,23 +56,6 @@ def test_repeated_request_is_one_job(store):
     assert (found.state, found.runs_done, found.runs_most, found.created_s) == ("waiting", 0, 8, 0.0)
     assert submitted(store, request(seeds=1))[0] != job_id
     assert submitted(store, target=0.9)[0] != job_id
-
-
-def test_concurrent_request_is_one_job(store):
-    found = []
-
-    def ask():
-        found.append(submitted(store))
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({job_id for job_id, _ in found}) == 1
-    assert [is_new for _, is_new in found].count(True) == 1
-    with store.database.session(reads_only=True) as session:
-        assert len(session.scalars(select(UnitRow)).all()) == 8
 
 
 @pytest.mark.parametrize(

@@ -140,19 +140,15 @@ def test_root_path_needs_a_proxy(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["option", "environment"])
-def test_clients_work_through_the_prefix(tmp_path, by):
+def test_clients_work_through_the_prefix(tmp_path):
     """A real server, device and worker: the proxy sees no call above the prefix."""
     folder = tmp_path / "store"
     with opened(folder) as store, store.database.session() as session:
         model_catalog.put(session, model(), time.time())
         secrets = {scope: tokens.make(session, scope, scope, time.time()) for scope in ("device", "worker", "read")}
     (tmp_path / "worker.token").write_text(secrets["worker"])
-    given = {"--root-path": PREFIX, "--proxy": "127.0.0.1"}
-    names = {"--root-path": "WATTUNE_SERVE_ROOT_PATH", "--proxy": "WATTUNE_SERVE_PROXY"}
-    options = [part for pair in given.items() for part in pair] if by == "option" else []
-    environment = {names[name]: text for name, text in given.items()} if by == "environment" else {}
-    with serving(folder, "--workers", "0", *options, environment=environment) as server:
+    environment = {"WATTUNE_SERVE_ROOT_PATH": PREFIX, "WATTUNE_SERVE_PROXY": "127.0.0.1"}
+    with serving(folder, "--workers", "0", environment=environment) as server:
         with behind_prefix(server.url, PREFIX, scheme="https") as proxied:
             page = httpx.get(f"{proxied.url}/login")
             answer = httpx.post(f"{proxied.url}/login", data={"token": secrets["read"], **hidden(page)})

