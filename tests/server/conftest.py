@@ -96,13 +96,12 @@ def opened(folder: Path, database_url: str | None = None, **changes: Any) -> Ite
 
 
 def made_settings(**given: Any) -> Any:
-    """The settings of a server on the loopback address that asks for no token, but for what is given."""
+    """The settings of a server on the loopback address without a proxy, but for what is given."""
     try:
         from wattune.server.settings import Settings
     except ModuleNotFoundError:  # what needs the store alone can do without
         return None
-    values = {"host": "127.0.0.1", "port": 8484, "workers": 0}
-    return Settings(**{**values, "requires_token": False, **given})
+    return Settings(**{"workers": 0, **given})
 
 
 @contextmanager

@@ -326,7 +326,7 @@ def test_reshown_page_sends_one_request_at_a_time(browser, site):
 
 @pytest.mark.parametrize("prefix", ["", "/lab/wattune"])
 def test_expired_session_redirects_to_login_and_back(browser, tmp_path, prefix):
-    with opened(tmp_path / "store", requires_token=True, root_path=prefix) as store:
+    with opened(tmp_path / "store", proxy="127.0.0.1", root_path=prefix) as store:
         made.fill(store)
         with store.database.session() as session:
             looker = tokens.make(session, "looker", "read", now_s=time.time())

@@ -78,7 +78,7 @@ def test_the_command_on_the_empty_page_has_the_address_outside(tmp_path):
 
 
 def test_redirects_cookies_and_locations_have_the_prefix(tmp_path):
-    with opened(tmp_path / "store", root_path=PREFIX, requires_token=True) as store:
+    with opened(tmp_path / "store", root_path=PREFIX, proxy="127.0.0.1") as store:
         ids = made.fill(store)
         with store.database.session() as session:
             token = tokens.make(session, "boss", "admin", now_s=time.time())

@@ -122,7 +122,7 @@ def test_same_origin_request_is_allowed(local):
 
 
 def test_remote_address_requires_a_token(tmp_path):
-    with opened(tmp_path / "store", host="0.0.0.0", requires_token=True) as store:
+    with opened(tmp_path / "store", host="0.0.0.0", proxy="127.0.0.1") as store:
         with TestClient(app_of(store), base_url="http://fleet.example:8484") as client:
             made.problem(client.get("/v1/models"), 401)
             assert client.get("/healthz").status_code == 200

@@ -85,7 +85,6 @@ def serve(
             host=host,
             port=port,
             workers=workers,
-            requires_token=proxy is not None,
             proxy=proxy,
             root_path=prefix,
             limits=limits_from_environment(),

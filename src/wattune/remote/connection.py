@@ -37,7 +37,7 @@ BUSY = (408, 425, 429, 502, 503, 504)
 """Statuses after which a request is retried."""
 
 UNTRUSTED = 0
-"""Substitute for the HTTP status if the server's certificate cannot be verified, so that no request was all_headers."""
+"""Substitute for the HTTP status if the server's certificate cannot be verified, so that no request was sent."""
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -46,7 +46,7 @@ class Connection:
     """Connection to the server at a URL. Thread-safe.
 
     ``is_unavailable``: the last request failed, so the next one is not retried. ``sends_plain_token``: the token is
-    all_headers over a network unencrypted.
+    sent over a network unencrypted.
 
     Raises: InputError for an invalid URL or token.
     """

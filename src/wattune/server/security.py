@@ -217,7 +217,7 @@ def _cookie_path(request: Request) -> str:
 
 def requires_token(request: Request) -> bool:
     """True if requests without a token are rejected."""
-    if request.app.state.settings.requires_token:
+    if request.app.state.settings.proxy is not None:
         return True
     with request.app.state.database.session(reads_only=True) as session:
         return tokens.any_exist(session)

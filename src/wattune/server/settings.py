@@ -51,9 +51,10 @@ def memory_for(workers: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one server. ``requires_token``: require authentication even if no token exists yet.
+    """Settings of one server.
 
-    ``proxy``: address of the reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    ``proxy``: address of the reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Behind it, all
+    requests need a token, even if no token exists yet.
 
     ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
 
@@ -67,7 +68,6 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8484
     workers: int = 1
-    requires_token: bool = False
     proxy: str | None = None
     root_path: str = ""
     worker_memory_bytes: int | None = None
