@@ -107,6 +107,7 @@ def test_a_file_that_does_not_say_where_it_comes_from_is_not_called_measured():
         ({"cells": [{**CELL, "power_mean_w": 0}]}, "power_mean_w"),
         ({"cells": [{**CELL, "step_s": "0.5"}]}, "step_s"),
         ({"cells": [{**CELL, "step_s": None}]}, "step_s"),
+        ({"cells": [{**CELL, "power_peak_w": None}]}, "power_peak_w"),
         ({"cells": [{**CELL, "batch_size": True}]}, "batch_size"),
         ({"cells": [{**CELL, "batch_size": 2.5}]}, "batch_size"),
         ({"cells": [{**CELL, "micro_batch_size": 16}]}, "micro_batch_size"),
@@ -148,7 +149,19 @@ def test_a_missing_batch_size_is_named_with_those_that_are_there():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[1, 2]", "null", '{"record": "profile"', "\x00", '{"a": NaN}', '{"a": "\\ud800"}', "9" * 5000]
+    "text",
+    [
+        "",
+        "{",
+        "[1, 2]",
+        "null",
+        '{"record": "profile"',
+        "\x00",
+        '{"a": NaN}',
+        '{"a": "\\ud800"}',
+        "9" * 5000,
+        "[" * 100_000,
+    ],
 )
 def test_a_file_that_is_not_a_record_is_refused_in_one_line(tmp_path, text):
     path = tmp_path / "broken.json"

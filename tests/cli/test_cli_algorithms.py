@@ -73,24 +73,6 @@ def test_a_memory_limit_chooses_what_fits_and_says_what_it_costs(wattune, record
     assert "memory limit: 1 MB" in err[0]
 
 
-@pytest.mark.parametrize("text", ["64MB", "64e6", "64000kB", "0.064 GB", "64 mb", "64000000", "62500KiB"])
-def test_limits_that_are_the_same(wattune, records, text):
-    _, out, _ = wattune("plan", *records[0], "--cap", "4W", "--memory", text, "--json")
-    assert json.loads(out)["memory_limit_bytes"] == pytest.approx(64e6, rel=1e-4)
-
-
-def test_binary_units(wattune, records):
-    _, out, _ = wattune("plan", *records[0], "--cap", "4W", "--memory", "512MiB", "--json")
-    assert json.loads(out)["memory_limit_bytes"] == 512 * 2**20
-
-
-@pytest.mark.parametrize("text", ["0", "-1MB", "lots", "", "nan", "1e999", "5 W", "64MBit"])
-def test_limits_that_are_none(wattune, records, text):
-    code, out, err = wattune("plan", *records[0], "--cap", "4W", f"--memory={text}")
-    assert (code, out, len(err)) == (2, "", 1)
-    assert "--memory" in err[0]
-
-
 def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
     own, also = records
     plan = written(tmp_path, "plan.json", {"record": "plan", "batch_size": 8})

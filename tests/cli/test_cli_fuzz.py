@@ -113,16 +113,6 @@ def without_progress(code: int, out: str, err: list[str]) -> tuple[int, str, lis
 @pytest.mark.slow
 @settings(reproducible, max_examples=30)
 @given(chances)
-def test_workload_files(wattune, tmp_path, chance):
-    path = tmp_path / "w.toml"
-    path.write_text(damaged_toml(SMALL.read_text(), chance))
-    arguments = ["profile", path, "--device", "sim:jetson-nano", "--cap", "4.2", "--json"]
-    answered(*without_progress(*wattune(*arguments)))
-
-
-@pytest.mark.slow
-@settings(reproducible, max_examples=30)
-@given(chances)
 def test_board_files(wattune, tmp_path, chance):
     board = BOARDS / "jetson-nano.toml"
     path = tmp_path / "board.toml"

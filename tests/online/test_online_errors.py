@@ -99,6 +99,22 @@ def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
         ({"model": nn.Linear(8, 2, device="meta")}, "no weights yet: device meta"),
         ({"optimizer": torch.optim.SGD(nn.Linear(8, 2).parameters(), lr=0.1)}, "no parameter of the model: Sequential"),
         ({"loader": None}, "batch_size: None|batch_size; allowed"),
+        ({"cap_w": []}, "cap_w"),
+        ({"cap_w": True}, "cap_w: True"),
+        ({"cap_w": "5W", "over": "rack"}, "over: rack"),
+        ({"goal": "fun"}, "fun"),
+        ({"goal": 3}, "3"),
+        ({"device": "sim:absent"}, "absent"),
+        ({"device": 7}, "device: 7"),
+        ({"device": None}, "device; allowed: a name"),
+        ({"scheduler": [1]}, "int"),
+        ({"before_step": 5}, "before_step: 5"),
+        ({"scaler": 5}, "scaler: 5"),
+        ({"checkpoint": 5}, "checkpoint: 5"),
+        ({"record": 5}, "record: 5"),
+        ({"profile": 5, "cap_w": lambda s: 5.0}, "profile: int"),
+        ({"seed": -1}, "seed: -1"),
+        ({"keep_recipe": "no"}, "keep_recipe: no"),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
@@ -108,6 +124,17 @@ def test_an_argument_that_cannot_be(options, said):
     with pytest.raises(InputError, match=said) as caught:
         session_of(**{"loader": loader_of(), **options})
     assert "\n" not in str(caught.value)
+
+
+def test_a_cap_in_another_unit_is_refused():
+    with pytest.raises(InputError, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
+        session_of(loader=loader_of(), cap_w=4500)
+
+
+def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of():
+    with pytest.warns(UserWarning, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
+        with session_of(device=RealTimeDevice(), loader=loader_of(), cap_w=4500) as session:
+            train(session)
 
 
 def test_an_optimizer_that_needs_a_closure():

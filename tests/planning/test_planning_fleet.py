@@ -12,7 +12,7 @@ from tests.support.planning_tables import cell
 
 from wattune.cap import PowerCap
 from wattune.errors import InputError
-from wattune.planning.fleet import FleetClient, LocalPoint, plan_round, points_under, slowed
+from wattune.planning.fleet import FleetClient, LocalPoint, plan_round, points_under
 from wattune.point import OperatingPoint
 from wattune.records import ProfileTable
 
@@ -93,12 +93,6 @@ def test_no_client_uses_more_energy_than_it_has(fleet, steps, energy_j):
     assert {part.name for part in result.parts} | set(result.left_out) == {member.name for member in fleet}
 
 
-def test_fast_boards_do_the_steps_of_slow_ones():
-    result = plan_round([client("slow", (1.0, 5.0)), client("fast", (0.1, 20.0))], steps=11)
-    assert {part.name: part.steps for part in result.parts} == {"slow": 2, "fast": 20}
-    assert result.seconds == pytest.approx(2.0)
-
-
 def test_power_at_rest_is_not_charged_to_training():
     member = client("board", (1.0, 10.0), (1.5, 7.0))
     assert plan_round([member], steps=1, deadline_s=2).parts[0].point.knobs.first == 0.0
@@ -116,12 +110,6 @@ def test_a_client_without_a_point_or_energy_takes_no_part_and_says_so():
     }
     with pytest.raises(InputError, match=r"no client can take part.*capped: no measured point stays under its cap"):
         plan_round(fleet[:2], steps=3)
-
-
-def test_a_slow_client_gets_fewer_steps():
-    fleet = [client("a", (1.0, 5.0)), client("b", (1.0, 5.0))]
-    result = plan_round([slowed(fleet[0], 3.0), fleet[1]], steps=8)
-    assert [part.steps for part in result.parts] == [4, 12]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.planning_tables import board, cell, curve, problems
 
@@ -84,13 +84,6 @@ def check(problem: tuple[ProfileTable, SampleEfficiency, float, float], goal: Go
 
 @given(st.booleans().flatmap(lambda monotone: problems(monotone=monotone)), GOALS)
 def test_the_plan_is_the_best_of_all_points(problem, goal):
-    check(problem, goal)
-
-
-@pytest.mark.slow
-@settings(max_examples=1000)
-@given(st.booleans().flatmap(lambda monotone: problems(monotone=monotone)), GOALS)
-def test_the_plan_is_the_best_of_all_points_of_a_thousand_tables(problem, goal):
     check(problem, goal)
 
 

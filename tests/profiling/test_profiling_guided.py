@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import contextmanager
 
 import pytest
-from tests.support.profiles import Computer, board, workload
+from tests.support.profiles import board, workload
 
 from wattune.cap import SensorLimit
-from wattune.devices import Knob, SimulatedDevice, builtin_board
+from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import CapError, DeviceUnavailable, InputError
-from wattune.point import BatchShape, Knobs
+from wattune.point import BatchShape
 from wattune.profiling import profile
 from wattune.profiling.guided import MOST, samples_of
 from wattune.records import EfficiencyPoint, SampleEfficiency
@@ -219,54 +218,6 @@ def test_the_board_is_at_its_lowest_clock_in_the_middle_of_a_long_step(strategy)
             above_s, crossed = time_s, crossed + 1
         assert above_s is None or time_s - above_s <= 0.3
     assert crossed == len(found.aborted)
-
-
-@pytest.mark.slow
-def test_on_real_time_it_is_at_its_lowest_within_a_third_of_a_second():
-    class Hot(Computer):
-        knobs = (Knob("clock_mhz", (100.0, 200.0, 300.0)),)
-        clock = 300.0
-
-        def __init__(self):
-            super().__init__()
-            self.heard = []
-            self.busy = False
-
-        def current(self):
-            return Knobs(clock_mhz=self.clock)
-
-        def _apply(self, knobs):
-            self.clock = knobs["clock_mhz"]
-            self.heard.append((self.now_s(), self.clock))
-
-        def _snapshot(self):
-            return self.clock
-
-        def _restore(self, snapshot):
-            self.clock = snapshot
-
-        def power_w(self):
-            power_w = 4.0 + self.clock / 100 if self.busy else 3.0
-            if power_w > 6.5:
-                self.heard.append((self.now_s(), None))
-            return power_w
-
-        @contextmanager
-        def step(self, work):
-            self.busy = True
-            self.wait(0.4)
-            yield
-            self.busy = False
-
-    device = Hot()
-    found = profile(
-        device, workload(batch_sizes=(4,)), limit=SensorLimit(6.5), strategy="full", steps=1, reference=False
-    )
-    assert [probe.clock_mhz for probe in found.aborted] == [300.0]
-    first_s = next(time_s for time_s, clock in device.heard if clock is None)
-    down_s = next(time_s for time_s, clock in device.heard if clock == 100.0 and time_s >= first_s)
-    assert down_s - first_s < 0.3
-    assert device.clock == 300.0  # as it was found
 
 
 def test_a_sensor_that_reads_no_number_ends_it_in_one_line():

@@ -11,7 +11,6 @@ from tests.support.profiles import Computer, board, workload
 from torch import nn
 
 from wattune.algorithms import open_algorithm
-from wattune.cap import SensorLimit
 from wattune.errors import UnknownName
 from wattune.point import BatchShape
 from wattune.profiling import profile
@@ -59,18 +58,6 @@ def test_on_a_simulated_board_it_is_that_of_the_counted_step(algorithm):
         }
         assert own == {counted}
     assert ProfileTable.parse(found.dump()) == found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["staircase", "guided"])
-@pytest.mark.parametrize("algorithm", ["backprop:checkpoint=2", "forward-gradient", "async-fgd:modules=2"])
-def test_other_strategies_profile_any_algorithm(strategy, algorithm):
-    found = profile(
-        board(), workload(), algorithm=algorithm, strategy=strategy, limit=SensorLimit(4.5), reference=False
-    )
-    assert found.measured
-    assert all(c.memory_bytes for c in found.measured)
-    assert found.algorithm == algorithm
 
 
 def test_options_in_any_order_are_one_algorithm():

@@ -7,7 +7,7 @@ from tests.support.profiles import BATCHES, Computer, board, workload
 
 from wattune.algorithms import open_algorithm
 from wattune.cap import PowerCap, SensorLimit
-from wattune.devices import Knob, SimulatedDevice
+from wattune.devices import SimulatedDevice
 from wattune.errors import CapError, InputError, OutOfDeviceMemory, RecordError, SensorError
 from wattune.planning import plan
 from wattune.point import Knobs
@@ -108,44 +108,6 @@ def test_a_probe_ends_at_the_first_reading_above_the_cap():
     # A stopped probe lasts until the sensor has settled and the step is over, not three more windows.
     longest_s = board().sensor.settle_s + 0.1 + max(c.step_s for c in free.cells)
     assert 0 < found.cost.above_cap_s <= len(above) * longest_s
-
-
-@pytest.mark.slow
-def test_under_a_cap_the_board_guards_every_probe_as_well():
-    class Guarding(Computer):
-        knobs = (Knob("clock_mhz", (100.0, 200.0)),)
-        shares_memory = True
-        clock, inside = None, None
-
-        def current(self):
-            return self.clock and Knobs(clock_mhz=self.clock)
-
-        def _apply(self, knobs):
-            self.clock = knobs["clock_mhz"]
-
-        def _snapshot(self):
-            return self.clock
-
-        def _restore(self, snapshot):
-            self.clock, self.inside = snapshot, None
-
-        def arm_guard(self, limit):
-            self.inside = limit.limit_w
-            handed.append((self.clock, limit.limit_w))
-
-        def step(self, work):
-            assert self.inside == guarded_w
-            return super().step(work)
-
-    for guarded_w, clocks in ((9.0, {100.0, 200.0}), (None, set())):
-        handed: list[tuple[float, float]] = []
-        device = Guarding()
-        profile(
-            device, workload(batch_sizes=(8,)), limit=SensorLimit(guarded_w), strategy="full", steps=1, reference=False
-        )
-        assert device.steps > 0
-        assert {clock for clock, _ in handed} == clocks
-        assert {cap_w for _, cap_w in handed} <= {guarded_w}
 
 
 @pytest.mark.slow

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-from torch import nn
+from tests.support import training_runs
+from tests.support.training_runs import DIVERGING, perceptron, points
 
 from wattune.proxy import sweep
-from wattune.workloads import Data, Metric, Model, OptimizerRule, Workload
+from wattune.workloads import Metric
 
-
-def perceptron():
-    return nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
-
-
-def points(shift=0):
-    draws = np.random.default_rng(shift)
-    x = draws.normal(size=(576, 12)).astype(np.float32)
-    y = x[:, shift : shift + 4].argmax(1)
-    return Data((x[:512], y[:512]), (x[512:], y[512:]))
+__all__ = ["DIVERGING", "Metric", "perceptron", "points"]
 
 
 def other_points():
@@ -27,28 +18,11 @@ def other_points():
 
 
 def workload(name="points", **changes):
-    values = {
-        "model": Model(perceptron),
-        "data": points,
-        "input_shape": (12,),
-        "batch_sizes": (8, 16, 32),
-        "evaluate_every": 64,
-        "budget_samples": 2048,
-        "target": 0.9,
-        "optimizer": OptimizerRule("adam", learning_rate=1e-2, reference_batch_size=32),
-    }
-    return Workload(name, **{**values, **changes})
+    return training_runs.workload(name, **{"batch_sizes": (8, 16, 32), **changes})
 
 
 def with_proxy(**changes):
     return workload(proxy=workload("proxy", data=other_points), **changes)
-
-
-def not_a_number(outputs, targets):
-    return float("nan")
-
-
-DIVERGING = Metric("broken", "max", not_a_number)
 
 
 def slow_score(outputs, targets):

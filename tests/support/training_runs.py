@@ -14,14 +14,14 @@ def perceptron():
     return nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
 
 
-def points(train=512, test=64):
-    draws = np.random.default_rng(0)
-    x = draws.normal(size=(train + test, 12)).astype(np.float32)
-    y = x[:, :4].argmax(1)
-    return Data((x[:train], y[:train]), (x[train:], y[train:]))
+def points(shift=0):
+    draws = np.random.default_rng(shift)
+    x = draws.normal(size=(576, 12)).astype(np.float32)
+    y = x[:, shift : shift + 4].argmax(1)
+    return Data((x[:512], y[:512]), (x[512:], y[512:]))
 
 
-def workload(**changes):
+def workload(name="points", **changes):
     values = {
         "model": Model(perceptron),
         "data": points,
@@ -33,7 +33,7 @@ def workload(**changes):
         "optimizer": OptimizerRule("adam", learning_rate=1e-2, reference_batch_size=32),
         "host_s_per_sample": 0.002,
     }
-    return Workload("points", **{**values, **changes})
+    return Workload(name, **{**values, **changes})
 
 
 def board(*, noise_w=0.0, resolution_w=0.0, faults=(), **changes) -> SimulatedBoard:
