@@ -13,7 +13,6 @@ import pytest
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 UNIT = DEPLOY / "wattune-server.service"
-WORKER = DEPLOY / "wattune-worker.service"
 CONTAINER = DEPLOY / "Containerfile"
 CONTAINERS = sorted(DEPLOY.glob("Containerfile*"))
 
@@ -43,9 +42,8 @@ def options_of(command):
     return set(re.findall(r"--[a-z-]+", done.stdout))
 
 
-@pytest.mark.parametrize("unit", [UNIT, WORKER], ids=lambda unit: unit.name)
-def test_the_unit_gives_the_service_no_more_than_it_needs(unit):
-    found = settings(unit)
+def test_the_unit_gives_the_service_no_more_than_it_needs():
+    found = settings(UNIT)
     for key, value in {
         "DynamicUser": "yes",
         "NoNewPrivileges": "yes",
@@ -74,14 +72,7 @@ def test_units_and_container_call_options_that_there_are():
     assert set(re.findall(r"--[a-z-]+", told)) <= known
 
 
-def test_the_unit_of_a_worker_calls_options_that_there_are():
-    text = WORKER.read_text() + re.search(r"^ *echo 'WATTUNE_WORKER=.*", (DEPLOY / "README.md").read_text(), re.M)[0]
-    used = set(re.findall(r"--[a-z-]+", text))
-    assert used >= {"--server", "--token-file"}
-    assert used <= options_of("worker")
-
-
-@pytest.mark.parametrize("name", ["wattune-server.service", "wattune-agent.service", "wattune-worker.service"])
+@pytest.mark.parametrize("name", ["wattune-server.service", "wattune-agent.service"])
 def test_systemd_takes_the_units(name, tmp_path):
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

@@ -1,4 +1,4 @@
-"""Repeated kills of a server, its worker and one over HTTP: every run of a sweep is done once, with the same bytes."""
+"""Repeated kills of a server and its worker: every run of a sweep is done once, with the same bytes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from functools import partial
 
 import pytest
 from sqlalchemy import func, select, update
 from tests.server.conftest import opened
 from tests.support.server.served import model, request
-from tests.support.server.serving import Serving, far_worker, free_port, wait_for
+from tests.support.server.serving import Serving, free_port, wait_for
 
 from wattune.server.jobs import leases, queue
 from wattune.server.jobs.claims import LEASE_S, RENEWALS
+from wattune.server.jobs.store_queue import StoreQueue
 from wattune.server.jobs.worker import Worker
-from wattune.server.jobs.worker_process import StoreQueue
-from wattune.server.store import model_catalog, tokens
+from wattune.server.store import model_catalog
 from wattune.server.store.schema import FileRow, JobRow, UnitRow
 
-KINDS = ("server", "local worker", "remote worker")
+KINDS = ("server", "worker")
 KILLS, SEEDS = 6, 4
 ALL_KILLS, MORE_SEEDS = 20, 12
 """In the exhaustive run."""
@@ -45,11 +44,6 @@ def submitted(store, asked, **changes):
         served = model(**changes)
         model_catalog.put(session, served, 0.0)
         return queue.submit(session, served, asked, time.time())[0].id
-
-
-def token_of(store, name="lab", scope="worker"):
-    with store.database.session() as session:
-        return tokens.make(session, name, scope, time.time())
 
 
 def status_of(store, job_id):
@@ -75,9 +69,8 @@ def test_repeated_kills_do_not_change_the_result(database_url, tmp_path, exhaust
     options = ["--workers", "1", "--port", str(free_port())]
     options += [] if database_url.startswith("sqlite") else ["--database", database_url]
     serve = partial(Serving, folder, *options, log=log, environment={"WATTUNE_LIMIT_LEASE_S": "5"})
-    with opened(folder, database_url) as store, ExitStack() as stack:
+    with opened(folder, database_url) as store:
         job_id = submitted(store, asked, **SECOND_LONG)
-        (tmp_path / "token").write_text(token_of(store))
 
         def running():
             found = status_of(store, job_id)
@@ -88,8 +81,6 @@ def test_repeated_kills_do_not_change_the_result(database_url, tmp_path, exhaust
             return server.workers
 
         server = serve()
-        work = partial(far_worker, server.url, tmp_path / "token", tmp_path / "cache", log)
-        far = stack.enter_context(work())
         try:
             for victim in victims:
                 wait_for(running)
@@ -98,13 +89,8 @@ def test_repeated_kills_do_not_change_the_result(database_url, tmp_path, exhaust
                     server.kill()
                     server.end()
                     server = serve()
-                    assert far.poll() is None, "a worker waits for its server"
-                elif victim == "local worker":
-                    server.kill(wait_for(local_workers)[0])
                 else:
-                    far.kill()
-                    far.wait()
-                    far = stack.enter_context(work())
+                    server.kill(wait_for(local_workers)[0])
             done_before = status_of(store, job_id).runs_done
             wait_for(lambda: status_of(store, job_id).ended, 300)
         finally:

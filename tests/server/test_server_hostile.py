@@ -108,8 +108,6 @@ REFUSED = [
         headers=JSON,
     ),
     # paths
-    Hostile("a path up", "GET", "/v1/files/..%2F..%2F..%2Fetc%2Fpasswd", 404, "Not Found"),
-    Hostile("a path up as a hash", "GET", f"/v1/files/{'..' * 32}", 422, "sha256"),
     Hostile("a name with a path", "GET", "/v1/models/..%5C..%5Cweights", 422, "path name"),
     Hostile("a name with a zero", "DELETE", "/v1/models/resnet8-digits%00", 422, "path name"),
     Hostile("a name with SQL", "GET", "/v1/models/a'%20OR%201=1--", 422, "path name"),

@@ -11,9 +11,9 @@ from wattune.cli import main
 from wattune.errors import InputError
 from wattune.server.ingest import add_model, read_model
 from wattune.server.jobs import queue
+from wattune.server.jobs.store_queue import StoreQueue
 from wattune.server.jobs.sweep_unit import served_proxy
 from wattune.server.jobs.worker import Worker
-from wattune.server.jobs.worker_process import StoreQueue
 from wattune.server.store import model_catalog
 from wattune.server.store.schema import FileRow, JobRow
 from wattune.workloads import MODELS, load_workload

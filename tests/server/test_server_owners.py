@@ -9,22 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import inspect, select, text
+from sqlalchemy import inspect, text
 from starlette.testclient import TestClient
 from tests.server.conftest import opened
 from tests.support.server import api as made
 from tests.support.server.served import model, request
 
-from wattune.records import Evaluation, LearningCurve
 from wattune.server import dashboard
 from wattune.server.application import create_app
 from wattune.server.jobs import queue
-from wattune.server.jobs.claims import content, torch_version
 from wattune.server.limits import Limits
 from wattune.server.store import Database, model_catalog, tokens
 from wattune.server.store.database import MIGRATIONS
-from wattune.server.store.schema import UnitRow
-from wattune.version import __version__
 
 LOCAL = "http://127.0.0.1:8484"
 GRANTS = {
@@ -141,39 +137,12 @@ class Call(NamedTuple):
 
 
 ID = "0" * 32
-CLAIMS = {"own": "1" * 32, "foreign": "2" * 32}
-UNIT_REPORTS = ("/v1/units/renew", "/v1/units/finish", "/v1/units/choice", "/v1/units/fail")
-
-
-def held(whose, **more):
-    """What a worker says of its claim; the claim of the other worker is held by another token."""
-    return {"worker": "trainer", "claim": CLAIMS[whose], **more}
-
-
-def curve(batch_size=8, seed=0):
-    """A learning curve, and the hash of its canonical bytes."""
-    record = LearningCurve(
-        workload="digits-proxy",
-        algorithm="backprop",
-        batch_size=batch_size,
-        seed=seed,
-        metric="accuracy",
-        target=0.7,
-        reached=True,
-        samples=128,
-        budget_samples=4096,
-        evaluations=(Evaluation(samples=128, metric=0.8),),
-        fingerprint="f",
-    )
-    return {"curve": record.dump(), "sha256": made.sha256(content(record))}
-
 
 CALLS = [
     Call("GET", "/healthz", None),
     Call("GET", "/readyz", None),
     Call("GET", "/v1/openapi.json", None),
     Call("GET", "/metrics", "read"),
-    Call("GET", "/v1/workers", "read"),
     Call("GET", "/v1/devices", "read"),
     Call("GET", "/v1/devices/{device}", "read"),
     Call("PUT", "/v1/devices/{device}", "device", made.status, limited=True),
@@ -189,13 +158,6 @@ CALLS = [
     Call("GET", "/v1/models/digits", "read"),
     Call("GET", "/v1/models/digits/weights", "read"),
     Call("DELETE", "/v1/models/other", "admin"),
-    Call("GET", f"/v1/files/{'0' * 64}", "worker"),
-    Call("POST", "/v1/units/claim", "worker", lambda whose: held(whose, wattune=__version__, torch=torch_version())),
-    Call("POST", "/v1/units/renew", "worker", held),
-    Call("POST", "/v1/units/finish", "worker", lambda whose: held(whose, **curve())),
-    Call("POST", "/v1/units/choice", "worker", lambda whose: held(whose, runs=[[8, 7, None]])),
-    Call("POST", "/v1/units/fail", "worker", lambda whose: held(whose, reason="no")),
-    Call("POST", "/v1/units/release", "worker", held),
     Call("GET", "/v1/profiles", "read"),
     Call("GET", f"/v1/profiles/{ID}", "read"),
     Call("POST", "/v1/profiles?device={device}", "device", lambda device: made.profile(), limited=True),
@@ -227,14 +189,13 @@ FORMS = [
     Call("POST", "/logout", "read", form=True),
 ]
 SIGN_IN = {("GET", "/login"), ("POST", "/login")}
-UNIT = next(call for call in CALLS if call.path == "/v1/units/claim")
-KINDS = ("none", "made up", "expired", "revoked", "read", "unbound", "own", "worker", "admin")
+KINDS = ("none", "made up", "expired", "revoked", "read", "unbound", "own", "admin")
 
 
 def template(path):
     """A path as the API's description has it."""
     path = path.partition("?")[0].replace("{device}", "{name}").replace("/runs/4/0", "/runs/{batch_size}/{seed}")
-    path = re.sub(r"models/(digits|other)", "models/{name}", path).replace("0" * 64, "{sha256}")
+    path = re.sub(r"models/(digits|other)", "models/{name}", path)
     path = path.replace(f"trainings/{ID}", "trainings/{training}")
     return path.replace(f"profiles/{ID}", "profiles/{profile}")
 
@@ -255,8 +216,6 @@ def expected(call, kind, whose):
     scope = {"unbound": "device", "own": "device"}.get(kind, kind)
     if call.scope not in GRANTS[scope]:
         return 403
-    if call.path in UNIT_REPORTS:  # a claim of this name is that of the one token which made it
-        return None if (kind, whose) == ("worker", "own") else 409
     # A token without a device yet may become that of a new device, but not of one that has a token.
     is_there = "cancel" in call.path
     is_foreign = whose == "foreign" or (kind == "unbound" and is_there)
@@ -282,7 +241,6 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
                 "read": made.token(store, "read"),
                 "unbound": made.token(store, "device", "unbound"),
                 "own": made.token(store, "device", "own", device="mine"),
-                "worker": made.token(store, "worker"),
                 "admin": made.token(store, "admin"),
             }
             foreign = made.token(store, "device", "foreign", device="theirs")
@@ -292,14 +250,11 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
             for whose, headers in (("own", shown["own"]), ("foreign", foreign)):
                 target = {"own": 0.7, "foreign": 0.8}[whose]
                 jobs[whose] = post(client, headers, target=target).json()["job"]
-            for whose, headers in (("own", shown["worker"]), ("foreign", made.token(store, "worker", "other-worker"))):
-                claimed = client.post("/v1/units/claim", json=UNIT.body(whose), headers=headers)
-                assert claimed.status_code == 200
             csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/login").text).group(1)
             for call, kind, whose in product(calls, KINDS, ("foreign", "own")):
                 device = "theirs" if whose == "foreign" else "new" if kind == "unbound" else "mine"
                 path = call.path.format(device=device, job=jobs[whose], whose=whose)
-                body = None if call.body is None else call.body(whose if "units" in path else device)
+                body = None if call.body is None else call.body(device)
                 content = {"data": {**(body or {}), "csrf": csrf}} if call.form else {"json": body}
                 client.app.state.statuses.flush()  # those of the calls before, which are written within a second
                 before = made.contents(store)
@@ -311,14 +266,6 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
                     told = made.problem(answer, wanted)
                     assert made.contents(store) == before, (kind, whose)
                     assert wanted != 401 or (told["hint"] and answer.headers["www-authenticate"].startswith("Bearer"))
-            if "units" in calls[0].path:
-                with store.database.session(reads_only=True) as session:
-                    unit = select(UnitRow.holder).where(
-                        UnitRow.id == claimed.json()["unit_id"], UnitRow.state == "running"
-                    )
-                    assert session.scalar(unit) == claimed.json()["holder"], (
-                        "the unit of the other worker is still its own"
-                    )
 
 
 def test_the_table_has_every_route(client):

@@ -235,7 +235,7 @@ def test_released_unit_does_not_count_as_attempt(store):
         ("waiting", 1),
         ("running", 1),
     ]
-    assert call(store, leases.release_local, 2.0) == 1
+    assert call(store, leases.release_all, 2.0) == 1
     assert {run.state for run in status_of(store, job_id).runs} == {"waiting"}
     assert not done(store, three)
 

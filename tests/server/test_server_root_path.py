@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from urllib.parse import urljoin, urlsplit
 
@@ -141,14 +137,13 @@ def test_root_path_needs_a_proxy(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_clients_work_through_the_prefix(tmp_path):
-    """A real server, device and worker: the proxy sees no call above the prefix."""
+    """A real server and device: the proxy sees no call above the prefix."""
     folder = tmp_path / "store"
     with opened(folder) as store, store.database.session() as session:
         model_catalog.put(session, model(), time.time())
-        secrets = {scope: tokens.make(session, scope, scope, time.time()) for scope in ("device", "worker", "read")}
-    (tmp_path / "worker.token").write_text(secrets["worker"])
+        secrets = {scope: tokens.make(session, scope, scope, time.time()) for scope in ("device", "read")}
     environment = {"WATTUNE_SERVE_ROOT_PATH": PREFIX, "WATTUNE_SERVE_PROXY": "127.0.0.1"}
-    with serving(folder, "--workers", "0", environment=environment) as server:
+    with serving(folder, environment=environment) as server:
         with behind_prefix(server.url, PREFIX, scheme="https") as proxied:
             page = httpx.get(f"{proxied.url}/login")
             answer = httpx.post(f"{proxied.url}/login", data={"token": secrets["read"], **hidden(page)})
@@ -156,11 +151,6 @@ def test_clients_work_through_the_prefix(tmp_path):
             cookie = answer.headers["set-cookie"]
             assert f"Path={PREFIX}/;" in cookie
             assert "Secure" in cookie
-            command = [sys.executable, "-m", "wattune", "worker", "--server", proxied.url + "/"]
-            command += ["--token-file", str(tmp_path / "worker.token"), "--name", "far"]
-            with (tmp_path / "log").open("w") as log:
-                where = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-                worker = subprocess.Popen(command, stderr=log, env=where)
             connection = Connection(proxied.url, token=secrets["device"])
             try:
                 body = json.loads(request(seeds=1, batch_sizes=[64]).model_dump_json())
@@ -169,8 +159,6 @@ def test_clients_work_through_the_prefix(tmp_path):
                 connection.request("PUT", "/v1/devices/nano", body=made.status("nano").model_dump(mode="json"))
             finally:
                 connection.close()
-                worker.send_signal(signal.SIGTERM)
-                assert worker.wait(20) == 0, (tmp_path / "log").read_text()
             called = {re.sub("[0-9a-f]{32,}", "ID", path) for _, path in proxied.proxy.paths()}
-            assert {f"{PREFIX}/v1/units/claim", f"{PREFIX}/v1/units/finish", f"{PREFIX}/v1/jobs/ID"} < called
+            assert {f"{PREFIX}/v1/jobs", f"{PREFIX}/v1/jobs/ID"} < called
             assert proxied.outside == []

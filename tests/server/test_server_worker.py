@@ -20,8 +20,8 @@ from wattune.proxy import CHECKPOINT_EVERY, estimate
 from wattune.records import LearningCurve, SampleEfficiency
 from wattune.server.ingest import add_example
 from wattune.server.jobs import leases, queue
+from wattune.server.jobs.store_queue import StoreQueue
 from wattune.server.jobs.worker import Worker
-from wattune.server.jobs.worker_process import StoreQueue
 from wattune.server.store import model_catalog
 from wattune.server.store.schema import JobRow, UnitRow
 from wattune.workloads import example_workload
@@ -172,7 +172,7 @@ def test_finished_but_unreported_run_is_not_repeated(sqlite_store):
 
     worker._train = never
     with sqlite_store.database.session() as session:
-        assert leases.release_local(session, time.time()) == 1
+        assert leases.release_all(session, time.time()) == 1
     worked(sqlite_store, worker)
     assert status_of(sqlite_store, job_id).state == "done"
 

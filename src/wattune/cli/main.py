@@ -56,7 +56,6 @@ COMMANDS = {
     "restore": "Restore clocks that a killed process left changed.",
     "contribute": "Measure reference workloads on this board, to share.",
     "serve": "Serve models and proxy sweeps to a fleet of devices.",
-    "worker": "Train runs of a server's sweeps on this machine, one at a time.",
     "store": "Manage a server's store: add models, back up, restore, remove what is old.",
     "token": "Manage the access tokens of a server.",
 }

@@ -37,8 +37,7 @@ def make(
         typer.Option(
             "--scope",
             metavar="SCOPE",
-            help="read: view everything; device: also run jobs and upload records; worker: train runs; admin: all, "
-            "also change models.",
+            help="read: view everything; device: also run jobs and upload records; admin: all, also change models.",
         ),
     ],
     device: Annotated[

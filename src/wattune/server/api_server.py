@@ -51,7 +51,6 @@ def run(
 
     def end_waits() -> None:
         app.state.job_watch.close()
-        app.state.unit_watch.close()
 
     server = _Server(config, signals, on_start, end_waits)
     with watching([*checks], server.stop):

@@ -20,10 +20,10 @@ from wattune.records import LearningCurve, Plan, ProfileTable, Record, SampleEff
 from wattune.records.served import DeviceStatus, ServedModel, SweepRequest
 from wattune.server import dashboard, problems
 from wattune.server.direct import Direct
-from wattune.server.jobs.watch import JobWatch, UnitWatch
+from wattune.server.jobs.watch import JobWatch
 from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
-from wattune.server.routes import ROUTERS, units
+from wattune.server.routes import ROUTERS
 from wattune.server.routes.endpoint import ProblemDetails
 from wattune.server.security import TokenCache
 from wattune.server.settings import Settings
@@ -51,7 +51,6 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.token_cache = TokenCache()
     app.state.statuses = Statuses(database)
     app.state.job_watch = JobWatch(database)
-    app.state.unit_watch = UnitWatch(database)
     app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
@@ -121,7 +120,6 @@ BODIES: tuple[type[BaseModel], ...] = (
     DeviceStatus,
     ProblemDetails,
     SweepRequest,
-    *units.BODIES,
 )
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from wattune.errors import InputError, Interrupted
 from wattune.server import api_server, logs
 from wattune.server.api_server import noting_signals
-from wattune.server.jobs.leases import release_local
+from wattune.server.jobs.leases import release_all
 from wattune.server.jobs.supervisor import Supervisor
 from wattune.server.locks import database_locked, store_locked
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
@@ -121,7 +121,7 @@ def _url(settings: Settings, listening: socket.socket) -> str:
 def _clean_up(settings: Settings, database: Database) -> None:
     """Clean up after an earlier server, before any worker starts: release its units, remove its leftover files."""
     with database.session() as session:
-        release_local(session, time.time())
+        release_all(session, time.time())
         unfinished = set(session.scalars(select(JobRow.id).where(JobRow.state != "done")))
     work = settings.store / "work"
     for folder in work.iterdir() if work.is_dir() else ():

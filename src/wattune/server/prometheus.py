@@ -13,7 +13,6 @@ from prometheus_client.process_collector import ProcessCollector
 from sqlalchemy import distinct, func, select
 from sqlalchemy.orm import Session
 
-from wattune.server.jobs import seen_workers
 from wattune.server.store import Database, StoreUnavailable
 from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow, UnitRow
 
@@ -118,7 +117,7 @@ class _StoreCollector:
         up = GaugeMetricFamily("wattune_store_up", "1 if the database responds, else 0.")
         try:
             with self._database.session(reads_only=True) as session:
-                counts, remote = count_store(session, now_s), len(seen_workers.listing(session, now_s))
+                counts = count_store(session, now_s)
         except StoreUnavailable:
             up.add_metric([], 0)
             yield up
@@ -128,8 +127,6 @@ class _StoreCollector:
         yield _by("wattune_units", "Units of work of all jobs.", "state", counts.units)
         yield _by("wattune_jobs", "Jobs.", "state", counts.jobs)
         yield _one("wattune_workers_busy", "Workers that hold a unit.", counts.workers_busy)
-        what = f"Workers on other machines seen within {seen_workers.SEEN_S:.0f} s."
-        yield _one("wattune_remote_workers_seen", what, remote)
         yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting unit.", counts.oldest_waiting_s)
         yield _one("wattune_devices", "Devices that ever reported.", counts.devices)
         yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", counts.online)

@@ -1,6 +1,6 @@
 """Authentication and authorization.
 
-Scopes: read < device < admin, and worker < admin. A program authenticates with a token, a browser with its session
+Scopes: read < device < admin. A program authenticates with a token, a browser with its session
 cookie. If no token was ever created, users of this machine have full access, but pages of other sites in their browsers
 have none.
 
@@ -50,7 +50,7 @@ class Identity:
 
     def may(self, scope: Scope) -> bool:
         """True if this identity has the scope."""
-        return scope in SCOPES[self.scope]
+        return scope in SCOPES.get(self.scope, ())  # a stored token may have a scope of an earlier version
 
     @property
     def is_limited(self) -> bool:

@@ -87,26 +87,6 @@ def serving(store: Path, *options: str, environment: dict[str, str] | None = Non
         server.end()
 
 
-@contextmanager
-def far_worker(url: str, token_file: Path, cache: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A ``wattune worker`` process, killed at the end."""
-    # The command of the documentation, but for the address.
-    documented = re.search(
-        r"^    wattune (worker --server) \S+ (--token-file) worker.token$", DOCS.read_text(), re.MULTILINE
-    )
-    assert documented
-    command = [sys.executable, "-m", "wattune", *documented[1].split(), url, documented[2], str(token_file)]
-    with log.open("ab") as stderr:
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=stderr, env={**os.environ, "XDG_CACHE_HOME": str(cache)}
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def free_port() -> int:
     """A port that no connection gets by chance: below those that the system hands out."""
     draws = random.Random()

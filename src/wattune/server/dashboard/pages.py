@@ -32,7 +32,7 @@ from wattune.server.dashboard.heatmap import (
 )
 from wattune.server.dashboard.line_chart import Chart, Line, colour
 from wattune.server.dashboard.responses import Key, Name, Reader, embedded, message, not_found, respond
-from wattune.server.jobs import queue, seen_workers
+from wattune.server.jobs import queue
 from wattune.server.problems import Problem
 from wattune.server.routes.jobs import cancel_as
 from wattune.server.store import FileStore
@@ -75,8 +75,7 @@ def jobs(request: Request, identity: Reader) -> Response:
     """List the newest jobs."""
     with request.app.state.database.session(reads_only=True) as session:
         statuses = queue.listing(session, limit=views.PAGE_ROWS)
-        workers = seen_workers.listing(session, now_s := time.time())
-    return respond(request, "jobs.html", section="Jobs", jobs=statuses, workers=workers, now_s=now_s)
+    return respond(request, "jobs.html", section="Jobs", jobs=statuses)
 
 
 @router.get("/jobs/{job_id}")

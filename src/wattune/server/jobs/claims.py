@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from dataclasses import dataclass
-from importlib import metadata
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattune.records import LearningCurve
-from wattune.records.served import ServedFile, ServedModel, Sha256, SweepRequest
+from wattune.records.served import ServedModel, Sha256, SweepRequest
 from wattune.server.jobs.queue import CHOOSE
-from wattune.version import __version__
 
 LEASE_S = 30.0
 """Default duration of a lease in seconds after it was last renewed."""
 
 RENEWALS = 6
 """Renewals in the duration of a lease."""
-
-WorkerDevice = Literal["cpu", "cuda"]
-"""Processor that a worker on another machine trains on."""
 
 Outcome = list[tuple[int, int, int | None]] | dict[str, Any]
 """Result of a choice: the next runs (batch size, seed, budget in samples), or the finished record."""
@@ -31,8 +25,7 @@ Outcome = list[tuple[int, int, int | None]] | dict[str, Any]
 class Claim(BaseModel):
     """A unit held by a worker. ``lease_s``: duration of its lease after each renewal.
 
-    ``curve_hashes``: for a choosing step, the hashes of the job's curves so far. ``files``: for a worker on another
-    machine, what it needs of the store.
+    ``curve_hashes``: for a choosing step, the hashes of the job's curves so far.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -48,7 +41,6 @@ class Claim(BaseModel):
     attempt: int
     lease_s: float = LEASE_S
     curve_hashes: tuple[Sha256, ...] = ()
-    files: tuple[ServedFile, ...] = ()
 
     @property
     def renew_every_s(self) -> float:
@@ -80,25 +72,3 @@ def content(curve: LearningCurve) -> bytes:
     record = curve.dump()
     record["provenance"].pop("created_at", None)
     return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-@functools.cache
-def torch_version() -> str | None:
-    """Version of the installed torch, without importing it; None if there is none."""
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def version_problem(wattune: str, torch: str | None) -> tuple[str, str, str] | None:
-    """Difference of a worker's versions from the server's: its name and both values; None if there is none.
-
-    Builds of one version of torch (2.9.1+cpu, 2.9.1+cu128) are equal here.
-    """
-    if wattune != __version__:
-        return "the worker's version of wattune", wattune, __version__
-    ours = torch_version()
-    if ours is not None and (torch or "").partition("+")[0] != ours.partition("+")[0]:
-        return "the worker's version of torch", torch or "none", ours
-    return None

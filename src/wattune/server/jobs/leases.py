@@ -23,9 +23,6 @@ from wattune.server.store.schema import OPEN, FileRow, JobRow, UnitRow, insert_n
 ATTEMPTS = 5
 """Maximum number of attempts of a unit before its job is parked."""
 
-REMOTE = "/"
-"""Character that is in the names of workers on other machines alone."""
-
 MAX_BACKOFF_S = 2.0 ** (ATTEMPTS - 2)
 """Longest time in seconds for which a unit waits for its next attempt."""
 
@@ -35,12 +32,8 @@ def is_waiting(session: Session, now_s: float) -> bool:
     return any(session.scalar(query) is not None for query in _claimable_jobs(now_s))
 
 
-def claim(
-    session: Session, worker: str, now_s: float, lease_s: float = LEASE_S, *, name: str | None = None
-) -> Claim | None:
+def claim(session: Session, worker: str, now_s: float, lease_s: float = LEASE_S) -> Claim | None:
     """Claim the next unit of the oldest job that has been begun, or else of the oldest; None if there is none.
-
-    ``name``: of the claim, part of its holder; by default a random one.
 
     In this order the first of many jobs is done after its own work, not after nearly all of it. A job that cannot be
     read, e.g. one of another version, is marked as failed: otherwise it would be claimed forever.
@@ -60,7 +53,7 @@ def claim(
     except (RecordError, ValidationError) as error:
         end(session, job, "failed", f"the job cannot be read: {error}"[:500], now_s)
         return None
-    holder = f"{worker}:{name or secrets.token_hex(8)}"
+    holder = f"{worker}:{secrets.token_hex(8)}"
     claim_result = session.execute(
         update(UnitRow)
         .where(UnitRow.id == unit_id, UnitRow.state == "waiting")
@@ -71,20 +64,6 @@ def claim(
     job.state = "running"
     unit = session.get(UnitRow, unit_id, populate_existing=True)
     assert unit is not None
-    return _claim_of(session, unit, holder, model, request, lease_s)
-
-
-def held(session: Session, holder: str, lease_s: float = LEASE_S, *, or_done: bool = False) -> Claim | None:
-    """Find the claim of a holder; None if it holds nothing. ``or_done``: or the one whose unit it has done."""
-    # A worker may claim by one name several times: what it does now comes first, then what it did last.
-    newest = select(UnitRow).where(UnitRow.holder == holder).order_by(UnitRow.finished_s.desc()).limit(1)
-    unit = session.scalar(newest.where(UnitRow.state == "running"))
-    if unit is None and or_done:
-        unit = session.scalar(newest.where(UnitRow.state == "done"))
-    if unit is None:
-        return None
-    job = session.get_one(JobRow, unit.job_id)
-    model, request = ServedModel.parse(job.model), SweepRequest.model_validate(job.request)
     return _claim_of(session, unit, holder, model, request, lease_s)
 
 
@@ -187,14 +166,9 @@ def release(session: Session, claim: Claim, now_s: float) -> None:
         _refund(session, job, unit, now_s)
 
 
-def release_local(session: Session, now_s: float) -> int:
-    """Requeue the units of the server's own workers when none is alive; return their number."""
-    return _each(session, UnitRow.holder.not_like(f"%{REMOTE}%"), _refund, now_s)
-
-
-def remote(token: str | None, worker: str) -> str:
-    """Name of a worker on another machine, with the id of its token: no other token can have this name."""
-    return f"{token or 'local'}{REMOTE}{worker}"
+def release_all(session: Session, now_s: float) -> int:
+    """Requeue every unit that is held, when no worker is alive; return their number."""
+    return _each(session, UnitRow.holder.is_not(None), _refund, now_s)
 
 
 def release_worker(session: Session, worker: str, now_s: float, *, reason: str | None = None) -> int:

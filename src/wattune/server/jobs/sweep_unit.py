@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from wattune.algorithms import canonical
 from wattune.proxy import ProxyRun, full_result, next_runs, pooled_result
@@ -94,12 +93,10 @@ def served_proxy(model: ServedModel, file: Callable[[str], Path], target: float 
     return replace(proxy_workload(model, weights, file), target=target)
 
 
-def train_here(
-    sweep: Sweep, run: ProxyRun, on_evaluation: OnEvaluation, *, on: Literal["cpu", "gpu"] = "cpu"
-) -> LearningCurve:
-    """Train in this process, with checkpoints in the folder of the job. ``on``: the processor."""
+def train_here(sweep: Sweep, run: ProxyRun, on_evaluation: OnEvaluation) -> LearningCurve:
+    """Train in this process, with checkpoints in the folder of the job."""
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    return run.train(sweep.workload, on=on, on_evaluation=on_evaluation)
+    return run.train(sweep.workload, on="cpu", on_evaluation=on_evaluation)
 
 
 def _read(files: FileStore, sha256: str) -> LearningCurve:

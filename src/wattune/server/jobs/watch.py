@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from wattune.records.served import digest
-from wattune.server.jobs import leases, queue
+from wattune.server.jobs import queue
 from wattune.server.store.database import Database, StoreUnavailable
 from wattune.server.store.schema import JobRow, UnitRow
 
@@ -127,33 +127,6 @@ class JobWatch:
             if len(self._kept) > KEPT:
                 evicted, _ = self._kept.popitem(last=False)
                 self._read_s.pop(evicted, None)
-
-
-class UnitWatch:
-    """Looks for units that wait, each of which serves all workers that wait for one. It belongs to the event loop."""
-
-    def __init__(self, database: Database):
-        self.is_closed = False
-        self._database = database
-        self._lock = asyncio.Lock()
-        self._looked_s, self._is_waiting = float("-inf"), False
-
-    async def is_waiting(self) -> bool:
-        """True if there may be a unit to claim, as of the last ``LOOK_EVERY_S``."""
-        async with self._lock:
-            if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
-                with suppress(StoreUnavailable):
-                    self._is_waiting = await run_in_threadpool(self._look)
-                self._looked_s = time.monotonic()
-        return self._is_waiting
-
-    def close(self) -> None:
-        """Let no worker wait any longer."""
-        self.is_closed = True
-
-    def _look(self) -> bool:
-        with self._database.session(reads_only=True) as session:
-            return leases.is_waiting(session, time.time())
 
 
 def _tell(waiter: Waiter, answer: JobAnswer | None) -> None:

@@ -1,7 +1,4 @@
-"""Worker: claims units of work, trains them, and renews its lease meanwhile.
-
-Where units come from and where results go is a ``UnitQueue``: the database, or a server's API.
-"""
+"""Worker: claims units of work, trains them, and renews its lease meanwhile."""
 
 from __future__ import annotations
 
@@ -11,25 +8,22 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, stop_when_event_set, wait_fixed
 
-from wattune.errors import InputError, OutputError, RecordError, ServerError, ServerRefused, TargetNotReached
-from wattune.records import Evaluation, LearningCurve
-from wattune.server.jobs.claims import Claim, Outcome
+from wattune.errors import InputError, OutputError, RecordError, TargetNotReached
+from wattune.records import Evaluation
+from wattune.server.jobs.claims import Claim
+from wattune.server.jobs.store_queue import StoreQueue
 from wattune.server.jobs.sweep_unit import Sweep, Train, train_here
-from wattune.server.store import FileStore, StoreUnavailable
+from wattune.server.store import StoreUnavailable
 
 POLL_S = 0.5
 """Interval in seconds at which an idle worker polls for a unit, and at which a failed call is retried."""
 
 MAX_POLL_S = 5.0
 """Longest interval in seconds at which a worker polls during an outage."""
-
-UNAVAILABLE = (StoreUnavailable, ServerError)
-"""Errors of a queue that does not respond now; the call is retried."""
 
 _LOG = logging.getLogger("wattune.server.jobs.worker")
 
@@ -46,42 +40,10 @@ class ShutdownRequested(Exception):  # control flow, not an error
     """The server is stopping."""
 
 
-class UnitQueue(Protocol):
-    """Source of units. Every method raises one of ``UNAVAILABLE`` if the queue does not respond.
-
-    ``name``: of the worker. ``files``: where ``fetch`` puts the files of a unit. ``work``: folder of unfinished runs.
-    """
-
-    name: str
-    files: FileStore
-    work: Path
-
-    def claim(self) -> Claim | None:
-        """Claim a unit; None if there is none."""
-
-    def fetch(self, claim: Claim) -> None:
-        """Make the files of a unit available in ``files``."""
-
-    def renew(self, claim: Claim) -> bool:
-        """Renew the lease; False if the worker no longer holds the unit."""
-
-    def finish(self, claim: Claim, curve: LearningCurve) -> bool:
-        """Record the curve of a run; False if the worker no longer holds the unit."""
-
-    def choose(self, claim: Claim, outcome: Outcome) -> bool:
-        """Record a choice; False if the worker no longer holds the unit."""
-
-    def fail(self, claim: Claim, reason: str, *, is_final: bool) -> bool:
-        """Record a failed attempt; False if the worker no longer holds the unit."""
-
-    def release(self, claim: Claim) -> None:
-        """Requeue the unit; the attempt does not count."""
-
-
 class Worker:
     """Processor of units, one at a time."""
 
-    def __init__(self, queue: UnitQueue, *, train: Train = train_here):
+    def __init__(self, queue: StoreQueue, *, train: Train = train_here):
         self.stopping = threading.Event()
         self._queue = queue
         self._train = train
@@ -89,20 +51,20 @@ class Worker:
         self._log = logging.LoggerAdapter(_LOG, {"worker": queue.name})
 
     def run(self) -> None:
-        """Process units until ``stopping`` is set. Raises: ServerRefused if the server no longer takes this worker."""
+        """Process units until ``stopping`` is set."""
         outage_s = POLL_S
         while not self.stopping.is_set():
             try:
                 if not self.step():
                     self.stopping.wait(POLL_S)
                 outage_s = POLL_S
-            except UNAVAILABLE as error:
+            except StoreUnavailable as error:
                 self._log.warning("%s", error)
                 self.stopping.wait(outage_s)
                 outage_s = min(2 * outage_s, MAX_POLL_S)
 
     def step(self) -> bool:
-        """Claim and process one unit; False if there is none. Raises: one of ``UNAVAILABLE``."""
+        """Claim and process one unit; False if there is none. Raises: StoreUnavailable."""
         claim = self._queue.claim()
         if claim is None:
             return False
@@ -121,7 +83,6 @@ class Worker:
         return True
 
     def _work_on(self, claim: Claim, lease: _Lease) -> None:
-        self._queue.fetch(claim)
         if self._sweep is None or self._sweep.job_id != claim.job_id:
             self._sweep = None
             self._sweep = Sweep(claim, self._queue.files, self._queue.work)
@@ -146,7 +107,7 @@ class Worker:
     def _failed(self, claim: Claim, error: Exception) -> None:
         # An unreadable record may be a truncated checkpoint, and a full disk may have space again.
         is_of_job = isinstance(error, (InputError, TargetNotReached))
-        is_final = is_of_job and not isinstance(error, (OutputError, RecordError, ServerRefused))
+        is_final = is_of_job and not isinstance(error, (OutputError, RecordError))
         reason = str(error) if is_of_job else f"{type(error).__name__}: {error}"
         # Neither a database nor JSON takes every character, such as NUL.
         reason = "".join(char if char.isprintable() else "?" for char in " ".join(reason.split()))[:500]
@@ -169,7 +130,7 @@ class Worker:
         Raises: LeaseLost if the queue stays unavailable; the unit is then processed again.
         """
         retrying = Retrying(
-            retry=retry_if_exception_type(UNAVAILABLE),
+            retry=retry_if_exception_type(StoreUnavailable),
             stop=stop_after_delay(claim.lease_s) | stop_when_event_set(self.stopping),
             wait=wait_fixed(POLL_S),
             after=lambda attempt: self._log.warning("%s", attempt.outcome and attempt.outcome.exception()),
@@ -177,14 +138,14 @@ class Worker:
         )
         try:
             return retrying(write)
-        except UNAVAILABLE as error:
+        except StoreUnavailable as error:
             raise LeaseLost from error
 
 
 class _Lease:
     """Context manager that renews a lease in a thread; sets ``is_lost`` when the lease is lost."""
 
-    def __init__(self, queue: UnitQueue, claim: Claim, log: Log):
+    def __init__(self, queue: StoreQueue, claim: Claim, log: Log):
         self.is_lost = threading.Event()
         self._queue, self._claim, self._log = queue, claim, log
         self._done = threading.Event()
@@ -204,5 +165,5 @@ class _Lease:
                 if not self._queue.renew(self._claim):
                     self.is_lost.set()
                     return
-            except UNAVAILABLE as error:
+            except StoreUnavailable as error:
                 self._log.warning("%s", error)

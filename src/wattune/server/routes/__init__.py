@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from wattune.server.routes import devices, files, jobs, models, operations, plans, profiles, trainings, units
+from wattune.server.routes import devices, jobs, models, operations, plans, profiles, trainings
 
 ROUTERS: tuple[APIRouter, ...] = (
     # Routers are matched in order, so those that a fleet calls most come first.
@@ -14,8 +14,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     plans.router,
     profiles.router,
     trainings.router,
-    files.router,
-    units.router,
     operations.router,
 )
 

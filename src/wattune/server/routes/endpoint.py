@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wattune.records import Record
-from wattune.records.served import DEVICE_NAME, MODEL_NAME, SHA256
+from wattune.records.served import DEVICE_NAME, MODEL_NAME
 from wattune.server.security import require
 from wattune.server.store.tokens import Scope
 
@@ -26,7 +26,6 @@ MAX_WAIT_S = 25.0
 
 ModelPath = Annotated[str, Path(pattern=MODEL_NAME)]
 DevicePath = Annotated[str, Path(pattern=DEVICE_NAME)]
-FilePath = Annotated[str, Path(pattern=SHA256)]
 IdPath = Annotated[str, Path(pattern=ID)]
 ModelQuery = Annotated[str | None, Query(pattern=MODEL_NAME)]
 DeviceQuery = Annotated[str | None, Query(pattern=DEVICE_NAME)]

@@ -1,4 +1,4 @@
-"""Operations: liveness, readiness, metrics, workers on other machines, and the OpenAPI document."""
+"""Operations: liveness, readiness, metrics, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
-from wattune.server.jobs import seen_workers
-from wattune.server.jobs.seen_workers import SeenWorker
 from wattune.server.routes.endpoint import answer, route
 from wattune.server.store.statuses import READER_S
 
@@ -49,14 +47,6 @@ def get_metrics(request: Request) -> Response:
     """Get the metrics in Prometheus' text format."""
     request.app.state.statuses.flush(READER_S)
     return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-@router.get("/v1/workers", **route("read", list[SeenWorker]))
-def list_workers(request: Request) -> Response:
-    """List the workers on other machines that were seen in the last minute."""
-    with request.app.state.database.session(reads_only=True) as session:
-        workers = seen_workers.listing(session, time.time())
-    return answer([worker.model_dump(mode="json") for worker in workers])
 
 
 @router.get("/v1/openapi.json", include_in_schema=False)

@@ -201,21 +201,6 @@ class DeviceRow(Base):
     seen_s: Mapped[float]
 
 
-class SeenWorkerRow(Base):
-    """A worker on another machine that was seen lately: a ``SeenWorker``. ``key``: the id of its token and its name."""
-
-    __tablename__ = "seen_workers"
-    __table_args__ = NOT_IN_BACKUP
-
-    key: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str]
-    token: Mapped[str | None]
-    device: Mapped[str]
-    torch: Mapped[str | None]
-    unit: Mapped[str | None]
-    seen_s: Mapped[float]
-
-
 Selection = TypeVar("Selection", bound="Select[Unpack[tuple[Any, ...]]]")
 
 

@@ -19,12 +19,11 @@ from wattune.errors import InputError, UnknownName
 from wattune.records.served import DEVICE_NAME
 from wattune.server.store.schema import TokenRow
 
-Scope = Literal["read", "device", "worker", "admin"]
+Scope = Literal["read", "device", "admin"]
 SCOPES: dict[Scope, tuple[Scope, ...]] = {
     "read": ("read",),
     "device": ("read", "device"),
-    "worker": ("worker",),
-    "admin": ("read", "device", "worker", "admin"),
+    "admin": ("read", "device", "admin"),
 }
 """Scopes, and what each includes."""
 
