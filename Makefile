@@ -75,6 +75,7 @@ check: .venv/installed
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests benchmarks examples docs deploy *.md
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent
+	-$(BIN)/python -m benchmarks.stale
 
 # pip-audit looks releases up in the advisory database of PyPI, over the network. What it does not find there is an error
 # (--strict) for the lower bounds; of what is installed, torch without CUDA is never found.
@@ -94,14 +95,15 @@ format: .venv/installed
 benchmarks: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
-## The evaluation of arXiv 2502.18323 on simulated boards, as build/paper/paper.html.
+## The evaluation of arXiv 2502.18323 on simulated boards, in benchmarks/paper/README.md.
 paper: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper
+	$(BIN)/python -m benchmarks readme
 
 ## Real trainings for it, up to three hours, on images and texts in DATA (see benchmarks/paper/README.md).
 paper-measured: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper measured --data $(DATA)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks paper page
+	$(BIN)/python -m benchmarks readme
 
 clean:
 	rm -rf .venv $(FLOWER) $(AUDIT) $(DEMO) build dist src/*.egg-info

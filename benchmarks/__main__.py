@@ -1,16 +1,14 @@
-"""`python -m benchmarks [NAME ...]`: all benchmarks, or the named ones; `readme` fills in README and docs.
+"""`python -m benchmarks [NAME ...]`: what needs no extra data, or the named benchmarks; `readme` fills README and docs.
 
-`real_images FOLDER`, `contributed FOLDER`, `jetsons FOLDER`, `tx2_calibration FOLDER`, `moving_caps [FOLDER]`,
-`beside`, `groups`, `ranks`, `carbon FOLDER`, `federated IMAGES RECORDINGS`,
-`split_proxy [FOLDER TARGET ...]`, `report_picture [REPORT [PICTURE]]`, `decisions`,
-`asyncfgd` and `paper` (see the README.md of each) need extra data or software, or many minutes, or are of one part
-alone, and run only by name.
+The benchmarks in `ALONE` take arguments of their own (see each module, and the README.md of `decisions`, `paper` and
+`server`): one is run at a time, by its name.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+import time
 
 from wattune.errors import WattuneError
 
@@ -24,29 +22,25 @@ NAMES = (
     "session",
     "session_overhead",
     "example",
-    "readme",
 )
 
-
-ALONE = {  # these take arguments of their own
-    "real_images": "benchmarks.real_images",
-    "report_picture": "benchmarks.report_picture",
-    "moving_caps": "benchmarks.moving_caps",
-    "groups": "benchmarks.groups",
-    "ranks": "benchmarks.ranks.command",
+ALONE = {
+    "asyncfgd": "benchmarks.asyncfgd.feasibility",
     "carbon": "benchmarks.carbon",
-    "federated": "benchmarks.federated",
-    "split_proxy": "benchmarks.split_proxy",
     "contributed": "benchmarks.contributed",
-    "jetsons": "benchmarks.jetsons",
-    "tx2_calibration": "benchmarks.tx2_calibration",
     "decisions": "benchmarks.decisions.command",
-    "asyncfgd": "benchmarks.asyncfgd.command",
-    "paper": "benchmarks.paper.command",
+    "federated": "benchmarks.federated",
     "fleet": "benchmarks.server.fleet",
-    "overlap": "benchmarks.server.overlap",
-    "many_devices": "benchmarks.server.many_devices",
+    "jetsons": "benchmarks.jetsons",
+    "moving_caps": "benchmarks.moving_caps",
+    "paper": "benchmarks.paper.command",
+    "ranks": "benchmarks.ranks.command",
+    "report_picture": "benchmarks.report_picture",
+    "tx2_calibration": "benchmarks.tx2_calibration",
 }
+
+WITHOUT_DATA = ("asyncfgd", "decisions", "paper")
+"""Benchmarks of ``ALONE`` that also run without arguments, and then need no data beside the repository's."""
 
 
 def main(arguments: list[str]) -> int:
@@ -58,11 +52,15 @@ def main(arguments: list[str]) -> int:
             print(f"error: {error}", file=sys.stderr)
             return error.exit_code
         return 0
-    if unknown := [name for name in arguments if name not in NAMES]:
-        print(f"unknown benchmark: {', '.join(unknown)}; allowed: {', '.join((*NAMES, *ALONE))}", file=sys.stderr)
+    allowed = (*NAMES, "readme", *ALONE)
+    if unknown := [name for name in arguments if name not in (*NAMES, "readme")]:
+        print(f"unknown benchmark: {', '.join(unknown)}; allowed: {', '.join(allowed)}", file=sys.stderr)
         return 2
-    for name in arguments or NAMES:
-        importlib.import_module(f"benchmarks.{name}").main()
+    for name in arguments or (*NAMES, *WITHOUT_DATA, "readme"):
+        begun_s = time.perf_counter()
+        module = importlib.import_module(ALONE.get(name, f"benchmarks.{name}"))
+        module.main([]) if name in ALONE else module.main()
+        print(f"{name} took {time.perf_counter() - begun_s:.0f} s", flush=True)
     return 0
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bofl
-from benchmarks.timing import RESULTS
+from benchmarks.timing import keep
 from wattune.errors import InputError
-from wattune.files import write_json
 from wattune.records import Contribution, ProfileCell
 from wattune.reporting.contribution_text import HEAD, WorkloadRow, short_mode, workload_row, workload_rows
 
@@ -82,4 +81,4 @@ def main(arguments: list[str]) -> None:
     rows = [asdict(recorded_row(file, Path(arguments[0]))) for file in bofl.WORKLOADS]
     rounded = [{k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in row.items()} for row in rows]
     result = {"board": BOARD, "mode": MODE, "source": bofl.SOURCE, "smoothing_degree": DEGREE, "rows": rounded}
-    print(write_json(RESULTS / f"{NAME}.json", result))
+    keep(NAME, result)

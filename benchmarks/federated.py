@@ -1,23 +1,19 @@
 """Federated training of 20 clients on four kinds of simulated boards, each under a cap of its own.
 
-`python -m benchmarks federated IMAGES RECORDINGS`: images of a folder (train.npz and test.npz, MNIST's digits), a
+`python -m benchmarks federated IMAGES`: images of a folder (train.npz and test.npz, MNIST's digits), a
 convolutional network, real training; seconds and joules are the boards' exact figures of the same network's steps.
 Labels are split by a Dirichlet distribution, so that clients have different digits and different numbers of them. Caps
 are drawn between the lowest and the highest power of each board.
 
-Time: until the test accuracy is ``TARGET``, beside FedAvg with equal steps, with a time-out, and with BoFL's pace
-control under deadlines that are set without regard to energy. Energy: of rounds with the same deadline for everybody,
-on the same fleets, on the same without caps, and at BoFL's recordings of a real TX2 (folder RECORDINGS).
+Time and energy until the test accuracy is ``TARGET``, beside FedAvg with equal steps, and with a time-out.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,14 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks import bofl
 from benchmarks.timing import keep
 from wattune.cap import PowerCap
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError
 from wattune.online.step_counter import StepWorkCounter
-from wattune.planning.fleet import ClientRound, FleetClient, LocalPoint, plan_round, points_under
+from wattune.planning.fleet import ClientRound, FleetClient, plan_round, points_under
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable, StepWork
 
@@ -56,9 +51,6 @@ LINK_BITS_PER_S, LINK_S = 100e6, 0.01
 TIMEOUT = 1.5
 """Time-out of a round over the median client's time."""
 
-DEADLINES = (1.0, 1.5, 2.0)
-"""Deadlines of a round over the time of the slowest client at its top."""
-
 
 class Fleet(NamedTuple):
     """Clients with the points under their caps, their data, and the data to test on."""
@@ -69,12 +61,11 @@ class Fleet(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Parts of a round, its seconds, its joules, and the factor of each part's update."""
+    """Parts of a round, its seconds, its joules, and the weight of each part's update."""
 
     parts: Sequence[ClientRound]
     seconds: float
     energy_j: float
-    factors: Sequence[float]
     weights: Sequence[float]
 
 
@@ -83,18 +74,13 @@ Policy = Callable[[Fleet], Round]
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure, and store the results."""
-    if len(arguments) != 2:
-        allowed = "the folders with train.npz and test.npz, and with BoFL's recordings"
+    if len(arguments) != 1:
+        allowed = "the folder with train.npz and test.npz"
         raise InputError("arguments of federated", value=" ".join(arguments) or None, allowed=allowed)
-    images, recordings = map(Path, arguments)
+    images = Path(arguments[0])
     for name in ("train.npz", "test.npz"):
         if not (images / name).is_file():
             raise InputError("no such images", value=str(images / name), hint="give the folder with them")
-    energy = [
-        *(row for seed in SEEDS for row in energies("caps", clients_of(seed))),
-        *(row for row in energies("no caps", clients_of(0, with_caps=False))),
-        *(row for file in bofl.WORKLOADS for row in energies(f"recorded, {file}", [recorded(recordings, file)])),
-    ]
     with ProcessPoolExecutor(2) as pool:
         runs = [run for own in pool.map(runs_of, [images] * len(SEEDS), SEEDS) for run in own]
     keep(
@@ -106,7 +92,6 @@ def main(arguments: Sequence[str] = ()) -> None:
             "seeds": len(SEEDS),
             "runs": runs,
             "time": [summed(name, runs) for name in POLICIES],
-            "energy": energy,
         },
     )
 
@@ -146,8 +131,8 @@ def board(name: str) -> ProfileTable:
     return ProfileTable(device=f"sim:{name}", workload="federated", cells=tuple(cells))
 
 
-def clients_of(seed: int, *, with_caps: bool = True) -> tuple[FleetClient, ...]:
-    """The clients of a fleet, with a cap each or none."""
+def clients_of(seed: int) -> tuple[FleetClient, ...]:
+    """The clients of a fleet, with a cap each."""
     draw, boards = np.random.default_rng([seed, 1]), [board(name) for name in BOARDS]
     bits = 32 * sum(parameter.numel() for parameter in network().parameters())
     fixed_s = 2 * (bits / LINK_BITS_PER_S + LINK_S)
@@ -156,23 +141,10 @@ def clients_of(seed: int, *, with_caps: bool = True) -> tuple[FleetClient, ...]:
         one = boards[index % len(boards)]
         peaks_w = [cell.power_peak_w or 0.0 for cell in one.measured]
         limit_w = float(draw.uniform(min(peaks_w), max(peaks_w)))
-        cap = PowerCap(limit_w if with_caps else None, window="peak")
+        cap = PowerCap(limit_w, window="peak")
         points = points_under(one, cap)
         clients.append(FleetClient(f"{index}", points, fixed_s=fixed_s))
     return tuple(clients)
-
-
-def recorded(folder: Path, file: str) -> FleetClient:
-    """A client with the means of everything that was recorded of a workload on a real TX2."""
-    points = [
-        LocalPoint(
-            OperatingPoint(BatchShape.of(bofl.WORKLOADS[file][1]), knobs),
-            statistics.mean(one.step_s for one in figures),
-            statistics.mean(one.power_w for one in figures),
-        )
-        for knobs, figures in bofl.points(folder, file).items()
-    ]
-    return FleetClient(file, tuple(sorted(points, key=lambda one: one.step_s)))
 
 
 def fleet_of(folder: Path, seed: int) -> Fleet:
@@ -219,7 +191,7 @@ def equal_steps(fleet: Fleet) -> Round:
     parts = _at_top(fleet.clients)
     seconds = max(part.seconds for part in parts)
     energy_j = sum(part.energy_j for part in parts)
-    return Round(parts, seconds, energy_j, [1.0] * len(parts), _sizes(fleet, parts))
+    return Round(parts, seconds, energy_j, _sizes(fleet, parts))
 
 
 def with_timeout(fleet: Fleet) -> Round:
@@ -229,85 +201,19 @@ def with_timeout(fleet: Fleet) -> Round:
     in_time = [part for part in parts if part.seconds <= seconds]
     late = [part for part in parts if part.seconds > seconds]
     energy_j = sum(part.energy_j for part in in_time) + sum(p.energy_j * seconds / p.seconds for p in late)
-    return Round(in_time, seconds, energy_j, [1.0] * len(in_time), _sizes(fleet, in_time))
-
-
-def with_bofl(fleet: Fleet, slack: float) -> Round:
-    """Equal steps until a deadline that is set without regard to energy: ``slack`` times the slowest client's time at
-    the top. Each client spreads its steps over the points that need the least energy for them in this time, which it
-    knows exactly; the server averages as soon as the last one is done.
-
-    Source: Guo et al., BoFL, Middleware 2022, the exploitation phase. Its exploration of the points is left out, in its
-    favour.
-    """
-    deadline_s = slack * max(part.seconds for part in _at_top(fleet.clients))
-    parts = [mixed(client, STEPS, deadline_s) for client in fleet.clients]
-    seconds, energy_j = max(part.seconds for part in parts), sum(part.energy_j for part in parts)
-    return Round(parts, seconds, energy_j, [1.0] * len(parts), _sizes(fleet, parts))
-
-
-def mixed(client: FleetClient, steps: int, deadline_s: float) -> ClientRound:
-    """The steps at no more than two points, with the least energy of all such ways to meet the deadline; the part's
-    point is the faster one.
-
-    Between the corners of a convex curve of joules over seconds more than two points would need no less, but for the
-    steps being whole numbers.
-    """
-    thrifty: list[LocalPoint] = []  # those that no faster point beats in joules
-    for point in client.points:
-        if not thrifty or point.step_s * point.power_w < thrifty[-1].step_s * thrifty[-1].power_w:
-            thrifty.append(point)
-    ways = []
-    for index, fast in enumerate(thrifty):
-        for slow in thrifty[index:]:
-            spare_s = deadline_s - client.ends_s(fast, steps)
-            late_s = slow.step_s - fast.step_s
-            number = steps if late_s <= 0 else min(steps, math.floor(spare_s / late_s * (1 + 1e-12)))
-            if spare_s >= 0:
-                seconds = client.ends_s(fast, steps - number) + number * slow.step_s
-                energy_j = (steps - number) * fast.step_s * fast.power_w + number * slow.step_s * slow.power_w
-                ways.append(ClientRound(client.name, fast.point, steps, seconds, energy_j))
-    return min(ways, key=lambda way: (way.energy_j, way.seconds))
+    return Round(in_time, seconds, energy_j, _sizes(fleet, in_time))
 
 
 def by_speed(fleet: Fleet) -> Round:
     """Steps by speed, averaged by the samples that were trained on: wattune's strategy."""
-    round_ = _by_speed(fleet)
-    return round_._replace(weights=[float(part.steps) for part in round_.parts])
-
-
-def averaged_by_data(fleet: Fleet) -> Round:
-    """Steps by speed, averaged by the clients' data."""
-    round_ = _by_speed(fleet)
-    return round_._replace(weights=_sizes(fleet, round_.parts))
-
-
-def normalised(fleet: Fleet) -> Round:
-    """Steps by speed, averaged by the clients' data and per step: an update of n steps counts as n_eff / n of it, where
-    n_eff is the weighted mean of the steps.
-
-    Source: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (FedNova),
-    NeurIPS 2020, equation 7, for plain SGD.
-    """
-    round_ = averaged_by_data(fleet)
-    mean = sum(w * part.steps for w, part in zip(round_.weights, round_.parts, strict=True)) / sum(round_.weights)
-    return round_._replace(factors=[mean / part.steps for part in round_.parts])
-
-
-def _by_speed(fleet: Fleet) -> Round:
     plan = plan_round(fleet.clients, steps=STEPS)
-    energy_j = plan.energy_j
-    return Round(plan.parts, plan.seconds, energy_j, [1.0] * len(plan.parts), ())
+    return Round(plan.parts, plan.seconds, plan.energy_j, [float(part.steps) for part in plan.parts])
 
 
 POLICIES: dict[str, Policy] = {
     "FedAvg, equal steps": equal_steps,
     "FedAvg, time-out": with_timeout,
-    "BoFL's pace, earliest deadline": partial(with_bofl, slack=1.0),
-    "BoFL's pace, deadline at 1.5": partial(with_bofl, slack=1.5),
     "wattune": by_speed,
-    "wattune's steps, averaged by data": averaged_by_data,
-    "wattune's steps, normalised average": normalised,
 }
 
 
@@ -323,10 +229,7 @@ def runs_of(folder: Path, seed: int) -> list[dict[str, Any]]:
     for name, policy in POLICIES.items():
         round_ = policy(fleet)  # the same in every round: nothing about the boards changes
         shares = tuple(weight / sum(round_.weights) for weight in round_.weights)
-        updates = tuple(
-            (part.name, part.steps, share * factor)
-            for part, share, factor in zip(round_.parts, shares, round_.factors, strict=True)
-        )
+        updates = tuple((part.name, part.steps, share) for part, share in zip(round_.parts, shares, strict=True))
         if updates not in trained:
             trained[updates] = accuracies_of(fleet, copy.deepcopy(model), updates, seed)
         accuracies = trained[updates]
@@ -401,30 +304,6 @@ def summed(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "faster": [statistics.median(faster), faster[0], faster[-1]] if faster else None,
         "energy_saved": [statistics.median(saved), saved[0], saved[-1]] if saved else None,
     }
-
-
-# -------------------------------------------------------------------------------------------------------------- energy
-
-
-def energies(fleet: str, clients: Sequence[FleetClient]) -> Iterator[dict[str, Any]]:
-    """Energy that is saved in a round until a deadline, over equal steps at the top; of training, as clients meter it.
-
-    With equal steps: one deadline for all, or one for each client as in BoFL, and the most that any choice of points
-    under the caps could save. With as many steps in total, shared by speed: one deadline for all.
-    """
-    top = _at_top(clients)
-    top_j = sum(part.energy_j for part in top)
-    slowest_s = max(part.seconds for part in top)
-    least_j = sum(STEPS * min(one.step_s * one.power_w for one in client.points) for client in clients)
-    for slack in DEADLINES:
-        plan = plan_round(clients, steps=STEPS, split="even", deadline_s=slack * slowest_s)
-        shared = plan_round(clients, steps=STEPS, deadline_s=slack * slowest_s)
-        each_j = sum(
-            plan_round([client], steps=STEPS, deadline_s=slack * part.seconds).energy_j
-            for client, part in zip(clients, top, strict=True)
-        )
-        joules = {"one deadline": plan.energy_j, "each": each_j, "most": least_j, "by speed": shared.energy_j}
-        yield {"fleet": fleet, "slack": slack, **{name: 1 - value / top_j for name, value in joules.items()}}
 
 
 if __name__ == "__main__":

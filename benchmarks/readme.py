@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.tables import boards, decisions, job, moving_budgets, papers, server, session, several_devices
+from benchmarks.tables.results import with_moment
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
@@ -22,7 +23,6 @@ PAGES = (
     ROOT / "docs" / "results.md",
     ROOT / "docs" / "server.md",
     ROOT / "docs" / "several-devices.md",
-    ROOT / "docs" / "workload-file.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
     ROOT / "benchmarks" / "paper" / "README.md",
@@ -42,8 +42,8 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def filled(text: str) -> str:
-    """``text`` with every marked part filled from the results."""
-    return MARK.sub(lambda match: match[1] + PARTS[match["name"]]() + match[3], text)
+    """``text`` with every marked part filled from the results, and when these were measured."""
+    return MARK.sub(lambda match: match[1] + with_moment(PARTS[match["name"]]) + match[3], text)
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
 """Regret of a run that searches for the best point while it trains: random boards, five workloads, several caps.
 
 Every run trains on a simulated board, under wattune's meter and limiter: probes and training are steps of counted work.
-It is compared with two other strategies: a staircase of settings for every row first, and the user's batch size at a
-clock found by bisection.
+It is compared with the user's batch size at a clock found by bisection.
 """
 
 from __future__ import annotations
@@ -249,23 +248,6 @@ def _tell(search: Search, point: OperatingPoint, figures: tuple[float, float, fl
         search.tell(point, Stretch(*figures))
 
 
-def staircase(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
-    """Probe every row from the lowest setting up until its mean power is above the cap, then train at the best."""
-    settings = trainer.device.combinations()
-    costs: dict[OperatingPoint, float] = {}
-    for row in trainer.place.rows:
-        for knobs in settings:
-            figures = trainer.probe(OperatingPoint(row, knobs))
-            if not isinstance(figures, tuple):
-                break
-            if figures[2] <= trainer.cap_w:
-                costs[OperatingPoint(row, knobs)] = figures[0] / row.batch * relative[row.batch][0]
-            trainer.force = min(costs, key=costs.__getitem__, default=None)
-            if trainer.over:
-                return
-    _train_to_end(trainer, sorted(costs, key=costs.__getitem__))
-
-
 def bisection(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
     """Train the user's own row at the highest setting whose mean power stays under the cap, found by bisection."""
     row = BatchShape(trainer.place.task.user, trainer.place.task.user)
@@ -288,7 +270,7 @@ def _train_to_end(trainer: Trainer, points: Sequence[OperatingPoint]) -> None:
             left.pop(0)
 
 
-WAYS = {"guided": guided, "staircase first": staircase, "user's batch, bisected clock": bisection}
+WAYS = {"guided": guided, "user's batch, bisected clock": bisection}
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
@@ -323,8 +305,6 @@ def cases(seed: int) -> list[dict[str, Any]]:
                 assert free is not None
                 assert capped is not None
                 for way, train in WAYS.items():
-                    if way == "staircase first" and kind == "prior":
-                        continue
                     trainer = Trainer(place, cap_w, seed, knows_curve=kind == "curve")
                     with trainer.training():
                         train(trainer, relative)

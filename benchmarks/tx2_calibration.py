@@ -1,11 +1,10 @@
-"""How far ``sim:jetson-tx2`` is from the recorded board, and whether phones and an A100 have the form of our model.
+"""How far ``sim:jetson-tx2`` is from the recorded board.
 
-`python -m benchmarks tx2_calibration FOLDER [PHONES [A100]]`. FOLDER has `bofl_tx2/CIFAR10.json`, `ImageNet.json` and
+`python -m benchmarks tx2_calibration FOLDER`. FOLDER has `bofl_tx2/CIFAR10.json`, `ImageNet.json` and
 `IMDB.json` (Guo et al., BoFL, Middleware 2022: training on a TX2 at combinations of three clocks, as the sum of four
 rails), `vgg19_by_gpu_clock.csv` and `fps_by_gpu_emc_clock.csv` (github thynics/jetson_dvfs: inference in TensorRT at
-full load; VDD_IN is the board's whole power). PHONES has the `*__time_table_*.csv` of UbiquitousLearning/
-Benchmark-On-Device-Training, A100 the `GA100-dvfs-*-dcgm.csv` of ghazanfarttu/Optimal-GPU-frequency-selection. None of
-them is part of wattune; only errors and fitted figures are stored.
+full load; VDD_IN is the board's whole power). Neither
+is part of wattune; only errors and fitted figures are stored.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from benchmarks.tx2_fit import (
     fit_powers,
     fit_times,
     fitted_works,
+    spread,
 )
-from benchmarks.tx2_forms import a100, phones, spread
 from benchmarks.tx2_nx import figures as tx2_nx_figures
 from benchmarks.tx2_recordings import FILES, FITTED_MHZ, LSTM, RESNET50, VGG19, VIT, Cell, Recordings, recordings
 from wattune.devices import SimulatedBoard
@@ -126,12 +125,12 @@ def shipped(model: FittedBoard, recorded: Recordings) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Fit, compare and store. Raises: InputError without the recordings."""
-    if not 1 <= len(arguments) <= 3:
-        raise InputError(NAME, value=" ".join(arguments) or "no folder", allowed="FOLDER [PHONES [A100]]")
+    if len(arguments) != 1:
+        raise InputError(NAME, value=" ".join(arguments) or "no folder", allowed="FOLDER")
     board = builtin_board(BOARD)
     recorded = recordings(Path(arguments[0]), board.memory.clocks_mhz or ())
     again, model = fitted(board, recorded, list(FILES)), as_shipped(recorded)
-    figures: dict[str, Any] = {
+    figures = {
         "fitted_mhz": {name: sorted(mhz) for name, mhz in FITTED_MHZ.items()},
         "vdd_in": {
             "factor": round(recorded.factor, 3),
@@ -143,8 +142,4 @@ def main(arguments: list[str]) -> None:
         "tx2_nx": tx2_nx_figures(model.works, recorded.steps),
         "left_out": {name: left_out(board, recorded, name) for name in (VIT, RESNET50)},
     }
-    if len(arguments) > 1:
-        figures["phones"] = phones(Path(arguments[1]))
-    if len(arguments) > 2:
-        figures["a100"] = a100(Path(arguments[2]))
     keep(NAME, figures)

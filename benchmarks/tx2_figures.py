@@ -18,7 +18,7 @@ def _errors(one: dict[str, Any]) -> str:
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """Errors of the board file, fitted and predicted cells apart; what is left out; checks of form."""
+    """Errors of the board file, fitted and predicted cells apart, and what is left out."""
     shipped, load = data["shipped"], data["shipped"]["full_load"]
     clocks = {name: ", ".join(f"{mhz:g}" for mhz in mhz_s) for name, mhz_s in data["fitted_mhz"].items()}
     lines = [
@@ -43,15 +43,11 @@ def markdown(data: dict[str, Any]) -> str:
         f"taken as {data['vdd_in']['factor']:.3f} times that plus {data['vdd_in']['other_w']:.2f} W, as at full load "
         f"(within {data['vdd_in']['worst_w']:.2f} W).",
     ]
-    if "phones" in data:
-        lines += ["", *_phones(data["phones"])]
-    if "a100" in data:
-        lines += ["", *_a100(data["a100"])]
     return "\n".join(lines) + "\n"
 
 
 def markdown_nx(data: dict[str, Any]) -> str:
-    """The TX2 NX with nothing fitted to it, and as shipped: published times and choices, and the TX2's power."""
+    """The TX2 NX with nothing fitted to it, and as shipped: published times, and the TX2's power."""
     boards = [data[name] for name in ("nothing fitted", "as shipped")]
     rows = {
         f"time ratios {there}: RMS and largest error": [
@@ -72,11 +68,6 @@ def markdown_nx(data: dict[str, Any]) -> str:
     rows["the same three, time of a step relative to the TX2's"] = [
         " to ".join(f"{end(p['slower'] for p in one['power'].values()):.2f}" for end in (min, max)) for one in boards
     ]
-    for models, sets in (("all", "all three models set"), ("resnet18", "ResNet18 alone sets")):
-        rows[f"[inequalities](#power-without-watts) that hold, if {sets} the baseline's clocks"] = [
-            f"{one['holds'][models][0]} of {one['number']}" for one in boards
-        ]
-    missed = "; ".join(f"{said}, missed by {watts:.1f} W" for said, watts in boards[1]["missed"].items())
     fitted = "; ".join(f"{place} {one['fit']:.3g} ({one['known']})" for place, one in data["constants"].items())
     return (
         "\n".join(
@@ -86,36 +77,7 @@ def markdown_nx(data: dict[str, Any]) -> str:
                 *(f"| {what} | {' | '.join(figures)} |" for what, figures in rows.items()),
                 "",
                 f"Fitted again, with two standard errors: {fitted}.",
-                "",
-                f"Inequalities that do not hold on the board as shipped: {missed}.",
             ]
         )
         + "\n"
     )
-
-
-def _phones(data: dict[str, Any]) -> list[str]:
-    regular = {name: one for name, one in data.items() if one["largest_is_fastest_per_sample"]}
-    odd = {name: one for name, one in data.items() if name not in regular}
-    line = (
-        f"Check of form, phones: in {len(regular)} of {len(data)} recorded tables, a fixed time plus a time per sample "
-        f"is off by {percent(max(one['worst'] for one in regular.values()))} at most over all batch sizes."
-    )
-    for name, one in odd.items():
-        line += (
-            f" The exception is {name.split()[-1]} (off by {percent(one['worst'], 0)}), whose largest batch takes "
-            "longer per sample than a smaller one: the model has no memory that runs short gradually."
-        )
-    return [line]
-
-
-def _a100(data: dict[str, Any]) -> list[str]:
-    parts = [
-        f"{name} {percent(one['time']['rms'])} in time and {percent(one['power']['rms'])} in power"
-        for name, one in data.items()
-    ]
-    clocks = max(one["clocks"] for one in data.values())
-    return [
-        f"Check of form, an A100 at {clocks} locked clocks: part of the time in proportion to 1/f, power as a base "
-        f"plus V^2 f with a floor and a slope of the voltage. RMS errors: {'; '.join(parts)}."
-    ]

@@ -51,6 +51,18 @@ BEGIN = {LSTM: (1e11, 6e9, 6000.0), VGG19: (2e10, 3e8, 5e8)}
 convolutions and the bytes of its other layers."""
 
 
+def spread(errors: Sequence[float]) -> dict[str, float]:
+    """Root mean square, mean, 95th percentile and worst of relative errors."""
+    sizes = np.abs(errors)
+    return {
+        "cells": len(errors),
+        "rms": round(float(np.sqrt(np.mean(np.square(errors)))), 4),
+        "mean": round(float(np.mean(errors)), 4),
+        "p95": round(float(np.quantile(sizes, 0.95)), 4),
+        "worst": round(float(sizes.max()), 4),
+    }
+
+
 def work_of(name: str, quantities: Sequence[float]) -> StepWork:
     """The work of a step whose quantities are fitted."""
     first, second, third = quantities

@@ -14,10 +14,8 @@ from typing import Any
 
 from benchmarks.paper.calibration_model import SOUND_RATIOS, fit, rms, value_of
 from benchmarks.paper.models import work
-from benchmarks.paper.power_check import BATCH_SIZES, Powers, check_inequalities
 from benchmarks.paper.published import NANO, RESNET18, TX2_NX
-from benchmarks.tx2_fit import FittedBoard
-from benchmarks.tx2_forms import spread
+from benchmarks.tx2_fit import FittedBoard, spread
 from benchmarks.tx2_recordings import FILES, TOP_CPU_MHZ, Cell
 from wattune.devices import SimulatedBoard
 from wattune.devices.simulator.board_file import builtin_board
@@ -85,15 +83,11 @@ def figures(works: dict[str, StepWork], steps: Sequence[Cell]) -> dict[str, Any]
 def _judged(
     board: SimulatedBoard, nano: SimulatedBoard, works: dict[str, StepWork], cells: Sequence[Cell]
 ) -> dict[str, Any]:
-    """Errors of the published time ratios, the published choices that hold, and power beside the recorded TX2."""
+    """Errors of the published time ratios, and power beside the recorded TX2."""
     boards = {NANO: nano, TX2_NX: board}
     times = {
         group: [ratio.error(boards) for ratio in OF_THIS_BOARD if ratio.between_boards == between]
         for group, between in (("within", False), ("between", True))
-    }
-    choices = {
-        models: [check_inequalities(Powers(board, sizes), reading) for reading in (0, 1)]
-        for models, sizes in (("all", BATCH_SIZES), (RESNET18, {RESNET18: BATCH_SIZES[RESNET18]}))
     }
     model = FittedBoard(board, works)
     power = {}
@@ -112,12 +106,6 @@ def _judged(
             group: {"rms": round(rms(errors), 4), "largest": round(max(errors, key=abs), 4)}
             for group, errors in times.items()
         },
-        "number": choices["all"][0]["number"],
-        "holds": {models: [check["holds"] for check in checks] for models, checks in choices.items()},
-        "missed": {
-            row["said"]: round(-row["slack_w"], 3) for row in choices["all"][0]["inequalities"] if not row["holds"]
-        },
-        "limits_w": {limit: round(one["middle_w"], 2) for limit, one in choices["all"][0]["limits"].items()},
         "low_w": round(watts[0], 2),
         "high_w": round(watts[-1], 2),
         "power": power,

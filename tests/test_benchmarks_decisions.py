@@ -9,33 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from benchmarks.decisions import (
     command,
     efficiency_part,
-    energy_goals,
-    energy_probing,
     estimators,
-    fresh_runs,
     goals,
     optuna_way,
-    power_limits,
     profilers,
     scoring,
     sweeps,
-    tables,
     traces,
 )
 from benchmarks.decisions.boards import Cell, Reading, Rig
 from benchmarks.decisions.estimators import Bank, Decision
-from benchmarks.decisions.fresh_data import Family, Source
-from benchmarks.decisions.fresh_models import Perceptron, loss
-from benchmarks.decisions.fresh_runs import GRID, TENTH, crossing
 from benchmarks.decisions.generators import BATCH_SIZES, CLOCKS, board
 from benchmarks.decisions.guided_way import guided_way, together
 from benchmarks.decisions.profiling_part import cell_under_cap, score
 from benchmarks.decisions.sweeps import Run
-from benchmarks.decisions.zeus_policy import zeus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,60 +74,6 @@ def test_what_most_runs_miss_is_not_relied_on() -> None:
     assert found[8] == math.inf
 
 
-def test_a_crossing_is_that_of_the_trailing_mean_between_two_evaluations() -> None:
-    # Means of three: 0, 0.2, 0.5: half a step after the third evaluation they are at 0.35.
-    assert crossing(np.array([0.0, 0.0, 0.0, 0.6, 0.9]), 0.35) == pytest.approx(3.5 * GRID)
-    assert crossing(np.array([0.0, 0.0, 0.0, 0.6, 0.9]), 0.6) is None
-
-
-def test_a_curve_that_rises_steadily_crosses_a_step_late() -> None:
-    curve = np.arange(50) / 50
-    assert crossing(curve, 0.5) == pytest.approx(26 * GRID)  # the mean of three lags by one evaluation
-
-
-def test_fresh_runs_are_trained_once_and_become_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = torch.Generator().manual_seed(0)
-    inputs = torch.randn(600, 4, generator=draw)
-    labels = (inputs[:, 0] > 0).long()
-    source = Source(512, lambda at, _: (inputs[at], labels[at]), (inputs[512:], labels[512:]))
-    family = Family(
-        "tiny", lambda n: Perceptron(4, 8, n), 2, 2, "up", ("up", "down"), 1024, lambda folder, name: source
-    )
-    for name, value in {"FAMILIES": (family,), "SEEDS": 3, "BATCH_SIZES": (32, 128), "LEARNING_RATES": (1e-2,)}.items():
-        monkeypatch.setattr(fresh_runs, name, value)
-    monkeypatch.setattr(fresh_runs, "PRETRAINING_SAMPLES", 512)
-    monkeypatch.setattr(fresh_runs, "RUNS", tmp_path / "runs.csv")
-    monkeypatch.setattr(fresh_runs, "NOISE", tmp_path / "noise.csv")
-    fresh_runs.train(tmp_path, tmp_path / "work")
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").iterdir()}
-    assert len(written) == 5  # the pretrained weights, and two batch sizes of two workloads
-    fresh_runs.train(tmp_path, tmp_path / "work")
-    assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "work").iterdir()}
-    [(proxy, target), _] = sweeps.pairs(sweeps.read(tmp_path / "runs.csv"))
-    assert proxy.batch_sizes == target.batch_sizes == (32, 128)
-    assert all(len(runs) == 3 for runs in target.runs.values())
-    assert any(run.reached for runs in target.runs.values() for run in runs)
-    assert all(scale > 0 for scales in sweeps.noise_scales(tmp_path / "noise.csv").values() for scale in scales)
-
-
-def test_seeds_that_train_side_by_side_train_as_if_alone() -> None:
-    network, inputs = Perceptron(4, 8, 2), torch.randn(2, 16, 4, generator=torch.Generator().manual_seed(1))
-    labels = (inputs[..., 0] > 0).long()
-
-    def trained(seeds: list[int], some: torch.Tensor, answers: torch.Tensor) -> list[torch.Tensor]:
-        parameters = network.begin(network.new([9]), seeds)
-        optimizer = torch.optim.Adam(parameters, lr=0.01)
-        for _ in range(5):
-            optimizer.zero_grad()
-            loss(network.logits(parameters, some), answers).backward()
-            optimizer.step()
-        return parameters
-
-    both, alone = trained([1, 2], inputs, labels), trained([2], inputs[1:], labels[1:])
-    for one, other in zip(both, alone, strict=True):
-        assert torch.allclose(one[1:], other, atol=1e-6)
-
-
 # ------------------------------------------------------------------------------------------------------------- rivals
 
 
@@ -153,17 +89,8 @@ def test_ways_differ_as_they_should() -> None:
     samples = {4: 100.0, 32: 130.0, 128: 400.0}
     times = {4: 3.0, 32: 1.0, 128: 0.8}
     assert estimators.raw_means(Bank(runs(samples)), times).batch_size == 32
-    assert estimators.fewest_samples(Bank(runs(samples)), times).batch_size == 4
     assert estimators.largest(times).batch_size == 128
-    assert estimators.constant(times).batch_size == 128
-    assert estimators.noise_scale_alone(times, 60.0).batch_size == 32
     assert estimators.ours(Bank(runs(samples, 12)), times).batch_size == 32
-
-
-def test_raw_means_at_a_cost_begin_with_the_largest_and_end_there() -> None:
-    bank = Bank(runs({4: 100, 32: 130, 128: 400}))
-    estimators.raw_at_cost(bank, {4: 1.0, 32: 1.0, 128: 1.0}, server=Bank(bank.runs).server + 1.0)
-    assert [size for size, _ in bank.made] == [128]
 
 
 def test_ours_makes_twelve_runs_at_most_and_knows_what_it_decided_from() -> None:
@@ -172,25 +99,6 @@ def test_ours_makes_twelve_runs_at_most_and_knows_what_it_decided_from() -> None
     assert 3 <= len(bank.made) <= 12
     assert found.curve is not None
     assert found.expected_regret is not None
-
-
-def test_zeus_leaves_what_costs_twice_the_least_and_what_misses() -> None:
-    bank = Bank(runs({4: 900, 8: 100, 16: 100, 32: 100}, 40) | {64: [Run(500, False)] * 40})
-    found = zeus(bank, dict.fromkeys((4, 8, 16, 32, 64), 1.0) | {16: 0.5}, 30, seed=1, default=16)
-    assert found.batch_size == 16
-    assert len(bank.made) == 30
-    tried = [size for size, _ in bank.made]
-    assert tried.count(4) <= 2
-    assert tried.count(64) <= 2
-
-
-@given(st.integers(0, 50), st.integers(1, 40))
-@settings(max_examples=30, deadline=None)
-def test_zeus_never_plays_more_jobs_than_it_may(seed: int, jobs: int) -> None:
-    bank = Bank(runs({4: 300, 16: 200, 64: 250}, 20, spread=0.2))
-    found = zeus(bank, {4: 1.0, 16: 1.0, 64: 1.0}, jobs, seed)
-    assert 1 <= len(bank.made) <= jobs
-    assert found.batch_size in (4, 16, 64)
 
 
 # ------------------------------------------------------------------------------------------------------------- boards
@@ -268,15 +176,6 @@ def test_every_way_to_probe_picks_a_cell_that_it_measured(way: object) -> None:
     assert score(place, cap_w, samples, rig, found)["regret"] > -0.2
 
 
-def test_progress_is_the_share_of_the_way_from_the_first_evaluation() -> None:
-    accuracy = np.array([0.0, 0.2, 0.3, 0.4, 0.5, 0.6])
-    assert fresh_runs._progress(accuracy, 1.0, 3 * GRID) == pytest.approx(0.25)
-    assert fresh_runs._progress(accuracy, 1.0, 2.5 * GRID) == pytest.approx(0.1875)
-    assert fresh_runs._progress(accuracy, 1.0, 1.5 * GRID) == ""
-    assert fresh_runs._progress(accuracy, 1.0, 6 * GRID) == ""
-    assert TENTH == 0.1
-
-
 def test_profile_and_proxy_share_a_loop() -> None:
     place = board("table", 4)
     rig, bank = Rig(place, place.cap_w(0.6), 0), Bank(runs({b: 1000 + 5 * b for b in BATCH_SIZES}, 5, 0.1))
@@ -318,7 +217,7 @@ def test_a_target_that_is_never_reached_costs_a_whole_training() -> None:
     assert efficiency_part.regret(Decision(4), times, true) == 0.0
 
 
-def test_efficiency_and_its_table_from_a_few_made_up_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efficiency_from_a_few_made_up_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficiency_part, "DEVICES", 2)
     monkeypatch.setattr(efficiency_part, "board", lambda kind, seed: board("table", seed))
     draw, lines = random.Random(1), [COLUMNS]
@@ -329,14 +228,13 @@ def test_efficiency_and_its_table_from_a_few_made_up_runs(tmp_path: Path, monkey
                 lines.append(f"a,{workload},{role},0.001,0.8,0.7,{size},{seed},{samples:.1f},1,9000")
     (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
     known = sweeps.read(tmp_path / "runs.csv")
-    rows = efficiency_part.cases(known, {known[0].key: [100.0, 130.0]})
+    rows = efficiency_part.cases(known)
     figures = efficiency_part.summary(rows)
     assert figures["target known"]["all"]["mean"] == 0.0
     assert figures["ours"]["runs_max"] <= 12
     assert figures["paper 6 x 5"]["runs_mean"] == 30
-    assert figures["noise scale alone"]["all"]["cases"] == 4
+    assert figures["largest batch"]["all"]["cases"] == 4
     json.dumps(figures, allow_nan=False)
-    assert "ours with noise scale" in tables.efficiency(figures)
 
 
 def test_traces_are_split_and_judged_on_the_other_trainings(tmp_path: Path) -> None:
@@ -357,103 +255,6 @@ def test_traces_are_split_and_judged_on_the_other_trainings(tmp_path: Path) -> N
     figures = traces.summary(rows)
     assert figures["gain"]["largest batch"]["worst"] > 1
     json.dumps(figures, allow_nan=False)
-    assert "equal weight" in tables.real_gpus(figures)
-
-
-def recorded_gpu(folder: Path, *, epochs: dict[int, int]) -> None:
-    """A GPU at three limits. At 120 W an epoch takes 4 % longer than at 200 W, and at 60 W twice as long; batch sizes
-    16 and 64 draw their limit, and 256 an eighth less. All runs with a batch size take about these epochs."""
-    slower = {200: 1.0, 120: 1.04, 60: 2.0}
-    power = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
-    power += [
-        f"movielens-1m,net,{b},adam,{w},{10 * slow},{w * (0.875 if b == 256 else 1)}"
-        for b in (16, 64, 256)
-        for w, slow in slower.items()
-    ]
-    (folder / "summary_power_gpu.csv").write_text("\n".join(power) + "\n")
-    lines = ["dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"]
-    for size, count in epochs.items():
-        lines += [f"movielens-1m,net,{size},adam,1e-3,{run},0.5,{count + run % 2}" for run in range(8)]
-    (folder / "summary_train.csv").write_text("\n".join(lines) + "\n")
-
-
-def test_energy_is_planned_on_some_trainings_and_judged_on_the_others(tmp_path: Path) -> None:
-    # The default of this data set is 1024, so the own batch size is 256, which needs twice the epochs of the best.
-    recorded_gpu(tmp_path, epochs={16: 400, 64: 200, 256: 400})
-    rows = energy_goals.cases(tmp_path)
-    picks = {(row["way"], row["goal"]): (row["batch_size"], row["limit_w"]) for row in rows}
-    for way in ("ours", "ours, no own batch size", "best of all"):
-        assert picks[way, "time"] == (64, 200)
-        assert picks[way, "energy"] == (64, 60)  # 2 x 60 W is less than 1.04 x 120 W
-        assert picks[way, "edp"] == (64, 120)
-        assert picks[way, "slowdown"] == (64, 120)
-    figures = energy_goals.summary(rows)
-    assert figures["cases"] == traces.SPLITS
-    energy = figures["over default"]["energy"]
-    assert energy["ours"]["geometric_mean"] == pytest.approx(2 * 0.875 * 200 / (2 * 60), rel=0.01)
-    assert energy["ours"]["time"] == pytest.approx(1.0, rel=0.01)
-    alone = energy["default batch, limit of least energy"]
-    assert alone["geometric_mean"] == pytest.approx(200 / (2 * 60), rel=0.01)
-    edp = figures["over default"]["edp"]["ours"]
-    assert edp["geometric_mean"] == pytest.approx(4 * 0.875 * 200 / (1.04**2 * 120), rel=0.01)
-    bounded = figures["slowdown"]["ours"]["over the fastest"]
-    assert bounded["energy"] == pytest.approx(1.04 * 120 / 200 - 1, abs=1e-4)
-    assert bounded["time"] == pytest.approx(0.04, abs=1e-4)
-    assert bounded["slower_than_allowed"] == 0.0
-    judged = {**figures, "tx2": {}}
-    json.dumps(judged, allow_nan=False)
-    assert "energy: ours" in tables.goals(judged)
-    assert [goal.row({"goals": judged})["reached"] for goal in goals.ENERGY_GOALS] == ["aim", "aim", "aim"]
-
-
-def test_an_own_batch_size_that_may_take_less_energy_is_kept(tmp_path: Path) -> None:
-    recorded_gpu(tmp_path, epochs={16: 400, 64: 200, 256: 229})  # 64 takes a thousandth less energy
-    rows = energy_goals.cases(tmp_path)
-    assert {row["batch_size"] for row in rows if (row["way"], row["goal"]) == ("ours", "energy")} == {256}
-    assert energy_goals.summary(rows)["over default"]["energy"]["ours"]["loses"] == 0.0
-
-
-def test_a_task_whose_trainings_never_reach_the_target_in_our_half_fails() -> None:
-    card = energy_goals.Card("gpu", {(16, 100): 10.0, (64, 100): 8.0}, {(16, 100): 90.0, (64, 100): 95.0})
-    missed = {size: [Run(30.0, False), Run(30.0, False)] for size in (16, 64)}
-    split = traces.Split(traces.Task("a", "adam"), 0.5, 0, missed, {16: 20.0, 64: 20.0}, {16: 0.1, 64: 0.1})
-    picks = energy_goals._picks(card, split)
-    assert {picks["ours", goal] for goal in energy_goals.GOALS} == {None}
-    assert picks["best of all", "energy"] == (64, 100)
-
-
-def test_guided_profiling_for_energy_takes_less_of_it_than_for_the_time(tmp_path: Path) -> None:
-    # Power rises steeply with the GPU's clock, and time falls with all clocks, of which the GPU's matters most.
-    clocks = [(cpu, gpu, memory) for cpu in (400, 800) for gpu in (200, 400, 600, 800) for memory in (400, 800)]
-    table = {}
-    for cpu, gpu, memory in clocks:
-        step_s = 40 / cpu + 100 / gpu + 40 / memory
-        power_w = 1 + cpu / 800 + memory / 800 + 8 * (gpu / 800) ** 3
-        table[f"{cpu * 1000},{gpu * 1000000},{memory * 1000000}"] = (step_s, step_s * power_w)
-    for name in ("CIFAR10", "ImageNet", "IMDB"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(table))
-    figures = energy_probing.summary(energy_probing.cases(tmp_path, caps=2))
-    assert figures["goal energy"]["cases"] == 6
-    assert figures["goal energy"]["energy_regret"] < figures["goal time"]["energy_regret"]
-    assert figures["goal energy"]["time"] > figures["goal time"]["time"]
-    assert figures["goal energy"]["probes_most"] <= 16
-    json.dumps(figures, allow_nan=False)
-
-
-def test_a_job_that_waits_for_data_may_have_a_higher_limit_than_its_cap(tmp_path: Path) -> None:
-    def written(name: str, gpus: int, drawn_w: dict[int, float], seconds: dict[int, float]) -> None:
-        head = ["start_time", "window_name", "elapsed_time", *(f"gpu{gpu}_energy" for gpu in range(gpus))]
-        rows = [[0, f"x_{w}", seconds[w], *[seconds[w] * drawn_w[w]] * gpus] for w in drawn_w]
-        (tmp_path / f"{name}.csv").write_text("\n".join(",".join(map(str, row)) for row in [head, *rows]) + "\n")
-
-    written("A40+busy+gpu0", 1, {100: 100, 200: 199}, {100: 8, 200: 4})
-    written("A40+waiting+gpu0,1", 2, {100: 90, 200: 95}, {100: 4.4, 200: 4})
-    figures = power_limits.summary(power_limits.cases(tmp_path))
-    assert figures["A40+busy+gpu0"] == {"gpus": 1, "caps": 2, "time": 1.0, "energy": 1.0, "nominal_over": 0}
-    waiting = figures["A40+waiting+gpu0,1"]
-    assert waiting["time"] == pytest.approx(1.1**0.5, abs=1e-3)
-    assert waiting["energy"] == pytest.approx((1.1 * 90 / 95) ** 0.5, abs=1e-3)
-    assert "waiting" in tables.power_limits(figures)
 
 
 def test_a_goal_knows_whether_it_is_reached() -> None:
@@ -468,7 +269,7 @@ def test_a_run_that_was_censored_far_out_raises_no_warning() -> None:
     assert 99 < sweeps.truth({4: [*near, Run(3000, False)], 8: near})[4] < 3100
 
 
-@pytest.mark.parametrize("arguments", [["wrong"], ["train"], ["goals"], ["gpus"], ["limits"], ["train", "gpus"]])
+@pytest.mark.parametrize("arguments", [["wrong"], ["gpus"], ["gpus", "efficiency"]])
 def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         command.main(arguments)

@@ -36,12 +36,6 @@ def test_ratios_are_those_of_the_trainings():
     assert "backprop" not in found
 
 
-def test_without_trainings_the_ratio_is_called_assumed():
-    for name, ratio in ratios(None).items():
-        assert (ratio.least, ratio.most) == ((None, None) if "backprop" in name else (33.0, 60.0))
-        assert ratio.source.startswith("not measured" if "backprop" in name else "assumed")
-
-
 @pytest.fixture
 def generated(monkeypatch):
     """The whole table for one small model."""
@@ -69,7 +63,6 @@ def test_the_chosen_one_fits_and_is_the_cheapest(generated):
         costs = {name: one["cost"] for name, one in case["algorithms"].items() if one["cost"] is not None}
         assert case["chosen"] == (min(costs, key=costs.__getitem__) if costs else None)
     text = feasibility.markdown(found)
-    assert text.count("| MLP |") == sum(case["chosen"] is not None for case in found["cases"])
     assert "Forward gradients win" in text
     wins = sum(ALGORITHMS.get(case["chosen"], "").startswith(("forward", "async")) for case in found["cases"])
     assert ("Forward gradients win nowhere" in text) == (wins == 0)

@@ -1,10 +1,9 @@
-"""The best split of the benchmark of groups is that of all combinations."""
+"""The best division of a cap over boards, by which the jobs of several ranks are judged, is the best of all."""
 
 import itertools
 
 import pytest
-from benchmarks import groups
-from benchmarks.groups import Case, best, compared, faster, members_of, thirstier
+from benchmarks.groups import best, faster, members_of, thirstier
 from tests.support.device_examples import make_work
 
 from wattune.devices import SimulatedDevice, builtin_board
@@ -28,11 +27,3 @@ def test_no_combination_is_faster_below_the_cap(other, spins):
     for cap_w in (6.0, 7.5, 8.0, 8.5, 9.0, 10.0, 14.0):
         fastest = max((rate for watts, rate in rates if watts <= cap_w), default=None)
         assert best(pair, cap_w, spins=spins) == fastest
-
-
-def test_a_group_is_at_least_as_fast_as_equal_shares(monkeypatch, capsys):
-    monkeypatch.setattr(groups, "SHARES", tuple(share / 8 for share in range(1, 9)))
-    figures = compared(Case("two", (NANO, thirstier(NANO, 1.1))), WORK)
-    assert figures["of_equal"]["least"] >= 1.0 < figures["of_equal"]["highest"]
-    assert figures["of_best_spinning"]["least"] == 1.0
-    assert figures["impossible"]["group"] <= figures["impossible"]["equal"]

@@ -1,4 +1,4 @@
-"""The paper's evaluation: targets, curves cut at them, the replayed tables, and a page with what the files say."""
+"""The paper's evaluation: targets, curves cut at them, the replayed tables, and what the text says of them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import json
 import math
 import random
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from benchmarks.__main__ import main
-from benchmarks.paper import figures, measured, replay
+from benchmarks.paper import measured, replay
 from benchmarks.paper.families import FAMILIES, FULL_SIZE, KINSHIP, WAYS
 from benchmarks.paper.measured import are_kin
 from benchmarks.paper.models import workload
-from benchmarks.paper.page import page
 from benchmarks.paper.published import CELLS, NANO, RESNET18, SOUND, TRANSFORMER
-from benchmarks.paper.sections import markdown, percent, results, sections
+from benchmarks.paper.sections import markdown, results
 from benchmarks.paper.targets import cut, smoothed, target_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,10 +158,7 @@ def test_the_full_size_path_at_small_size(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert len(rows) == 1 + 2 * 2 * len(measured.SEEDS)
     text = markdown({"full_size": json.loads(found)})
     assert "### Measured: the paper's models, real training runs on a made GPU" in text
-    assert f"proxies-{TRANSFORMER}.png" in text
-    monkeypatch.setattr(figures, "FOLDER", tmp_path)
-    figures.draw({"full_size": json.loads(found)})
-    assert (tmp_path / f"proxies-{TRANSFORMER}.png").exists()
+    assert f"- {TRANSFORMER}: ours is " in text
 
     monkeypatch.setattr("wattune.proxy.run.open_algorithm", None)  # finished runs are never repeated
     again = measured.Measured(small, tmp_path, None, "gpu")
@@ -223,70 +217,17 @@ def test_the_proxy_of_resnet18_gives_the_baseline_its_batch_size() -> None:
     assert min(relative, key=relative.__getitem__) == "8"
 
 
-# ----------------------------------------------------------------------------------------------------------------- page
+# ----------------------------------------------------------------------------------------------------------------- text
 
 
-def test_page_and_text_have_every_section_of_the_results() -> None:
-    data = results()
-    written, text = page(data), markdown(data)
-    for section in sections(data):
-        assert section.title in text
-        assert f"<h2>{escape(section.title)}</h2>" in written
-    assert "data:image/png;base64," in written
-    assert "<script" not in written
-    assert "http" not in written.replace("https://arxiv.org", "")
-
-
-MADE = {
-    "family": "made",
-    "targets": {"a": 0.9, "b": 0.8},
-    "ways": {
-        WAYS[True]: {
-            limit: {
-                "matrix": [
-                    {"proxy": proxy, "target": target, "above_fastest": above, "rows": dict.fromkeys(replay.METHODS)}
-                    for (proxy, target), above in cells.items()
-                ]
-            }
-            for limit, cells in {
-                "P1": {("a", "a"): 0.0, ("a", "b"): 0.3, ("b", "a"): None, ("b", "b"): 0.0},
-                "none": {("a", "a"): 0.0, ("a", "b"): 0.0, ("b", "a"): 0.004, ("b", "b"): 0.0},
-            }.items()
+def test_the_text_names_the_worst_cell_of_each_family() -> None:
+    def cells(*above: float | None) -> dict[str, Any]:
+        pairs = (("a", "a"), ("a", "b"), ("b", "a"), ("b", "b"))
+        return {
+            "matrix": [{"proxy": p, "target": t, "above_fastest": x} for (p, t), x in zip(pairs, above, strict=True)]
         }
-    },
-}
-MEASURED: dict[str, Any] = results()["measured"] | {"families": [MADE]}
 
-
-def test_a_picture_of_proxies_has_a_row_for_each_proxy_and_a_panel_for_each_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn = {}
-
-    def read(name: str) -> None:
-        drawn[name] = [
-            (axis.get_title(loc="left"), {text.get_position(): text.get_text() for text in axis.texts})
-            for axis in plt.gcf().axes
-        ]
-        plt.close()
-
-    monkeypatch.setattr(figures, "_save", read)
-    figures.proxies(MEASURED)
-    assert drawn == {
-        "proxies-made": [
-            ("P1", {(0, 0): "0.0%", (1, 0): "30.0%", (0, 1): percent(None), (1, 1): "0.0%"}),
-            ("no limit", {(0, 0): "0.0%", (1, 0): "0.0%", (0, 1): "0.4%", (1, 1): "0.0%"}),
-        ]
-    }
-
-
-def test_the_text_of_a_picture_of_proxies_names_its_worst_cell() -> None:
-    [section] = [one for one in sections({"measured": MEASURED}) if one.figures]
-    assert "slower than the fastest in 2 of 3 cells off the diagonal, by 30.0% at most" in section.texts[0]
-    assert "(proxy a; target b; P1)" in section.texts[0]
-    assert section.figures == ("proxies-made",)
-
-
-def test_the_repository_has_the_pictures_of_the_results_and_no_others() -> None:
-    names = {name for section in sections(results()) for name in section.figures}
-    assert names == {file.stem for file in figures.FOLDER.glob("*.png")}
+    made = {"family": "made", "ways": {WAYS[True]: {"P1": cells(0.0, 0.3, None, 0.0), "none": cells(0, 0.0, 0.004, 0)}}}
+    text = markdown({"measured": results()["measured"] | {"families": [made]}})
+    assert "made: ours is slower than the fastest in 2 of 3 cells off the diagonal, by 30.0% at most" in text
+    assert "(proxy a; target b; P1)" in text

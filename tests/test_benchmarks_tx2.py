@@ -6,8 +6,7 @@ import pytest
 from benchmarks.paper.calibration_model import changed, value_of
 from benchmarks.timing import RESULTS
 from benchmarks.tx2_figures import markdown
-from benchmarks.tx2_fit import FLOOR_V, FittedBoard, fit_powers, voltages_v, work_of
-from benchmarks.tx2_forms import spread
+from benchmarks.tx2_fit import FLOOR_V, FittedBoard, fit_powers, spread, voltages_v, work_of
 from benchmarks.tx2_nx import FITTED, MEMORY_MHZ, derived
 from benchmarks.tx2_recordings import LSTM, Cell
 from hypothesis import given

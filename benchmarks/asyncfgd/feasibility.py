@@ -1,10 +1,9 @@
-"""Memory limits under which each training algorithm fits, and its cost: `python -m benchmarks asyncfgd feasibility`.
+"""Memory limits under which each training algorithm fits, and its cost: `python -m benchmarks asyncfgd`.
 
 Cases are generated: a model and a memory limit, on a simulated board under a cap, with batches that may be trained in
-parts.
-Memory is counted from the operations of a step (modelled), step times and powers come from the board's formulas
-(simulated), and samples relative to backprop from the runs of `asyncfgd accuracy` (measured, on other and smaller
-models); the point is then chosen as `wattune plan --also` does.
+parts. Memory is counted from the operations of a step (modelled), step times and powers come from the board's formulas
+(simulated), and samples relative to backprop from recorded runs (measured, on other and smaller models). The point is
+then chosen as `wattune plan --also` does.
 """
 
 from __future__ import annotations
@@ -20,21 +19,19 @@ import torch
 from torch import nn
 
 from benchmarks.asyncfgd.synthetic_models import SyntheticModel, adam, convolutions, perceptron
-from benchmarks.timing import RESULTS, machine
+from benchmarks.timing import RESULTS, keep
 from wattune.algorithms import open_algorithm, takes_micro_batches
 from wattune.cap import PowerCap
 from wattune.devices import open_device
 from wattune.errors import CapError, InputError, NoFeasiblePoint
-from wattune.files import write_json
 from wattune.planning import learns_as, plan, plan_algorithms
-from wattune.planning.candidates import size
 from wattune.point import BatchShape
 from wattune.profiling.tolerance import exact_table
 from wattune.records import EfficiencyPoint, Plan, ProfileTable, SampleEfficiency
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
 
-RESULT = RESULTS / "asyncfgd_feasibility.json"
 ACCURACY = RESULTS / "asyncfgd_accuracy.json"
+"""Samples to target of each algorithm on five small tasks. README.md says how they were measured."""
 
 BOARD = "jetson-nano"
 CAP_W = 4.5
@@ -52,11 +49,7 @@ ALGORITHMS = {
     "last layer by backprop, rest frozen": "backprop:last=1",
     "last block and layer by backprop, rest frozen": "backprop:last=3",
 }
-"""Name in the tables, as in the accuracy benchmark -> spec."""
-
-ASSUMED = (33.0, 60.0)
-"""Samples of a prototype's forward gradients in fine-tuning, relative to backprop: used only if the accuracy benchmark
-has no results."""
+"""Name in the tables, as in the recorded runs -> spec."""
 
 # ------------------------------------------------------------------------------------------------------------- models
 
@@ -90,16 +83,8 @@ class Ratio(NamedTuple):
     source: str
 
 
-def ratios(accuracy: dict[str, Any] | None) -> dict[str, Ratio]:
-    """Sample ratios by algorithm. ``accuracy``: the results of the accuracy benchmark, None if there are no results."""
-    if accuracy is None:
-        prototype = Ratio(*ASSUMED, "assumed: a prototype's range in fine-tuning")
-        unknown = Ratio(None, None, "not measured")
-        return {
-            name: unknown if spec.startswith("backprop") else prototype
-            for name, spec in ALGORITHMS.items()
-            if not name.startswith("backprop")
-        }
+def ratios(accuracy: dict[str, Any]) -> dict[str, Ratio]:
+    """Sample ratios by algorithm. ``accuracy``: the recorded runs."""
     by_algorithm: dict[str, Ratio] = {}
     for name in ALGORITHMS:
         if name.startswith("backprop"):
@@ -220,15 +205,14 @@ def _case(
 # --------------------------------------------------------------------------------------------------------------- table
 
 
-def main() -> None:
-    """Generate, print and store the cases."""
+def main(arguments: Sequence[str] = ()) -> None:
+    """Generate and store the cases. Raises: InputError for any argument."""
+    if arguments:
+        raise InputError("arguments of asyncfgd", value=" ".join(arguments), allowed="none")
     torch.set_num_threads(1)
     begun_s = time.perf_counter()
-    accuracy = json.loads(ACCURACY.read_text()) if ACCURACY.is_file() else None
-    samples = ratios(accuracy)
-    results = {
-        "benchmark": "asyncfgd feasibility",
-        "machine": machine(),
+    samples = ratios(json.loads(ACCURACY.read_text()))
+    results: dict[str, Any] = {
         "board": BOARD,
         "cap_w": CAP_W,
         "batch_size": BATCH,
@@ -236,36 +220,24 @@ def main() -> None:
         "cases": list(cases(samples)),
     }
     results["seconds"] = round(time.perf_counter() - begun_s, 1)
-    write_json(RESULT, results)
-    print(markdown(results))
+    keep("asyncfgd_feasibility", results)
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The results as sentences and a table."""
+    """The results as sentences, with the sample ratios that they rest on."""
     lines = [
         f"{len(results['cases'])} cases on `sim:{results['board']}` under a cap of {results['cap_w']:g} W. Each memory "
         f"limit is a share of what backprop needs for a whole batch of {results['batch_size']}; batches of 1, 8 and "
         f"{results['batch_size']} may be trained in micro-batches of 1 and 8. Each cost is the time to the target "
         "relative to backprop without a limit, with the lowest sample ratio below, which favours what reached the "
-        "target of one task only. `needs` is the least memory of any point. Memory is modelled; time and power are "
-        "simulated. Cases in which nothing fits are left out.",
+        "target of one task only. Memory is modelled; time and power are simulated.",
         "",
         "| algorithm | samples relative to backprop | source |",
         "|---|---|---|",
         *(f"| {name} | {_span(ratio)} | {ratio['source']} |" for name, ratio in results["ratios"].items()),
         "",
         verdict(results),
-        "",
-        f"| model | limit | {' | '.join(ALGORITHMS)} | chosen |",
-        f"|---|---|{'---|' * len(ALGORITHMS)}---|",
     ]
-    for case in results["cases"]:
-        if case["chosen"] is None:
-            continue
-        shown = [_cell(case, name) for name in ALGORITHMS]
-        limit = f"{size(case['limit_bytes'])} ({100 * case['share']:g}%)"
-        where = (case["model"], limit)
-        lines.append(f"| {' | '.join((*where, *shown, case['chosen']))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -286,17 +258,6 @@ def verdict(results: dict[str, Any]) -> str:
             f"{max(costs):.3g} times the training time of backprop without a limit."
         )
     return text
-
-
-def _cell(case: dict[str, Any], name: str) -> str:
-    if name in case["refused"]:
-        return "not for this model"
-    one = case["algorithms"][name]
-    if not one["fits"]:
-        return f"needs {size(one['least_bytes'])}"
-    if one["cost"] is None:
-        return "fits, target not reached"
-    return f"{one['cost']:.3g}x"
 
 
 def _span(ratio: dict[str, Any]) -> str:

@@ -19,8 +19,7 @@ from benchmarks.decisions.boards import Board
 from benchmarks.decisions.estimators import SEEDS, Bank, Decision
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.scoring import grouped, paired, regrets, rounded, spread_of_mean
-from benchmarks.decisions.sweeps import Key, Sweep, errors, pairs, truth
-from benchmarks.decisions.zeus_policy import zeus
+from benchmarks.decisions.sweeps import Sweep, errors, pairs, truth
 from wattune.records.efficiency import BAND_SD
 
 DEVICES = 40
@@ -44,12 +43,11 @@ def device(number: int, draw: random.Random) -> tuple[Board, dict[int, float]]:
             return place, {size: place.sample_s(cell) for size, cell in cells.items()}
 
 
-def cases(sweeps: Sequence[Sweep], scales: dict[Key, list[float]]) -> list[dict[str, Any]]:
+def cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
     """All methods on all devices and pairs, one row each."""
     rows: list[dict[str, Any]] = []
     for proxy, target in pairs(sweeps):
         true, error = truth(target.runs), errors(target.runs)
-        noise = scales.get(proxy.key)
         for number in range(DEVICES):
             draw = random.Random(f"{proxy.key} {target.key.workload} {number}")
             _, times = device(number, draw)
@@ -60,7 +58,7 @@ def cases(sweeps: Sequence[Sweep], scales: dict[Key, list[float]]) -> list[dict[
                 "family": target.key.family,
                 "group": f"{target.key.family} {target.key.workload} {target.key.rate:g}",
             }
-            for way, bank, decision, seconds in _ways(runs, times, true, noise, number, draw):
+            for way, bank, decision, seconds in _ways(runs, times, true):
                 rows.append(
                     case
                     | {
@@ -86,35 +84,17 @@ def cases(sweeps: Sequence[Sweep], scales: dict[Key, list[float]]) -> list[dict[
     return rows
 
 
-def _ways(
-    runs: dict[int, list[Any]],
-    times: dict[int, float],
-    true: dict[int, float],
-    noise: list[float] | None,
-    number: int,
-    draw: random.Random,
-) -> Any:
+def _ways(runs: dict[int, list[Any]], times: dict[int, float], true: dict[int, float]) -> Any:
     def way(name: str, choose: Any) -> tuple[str, Bank, Decision, float]:
         bank = Bank(runs)
         begun_s = time.perf_counter()
         decision = choose(bank)
         return name, bank, decision, time.perf_counter() - begun_s
 
-    own = way("ours", lambda bank: estimators.ours(bank, times))
-    yield own
-    if noise is not None:
-        scale = draw.choice(noise)
-        spread = float(np.std(np.log(noise), ddof=1))
-        yield way("ours with noise scale", lambda bank: estimators.ours(bank, times, noise=(scale, spread)))
-        yield way("noise scale alone", lambda bank: estimators.noise_scale_alone(times, scale))
+    yield way("ours", lambda bank: estimators.ours(bank, times))
     yield way("paper 6 x 5", lambda bank: estimators.raw_means(bank, times))
     yield way("raw means 6 x 1", lambda bank: estimators.raw_means(bank, times, 1))
-    yield way("raw means at our cost", lambda bank: estimators.raw_at_cost(bank, times, own[1].server))
-    yield way("fewest samples 6 x 5", lambda bank: estimators.fewest_samples(bank, times))
     yield way("largest batch", lambda bank: estimators.largest(times))
-    yield way("constant r", lambda bank: estimators.constant(times))
-    yield way("Zeus, 12 jobs", lambda bank: zeus(bank, times, 12, number))
-    yield way("Zeus, 30 jobs", lambda bank: zeus(bank, times, 30, number))
     yield way("target known", lambda bank: Decision(estimators.cheapest(times, true)))
 
 
@@ -170,7 +150,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for what in ("samples", "server"):
             share = sum(row[what] for row in some) / sum(row[what] for row in beside)
             figures[f"{what}_saved"] = round(1 - share, 4)
-        if name.startswith("ours"):
+        if name == "ours":
             figures |= _own(some)
         summaries[name] = figures
     summaries["ours"][FLOOR] = regrets([row["regret"] for row in floor], [row["group"] for row in floor])

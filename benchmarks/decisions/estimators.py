@@ -68,12 +68,11 @@ def ours(
     bank: Bank,
     times: SampleTimes,
     *,
-    noise: tuple[float, float] | None = None,
     spacing: float = 0.0,
     own: int | None = None,
     whole: bool = False,
 ) -> Decision:
-    """Choose by sequential runs and the pooled curve; ``noise``: a noise scale and the sd of its logarithm.
+    """Choose by sequential runs and the pooled curve.
 
     ``own``: the user's own batch size, which is kept unless another one is surely faster. ``whole``: the runs are whole
     training runs.
@@ -82,8 +81,7 @@ def ours(
     logs = {size: (math.log(one), TIME_SD) for size, one in times.items()}
     if len(logs) == 1:
         return Decision(next(iter(logs)), 0.0, reason="only one batch size stays under the cap")
-    scale, sd = noise or (None, 0.0)
-    design = RunScheduler(sizes, log_step_times=logs, noise_scale=scale, noise_sd=sd, own=own, whole=whole)
+    design = RunScheduler(sizes, log_step_times=logs, own=own, whole=whole)
     seen: list[Observation] = []
     steps: list[float] = []
     while True:
@@ -117,46 +115,9 @@ def raw_means(bank: Bank, times: SampleTimes, seeds: int = SEEDS) -> Decision:
     return Decision(_fastest(times, means))
 
 
-def raw_at_cost(bank: Bank, times: SampleTimes, server: float) -> Decision:
-    """Choose by means of as many runs as fit in ``server`` time: one per batch size from the largest, then more."""
-    runs: dict[int, list[Run]] = {size: [] for size in bank.runs}
-    order = sorted(bank.runs, reverse=True) * SEEDS
-    for size in order:
-        if bank.has(size):
-            runs[size].append(bank.make(size))
-        if bank.server >= server:
-            break
-    means = {
-        size: float(np.mean([run.samples for run in some]))
-        for size, some in runs.items()
-        if any(run.reached for run in some)
-    }
-    return Decision(_fastest(times, means) if set(means) & set(times) else min(times, key=times.__getitem__))
-
-
-def fewest_samples(bank: Bank, times: SampleTimes) -> Decision:
-    """Choose the batch size with the fewest samples by the paper's sweep, of those with a cell under the cap."""
-    means = {}
-    for size in bank.runs:
-        runs = [bank.make(size) for _ in range(SEEDS) if bank.has(size)]
-        if any(run.reached for run in runs) and size in times:
-            means[size] = float(np.mean([run.samples for run in runs]))
-    return Decision(min(means, key=means.__getitem__, default=None))
-
-
 def largest(times: SampleTimes) -> Decision:
     """Choose the largest batch size with a cell under the cap."""
     return Decision(max(times))
-
-
-def constant(times: SampleTimes) -> Decision:
-    """Choose as if every batch size needed the same number of samples."""
-    return Decision(min(times, key=times.__getitem__))
-
-
-def noise_scale_alone(times: SampleTimes, scale: float) -> Decision:
-    """Choose by samples that grow as 1 + b / noise scale (McCandlish et al. 2018, arXiv 1812.06162, section 2)."""
-    return Decision(_fastest(times, {size: 1 + size / scale for size in times}))
 
 
 def cheapest(times: SampleTimes, samples: Mapping[int, float]) -> int | None:

@@ -146,30 +146,6 @@ GPU_GOALS = (
 )
 """Goals on the recorded traces, which are judged if those were given."""
 
-ENERGY_GOALS = (
-    Goal(
-        "energy with a slowdown of 5% at most, over the fastest point",
-        -0.05,
-        -0.08,
-        lambda figures: float(figures["goals"]["slowdown"]["ours"]["over the fastest"]["energy"]),
-    ),
-    Goal(
-        "goal energy over the default at the top limit",
-        1.75,
-        1.82,
-        lambda figures: float(figures["goals"]["over default"]["energy"]["ours"]["geometric_mean"]),
-        least=True,
-        share=False,
-    ),
-    Goal(
-        "cases where goal energy loses to the default at the top limit",
-        0.02,
-        0.02,
-        lambda figures: float(figures["goals"]["over default"]["energy"]["ours"]["loses"]),
-    ),
-)
-"""Goals of planning for something else than the time, which are judged if that part was run."""
-
 PAIRED = (
     ("efficiency", "against paper 6 x 5"),
     ("pipeline", "against full grid + 6 x 5"),
@@ -179,8 +155,7 @@ PAIRED = (
 
 def goal_results(figures: Figures) -> dict[str, Any]:
     """Every goal with its measured figure, and the paired tests."""
-    recorded = (*(GPU_GOALS if "gpus" in figures else ()), *(ENERGY_GOALS if "goals" in figures else ()))
     return {
-        "figures": [goal.row(figures) for goal in (*GOALS, *recorded)],
+        "figures": [goal.row(figures) for goal in (*GOALS, *(GPU_GOALS if "gpus" in figures else ()))],
         "paired": {f"{part} {rival}": figures[part]["ours"][rival] for part, rival in PAIRED},
     }

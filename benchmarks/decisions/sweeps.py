@@ -118,15 +118,3 @@ def _spread(runs: Runs) -> float:
         if 2 * len(logs) > len(own):
             squares, free = squares + float(((logs - logs.mean()) ** 2).sum()), free + len(logs) - 1
     return math.sqrt(max(squares / max(free, 1), 1e-4))
-
-
-def noise_scales(path: Path) -> dict[Key, list[float]]:
-    """The gradient noise scale of each seed on its way to the target."""
-    scales: dict[Key, list[float]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            rate, quantile = float(row["learning_rate_at_32"]), float(row["target_quantile"])
-            key = Key(row["family"], row["workload"], row["role"], rate, quantile)
-            if row["noise_scale"]:
-                scales.setdefault(key, []).append(float(row["noise_scale"]))
-    return scales

@@ -23,7 +23,6 @@ from benchmarks.decisions.efficiency_part import covered
 from benchmarks.decisions.estimators import Bank, Decision
 from benchmarks.decisions.scoring import paired, regrets, rounded, spread_of_mean
 from benchmarks.decisions.sweeps import Run, errors, truth
-from benchmarks.decisions.zeus_policy import zeus
 
 SPLITS = 4
 FEWEST_EPOCHS = 3.0
@@ -230,25 +229,12 @@ def default_size(sizes: Collection[int], dataset: str) -> int:
     return min(sizes, key=lambda size: abs(math.log(size / DEFAULTS.get(dataset, max(sizes)))))
 
 
-def _zeus(jobs: int) -> Way:
-    def way(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
-        default = _default(bank, epoch_s, place).batch_size
-        return zeus(bank, epoch_s, jobs, place["split"], default=default)
-
-    return way
-
-
 WAYS: dict[str, Way] = {
     "ours": _ours(),
     "ours, no own batch size": _ours(own=False),
     "largest batch": _largest,
     "default batch": _default,
-    "fewest samples, all runs": lambda bank, epoch_s, place: estimators.fewest_samples(bank, epoch_s),
     "raw means, all runs": lambda bank, epoch_s, place: estimators.raw_means(bank, epoch_s),
-    "raw means, one run each": lambda bank, epoch_s, place: estimators.raw_means(bank, epoch_s, 1),
-    "constant r": lambda bank, epoch_s, place: estimators.constant(epoch_s),
-    "Zeus, all runs": _zeus(1000),
-    "Zeus, 12 jobs": _zeus(12),
 }
 
 
@@ -285,7 +271,7 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "runs_mean": round(float(np.mean([row["runs"] for row in some])), 2),
             "runs_max": max(row["runs"] for row in some),
         }
-    for name in ("default batch", "largest batch", "fewest samples, all runs", "constant r", "raw means, all runs"):
+    for name in ("default batch", "largest batch", "raw means, all runs"):
         results["gain"][name] = gain(ways["ours"], ways[name])
     oracle = [row | {"cost": row["best"], "error": 0.0} for row in ways["ours"]]
     results["best of all over default batch"] = gain(oracle, ways["default batch"])

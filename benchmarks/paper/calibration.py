@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.paper import calibration_checks, power_check
 from benchmarks.paper.calibration_model import (
     FREE,
     LEVEL_S,
@@ -92,9 +91,7 @@ def measure() -> dict[str, Any]:
         "doubtful": {cell.name: cell.doubt for cell in CELLS if cell.doubt},
         "other_clocks": _other_clocks(files),
         "constants_as_shipped": {name: {place: value_of(b, place) for place in FREE} for name, b in files.items()},
-        "checks": calibration_checks.measure(),
-        "power": power_check.measure(),
-    }  # fmt: skip
+    }
 
 
 def _described(fitted: Fit) -> dict[str, Any]:
@@ -199,12 +196,8 @@ def _other_clocks(files: dict[str, SimulatedBoard]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- as a table
 
 
-def markdown(part: str, data: dict[str, Any]) -> str:
-    """Text of one of ``PARTS`` for the documentation."""
-    return PARTS[part](data)
-
-
-def _fits(data: dict[str, Any]) -> str:
+def markdown(data: dict[str, Any]) -> str:
+    """The fits as a table, with what they say of the clocks."""
     lines = [
         "| fit | constants | data points (cells) | " + " | ".join(GROUP_TITLES[group] for group in GROUPS) + " |",
         "|---|---|---|" + "---|" * len(GROUPS),
@@ -254,42 +247,6 @@ def _clocks(other: dict[str, Any], name: str) -> str:
     return "/".join(f"{clock:g}" for clock in other["clocks"][name])
 
 
-def _cells(data: dict[str, Any]) -> str:
-    lines = [
-        "| published cell | batch size, clock (inferred) | published | predicted by (iii) | " + " | ".join(WAYS) + " |",
-        "|---|---|---|---|" + "---|" * len(WAYS),
-    ]
-    for row in data["cells"]:
-        limit = "no limit" if row["limit"] == "none" else row["limit"]
-        name = f"{row['device'].removeprefix('jetson-')} {row['model']} {row['dataset']}, {row['method']}, {limit}"
-        if not row["against"].startswith(row["device"]):
-            name += ", from the Nano's"
-        if row["doubt"]:
-            name += f" ({row['doubt'].split()[0].strip('()')})"
-        errors = [
-            "" if way not in row["error"] else _signed(row["error"][way]) + ("" if way in row["fitted"] else " *")
-            for way in WAYS
-        ]
-        lines.append(
-            f"| {name} | {row['batch_size']}, {row['clock_mhz']:g} MHz | {row['mean_s']:g} s "
-            f"| {row['predicted_s']['iii']:.0f} s | {' | '.join(errors)} |"
-        )
-    lines += ["", "\\* not part of that fit. Left out of all fits:", ""]
-    lines += [f"- {doubt}" for doubt in dict.fromkeys(data["doubtful"].values()) if "see there" not in doubt]
-    return "\n".join(lines) + "\n"
-
-
-def _constants(data: dict[str, Any]) -> str:
-    lines = ["| constant | in the file | fit (iii) | two standard errors |", "|---|---|---|---|"]
-    for device, places in data["fits"]["iii"]["constants"].items():
-        for place, constant in places.items():
-            lines.append(
-                f"| {device} {place} | {data['constants_as_shipped'][device][place]:.3g} | {constant['value']:.3g} "
-                f"| {constant['known']} |"
-            )
-    return "\n".join(lines) + "\n"
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
@@ -298,24 +255,11 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.1f}%"
 
 
-PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "calibration_fits": _fits,
-    "calibration_cells": _cells,
-    "calibration_constants": _constants,
-    "calibration_checks": lambda data: calibration_checks.markdown(data["checks"]),
-    "calibration_power": lambda data: power_check.markdown(data["power"]),
-}
-"""Name of a marked part of docs/calibration.md or benchmarks/paper/README.md -> function that returns its text."""
-
-
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure, store and print the results. There are no options."""
+    """Measure, and store the results. There are no options."""
     if arguments:
         sys.exit(f"calibration takes no arguments, not {' '.join(arguments)}")
-    data = measure()
-    keep(NAME, data)
-    for part in PARTS:
-        print(f"{part}\n\n{markdown(part, data)}")
+    keep(NAME, measure())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-PARTS = ("calibration", "replay", "pair", "page")
+PARTS = ("calibration", "replay")
 """Parts that `make paper` runs, in this order."""
 
 MEASURED = "measured"

@@ -42,9 +42,6 @@ CHOICES = {
 }
 """Method -> wattune's rule. The baselines, and "batch only", use the inferred clock."""
 
-EPOCH = 12_500
-"""Samples of a quarter of CIFAR-10 (arXiv 2502.18323, Figure 1)."""
-
 AROUND_W = 0.3
 """Largest distance in watts from the middles of `power_check` at which limits are searched."""
 
@@ -276,23 +273,6 @@ def difference(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def figures() -> dict[str, Any]:
-    """Data of Figures 1 and 2 on the simulated Nano: an epoch at every batch size and clock."""
-    cells = [c for c in profiled(NANO, RESNET18).cells if c.step_s is not None]
-    return {
-        "epoch_samples": EPOCH,
-        "epochs": [
-            {
-                "batch_size": c.batch_size,
-                "clock_mhz": c.clock_mhz,
-                "time_s": EPOCH * (c.step_s or 0.0) / c.batch_size,
-                "power_peak_w": c.power_peak_w,
-            }
-            for c in cells
-        ],
-    }
-
-
 def summary(tables: list[dict[str, Any]]) -> dict[str, Any]:
     """Speed-ups over Baseline 1, points that differ from the published ones, and the gain of each half of the choice.
 
@@ -368,4 +348,4 @@ def _agreement(caps_w: dict[str, dict[Limit, float | None]]) -> tuple[int, float
 
 def main(_: list[str]) -> None:
     """Replay the tables, and store the results."""
-    keep("paper_replay", {**replay(fitted_limits()), **figures()})
+    keep("paper_replay", replay(fitted_limits()))

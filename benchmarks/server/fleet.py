@@ -36,7 +36,7 @@ from tests.support.server.postgresql import Cluster, binaries
 
 from benchmarks.server.clients import ASKED, MODEL, WEIGHTS, Client, Tally, World, run, world
 from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, KINDS, LOAD, NAMES, ROUNDS
-from benchmarks.timing import RESULTS, keep, median_s
+from benchmarks.timing import RESULTS, keep, measured_at, median_s
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
@@ -242,7 +242,7 @@ def main(arguments: list[str]) -> None:
     """
     path = RESULTS / f"{NAME}.json"
     data = json.loads(path.read_text()) if path.exists() else {}
-    databases = data.get("databases", {})
+    databases, moments = data.get("databases", {}), data.get("measured_at", {})
     for name in [name for name in arguments if name in NAMES] or list(NAMES):
         found = databases.setdefault(name, {})
         for kind in KINDS:
@@ -253,7 +253,8 @@ def main(arguments: list[str]) -> None:
             found["at_once"] = turn(name, "mix", 100, rate_per_s)
         if "fleet" in arguments:
             found["fleet"] = fleet(name)
-        keep(NAME, {"aims": AIMS, "before": data.get("before", {}), "databases": databases})
+        moments[name] = measured_at()
+        keep(NAME, {"measured_at": moments, "aims": AIMS, "databases": databases})
 
 
 def fleet(name: str) -> dict[str, Any]:

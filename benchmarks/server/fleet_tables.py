@@ -28,9 +28,7 @@ def markdown(data: dict[str, Any]) -> str:
         "|---" * (len(names) + 1) + "|",
     ]
     for kind, text in KINDS.items():
-        cells = [
-            _cost(parts[kind], data["before"].get(name, {}).get(kind)) for name, parts in data["databases"].items()
-        ]
+        cells = [_cost(parts[kind]) for parts in data["databases"].values()]
         lines.append(f"| {text.format(calls=CALLS)} | {' | '.join(cells)} |")
     heads = (
         "database",
@@ -68,11 +66,10 @@ def markdown(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cost(part: dict[str, Any], before_s: float | None) -> str:
+def _cost(part: dict[str, Any]) -> str:
     rounds = part["cpu_s_per_call_by_round"]
     spread = f"{1000 * min(rounds):.2f} to {1000 * max(rounds):.2f}"
-    before = "" if before_s is None else f"; before: {1000 * before_s:.2f}"
-    return f"{1000 * min(rounds):.2f} ms ({spread} in {len(rounds)} rounds{before})"
+    return f"{1000 * min(rounds):.2f} ms ({spread} in {len(rounds)} rounds)"
 
 
 def _row(name: str, rounds: list[dict[str, Any]], begin: str, highest_per_s: float) -> str:

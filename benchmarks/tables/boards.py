@@ -69,18 +69,11 @@ def contributed() -> str:
     return markdown(contributions(), read(NAME))
 
 
-CALIBRATION = ("cells", "checks", "constants", "fits", "power")
+def calibration_fits() -> str:
+    """Fits of the simulated boards to the published times."""
+    from benchmarks.paper.calibration import NAME, markdown
 
-
-def calibration(part: str) -> Callable[[], str]:
-    """Function that returns the text of one part of the calibration of the simulated boards."""
-
-    def text_of_part() -> str:
-        from benchmarks.paper.calibration import NAME, markdown
-
-        return markdown(part, read(NAME))
-
-    return text_of_part
+    return markdown(read(NAME))
 
 
 def jetsons() -> str:
@@ -126,7 +119,7 @@ def tx2_calibration() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "boards": boards,
     "agent_cost": agent_cost,
-    **{f"calibration_{part}": calibration(f"calibration_{part}") for part in CALIBRATION},
+    "calibration_fits": calibration_fits,
     "contributed": contributed,
     "jetsons": jetsons,
     "tx2_calibration": tx2_calibration,

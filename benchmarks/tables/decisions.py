@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.tables.results import percent, read, signed
+from benchmarks.tables.results import percent, read
 
 
 def gpus() -> str:
@@ -76,79 +76,6 @@ def decisions_gpus() -> str:
     return "\n".join(lines) + "\n"
 
 
-def decisions_goals() -> str:
-    """What planning for energy or the energy-delay product saves on real GPUs."""
-    lines = [
-        "| cases | goal | way | the default takes of it: by cases, equal weight, worst | times the energy | "
-        "times as fast | loses (beyond the judge's error) |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    data = read("decisions")["goals"]
-    for name, part in {"as recorded": data, "without the marked runs": data["clean"]}.items():
-        for goal in ("energy", "edp"):
-            for way, one in part["over default"][goal].items():
-                lines.append(
-                    f"| {name} ({part['cases']}) | {goal} | {way} | {one['geometric_mean']:.2f}, "
-                    f"{one['equal_weight']:.2f}, {one['worst']:.2f} | {1 / one['energy']:.2f} | {one['time']:.2f} | "
-                    f"{percent(one['loses'])} ({percent(one['loses_surely'])}) |"
-                )
-    return "\n".join(lines) + "\n"
-
-
-def decisions_slowdown() -> str:
-    """Energy and time with a slowdown of 5% at most, on each pair of GPU and workload."""
-    data = read("decisions")["goals"]["slowdown"]
-    groups = list(data["ours"]["over the fastest"]["by_group"])
-    lines = [
-        "| way | relative to | mean of six | " + " | ".join(map(gpu_workload, groups)) + " | cases over 5% slower |",
-        "|---|---|---|" + "---|" * (len(groups) + 1),
-    ]
-    for way, both in data.items():
-        for beside, words in (("over the fastest", "the fastest point"), ("over its own for time", "its own for time")):
-            one = both[beside]
-            if way == "best of all" and beside != "over the fastest":
-                continue  # its own pick for time is the fastest point
-            shown = " | ".join(
-                f"{signed(at['energy'])} / {signed(at['time'])}" for at in (one, *one["by_group"].values())
-            )
-            lines.append(f"| {way} | {words} | {shown} | {percent(one['slower_than_allowed'])} |")
-    return "\n".join(lines) + "\n"
-
-
-def decisions_tx2() -> str:
-    """Guided profiling for the least energy on a recorded Jetson TX2."""
-    lines = [
-        "| way | more energy than the best: mean, ninth decile, worst | slower than the fastest | probes (most) | "
-        "probes over the cap (by more than 1%) | worst | picks over |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, one in read("decisions")["goals"]["tx2"].items():
-        regret = ", ".join(percent(one[f"energy_regret{what}"]) for what in ("", "_p90", "_worst"))
-        probed = (
-            f"{one['probes']:.1f} ({one['probes_most']}) | {one['probes_over']} ({one['probes_over_by_1_percent']}) | "
-            f"{percent(one['worst_over'])} | {one['picks_over']} of {one['cases']}"
-            if "probes" in one
-            else "- | - | - | -"
-        )
-        lines.append(f"| {name} | {regret} | {percent(one['time'])} | {probed} |")
-    return "\n".join(lines) + "\n"
-
-
-def decisions_limits() -> str:
-    """A power limit equal to the cap, beside the one that is planned."""
-    lines = [
-        "| job | GPUs | limit equal to the cap: times as long | times the energy | caps that it exceeds |",
-        "|---|---|---|---|---|",
-    ]
-    for job, one in read("decisions")["limits"].items():
-        name = job.split("+")[1]
-        lines.append(
-            f"| {name} | {one['gpus']} | {one['time']:.2f} | {one['energy']:.2f} | "
-            f"{one['nominal_over']} of {one['caps']} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 REACHED = {"aim": "aim met", "must": "requirement met", "missed": "missed"}
 
 
@@ -183,38 +110,9 @@ def ways(part: str) -> Callable[[], str]:
     return table
 
 
-def beginning() -> str:
-    """The recorded null result of the first-tenth comparison, which is no longer part of wattune."""
-    figures = read("decisions")["beginning"]
-    lines = [
-        "| batch size after the first tenth | regret on the target | change (90% interval) |",
-        "|---|---|---|",
-    ]
-    for name, one in figures["regret"].items():
-        less = one["against kept"]
-        ends = f"{100 * less['low']:+.2f} to {100 * less['high']:+.2f}"
-        apart = f"{100 * less['difference']:+.2f}% ({ends})" if one["changed"] else "-"
-        lines.append(f"| {name} | {100 * one['mean']:.2f}% | {apart} |")
-    progress, estimates = figures["progress"], figures["samples"]
-    off = estimates["outside the band"]
-    lines += [
-        "",
-        f"The progress is inside its 90% band in {percent(progress['inside'])} of {progress['cases']} cases, the "
-        f"noise scale in {percent(figures['noise']['inside'])}. ln(samples) is off by {estimates['all']['off']:.2f} in "
-        f"the first prediction and by {estimates['all']['anew']:.2f} in the second; if the progress is outside the "
-        f"band ({off['cases']} cases), by {off['off']:.2f} and {off['anew']:.2f}.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 PARTS: dict[str, Callable[[], str]] = {
-    "beginning": beginning,
     "decisions": decisions,
     **{f"decisions_{part}": ways(part) for part in ("profiling", "pipeline")},
-    "decisions_goals": decisions_goals,
     "decisions_gpus": decisions_gpus,
-    "decisions_limits": decisions_limits,
-    "decisions_slowdown": decisions_slowdown,
-    "decisions_tx2": decisions_tx2,
     "gpus": gpus,
 }

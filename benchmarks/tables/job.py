@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from benchmarks.tables.results import comparison_table, ms, percent, read
@@ -93,22 +92,6 @@ def speed() -> str:
     )
 
 
-def real_images() -> str:
-    """The comparison on real photographs."""
-    data = read("real_images")
-    relative = ", ".join(f"{value:.2f} at {size}" for size, value in data["relative_samples"].items() if value)
-    training = data["training"]
-    lines = [
-        f"Pre-trained on 100 classes of Tiny ImageNet; {data['images']:,} images of CIFAR-10, classes 0-4 as the proxy "
-        f"and 5-9 as the target; {data['seeds']} seeds. Relative samples to target by batch size, from the proxy: "
-        f"{relative}. Profiling took {data['profiling_share']:.1f} times as long as the training run of "
-        f"{training['time_s']:.0f} s. Cap {data['cap_w']:g} W on `{data['device']}`:",
-        "",
-        *comparison_table(data["rows"]),
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def span(values: list[float]) -> str:
     """Smallest to largest."""
     return f"{min(values):.2f} to {max(values):.2f}" if values else "unknown"
@@ -119,34 +102,10 @@ def seconds(figures: dict[str, float]) -> str:
     return f"{figures['median_s']:.2f} s ({figures['min_s']:.2f} to {figures['max_s']:.2f})"
 
 
-def split_proxy() -> str:
-    """How well half of a data set predicts the best batch size of the other half, and of all of it."""
-    data = read("split_proxy")
-    lines = [
-        f"Step times of `{data['device']}` under a cap of {data['cap_w']:g} W; {data['seeds']} seeds of each batch "
-        "size are really trained. Training is slower than with the best batch size by:",
-        "",
-        "| workload | batch size picked by one half | on the other half | on all of the data "
-        "| largest batch size: on the other half | on all |",
-        "|---|---|---|---|---|---|",
-    ]
-    for one in data["sets"]:
-        slower = [percent(part) for key in ("regret", "largest_batch_regret") for part in one[key].values()]
-        lines.append(f"| {one['workload']} | {one['pick']} | {' | '.join(slower)} |")
-    errors = [math.expm1(error) for one in data["sets"] for error in one["largest_error"].values()]
-    lines += [
-        "",
-        f"The relative samples of a single batch size are off by up to {percent(max(errors))}.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 PARTS: dict[str, Callable[[], str]] = {
     "comparison": comparison,
     "headline": headline,
     "profiling_cost": profiling_cost,
-    "real_images": real_images,
     "speed": speed,
-    "split_proxy": split_proxy,
     "sweep": sweep,
 }

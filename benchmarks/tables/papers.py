@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 from benchmarks.tables.results import read
 
 
-def asyncfgd(part: str) -> Callable[[], str]:
-    """Function that returns the text of one part of that benchmark."""
+def asyncfgd_feasibility() -> str:
+    """Cases in which each training algorithm fits, and which one is chosen."""
+    from benchmarks.asyncfgd.feasibility import markdown
 
-    def text_of_part() -> str:
-        text: str = importlib.import_module(f"benchmarks.asyncfgd.{part}").markdown(read(f"asyncfgd_{part}"))
-        return text
-
-    return text_of_part
+    return markdown(read("asyncfgd_feasibility"))
 
 
 def asyncfgd_verdict() -> str:
@@ -41,10 +37,7 @@ def paper_verdict() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    **{
-        f"asyncfgd_{part}": asyncfgd(part)
-        for part in ("accuracy", "exact_end", "feasibility", "memory", "speed", "staleness")
-    },
+    "asyncfgd_feasibility": asyncfgd_feasibility,
     "asyncfgd_verdict": asyncfgd_verdict,
     "paper": paper,
     "paper_verdict": paper_verdict,

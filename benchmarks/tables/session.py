@@ -16,7 +16,7 @@ KNOWN = {
 
 
 def session() -> str:
-    """Regret of a session, by what it knows of the samples to target, beside two other strategies."""
+    """Regret of a session, by what it knows of the samples to target, beside another strategy."""
     data = read("session")
     lines = [
         f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each. "
