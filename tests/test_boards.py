@@ -78,8 +78,8 @@ def board(tmp_path: Path) -> Iterator[Board]:
 
 def run(tiny: Path, board: Board, folder: Path) -> list[object]:
     """By the GPU's clock alone: its staircase has a cell of every batch size."""
-    device = ["--device", "jetson", "--sysfs-root", board.root, "--knobs", "gpu"]
-    return ["run", tiny, *device, "--cap", f"{CAP_W}W", "--seeds", 1, "--processes", 1, "-o", folder]
+    device = ["--device", "jetson", "--set", f"sysfs_root={board.root}", "--set", "knobs=gpu"]
+    return ["run", tiny, *device, "--cap", f"{CAP_W}W", "--set", "seeds=1", "--set", "processes=1", "-o", folder]
 
 
 def exceed_cap(board: Board, mhz: float) -> None:
@@ -136,7 +136,7 @@ def test_the_clock_really_holds_the_work_back(finished: tuple[Board, Path]) -> N
 def test_the_whole_job_through_an_agent(tiny: Path, board: Board, tmp_path: Path) -> None:
     with serving(board.root, tmp_path / "socket") as agent:
         device = f"agent:{agent.socket}"
-        command = ["run", tiny, "--device", device, "--cap", f"{CAP_W}W", "--seeds", 1, "--processes", 1]
+        command = ["run", tiny, "--device", device, "--cap", f"{CAP_W}W", "--set", "seeds=1", "--set", "processes=1"]
         with wattune(board, *command, "-o", tmp_path / "run") as process:
             assert wait_for(board.is_pinned, 60)
             said, _ = process.communicate(timeout=240)

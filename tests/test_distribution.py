@@ -71,7 +71,7 @@ def demo_commands():
         for line in (line.replace("$(BIN)/", "") for line in recipe.split("\n\t"))
     ]
     commands = [line.split() for line in lines if line.strip().startswith("wattune ")]
-    commands[-1] += ["--seeds", "1"]
+    commands[-1] += ["--set", "seeds=1"]
     return commands
 
 

@@ -19,7 +19,7 @@ def test_the_names_are_sorted_and_all_there():
 
 
 def test_the_steps_and_the_records_are_among_them():
-    steps = {"run", "run_with_server", "profile", "estimate", "plan", "train", "compare"}
+    steps = {"run", "profile", "estimate", "plan", "train", "compare"}
     records = {"ProfileTable", "SampleEfficiency", "Plan", "TrainingRecord", "Comparison"}
     assert steps | records | {"Workload", "OptimizerRule", "load_workload", "open_device"} <= set(wattune.__all__)
 

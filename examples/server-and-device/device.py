@@ -19,6 +19,6 @@ with np.load(file) as arrays:
 held_out = np.arange(len(images)) % 4 == 0
 data = wattune.Data((images[~held_out], labels[~held_out]), (images[held_out], labels[held_out]))
 
-record = wattune.run_with_server(device, server=url, model="resnet8-digits", data=data, cap_w=float(cap_w))
+record = wattune.run(device, server=url, model="resnet8-digits", data=data, cap_w=float(cap_w))
 plan = record.plan
 print(f"{device}: batch size {plan.batch_size} at {plan.clock_mhz:g} MHz, reached: {record.reached}")

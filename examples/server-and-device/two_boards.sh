@@ -20,7 +20,7 @@ do
 done
 
 # Caps: half-way between the least and the most that this training draws on the board.
-wattune run --server "$url" --model resnet8-digits --data my.npz --device sim:jetson-nano --cap 4.6W --name nano -o nano &
+wattune run --server "$url" --model resnet8-digits --data my.npz --device sim:jetson-nano --cap 4.6W --set name=nano -o nano &
 nano=$!
-wattune run --server "$url" --model resnet8-digits --data my.npz --device sim:jetson-agx-orin --cap 18.8W --name orin -o orin
+wattune run --server "$url" --model resnet8-digits --data my.npz --device sim:jetson-agx-orin --cap 18.8W --set name=orin -o orin
 wait $nano

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
         WorkloadError,
     )
     from wattune.goal import Goal
-    from wattune.job.resumable_run import run
+    from wattune.job.config import RunConfig
+    from wattune.job.run import run
     from wattune.job.steps import compare, estimate, plan, profile, profile_command, train
-    from wattune.job.with_server import run_with_server
     from wattune.online.capped import capped
     from wattune.power.run_update import RunUpdate
     from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, SessionRecord, TrainingRecord
@@ -77,6 +77,7 @@ __all__ = [
     "PowerCap",
     "ProfileTable",
     "RecordError",
+    "RunConfig",
     "RunUpdate",
     "SafetyStop",
     "SampleEfficiency",
@@ -103,7 +104,6 @@ __all__ = [
     "profile",
     "profile_command",
     "run",
-    "run_with_server",
     "train",
     "write_report",
 ]
@@ -133,9 +133,9 @@ _HOMES = {
         "WattuneError",
         "WorkloadError",
     ),
-    "wattune.job.resumable_run": ("run",),
+    "wattune.job.run": ("run",),
     "wattune.job.steps": ("compare", "estimate", "plan", "profile", "profile_command", "train"),
-    "wattune.job.with_server": ("run_with_server",),
+    "wattune.job.config": ("RunConfig",),
     "wattune.power.run_update": ("RunUpdate",),
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),

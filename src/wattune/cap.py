@@ -117,7 +117,7 @@ class PowerCap:
         return cls.parse(value) if isinstance(value, str) else cls(value)
 
     @classmethod
-    def parse(cls, text: str, *, name: str = "cap_w") -> PowerCap:
+    def parse(cls, text: str, *, name: str = "cap") -> PowerCap:
         """A cap from "4.5W", "4500mW", "5A@5V", "10W@sensor", "12W@supply" or "none"; ``name`` is what errors call it.
 
         Raises: InputError.
@@ -192,13 +192,6 @@ class PowerCap:
 def parse_side(text: str) -> CapSide | None:
     """The side of a cap from "sensor", "module" or "supply"; None for any other text."""
     return _SIDES.get(text.strip().lower())
-
-
-def parse_window(text: str) -> float | Literal["peak"]:
-    """A cap's window from a text such as "1s", "200ms", "0.2" or "peak". Raises: InputError."""
-    if text.strip().lower() == PEAK:
-        return PEAK
-    return units.parse(text, "s", name="--cap-window", also="; or peak")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -361,7 +361,7 @@ def parse_range(text: str) -> tuple[float, float]:
     low, dots, high = text.partition("..")
     low_w, high_w = units.read(low, "W"), units.read(high, "W")
     if not dots or low_w is None or high_w is None or not low_w < high_w:
-        raise InputError("--cap-range", value=text, allowed="two numbers of watts, the lower one first, such as 4W..7W")
+        raise InputError("cap_range", value=text, allowed="two numbers of watts, the lower one first, such as 4W..7W")
     return low_w, high_w
 
 

@@ -116,7 +116,7 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
             ["estimate", "--algorithm", "backprop", "--from-runs", "runs.csv"],
             "--algorithm cannot be combined with --from-runs",
         ),
-        (["run", *DEVICE, "--cap", "4W", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
+        (["run", *DEVICE, "--cap", "4W", "--set", "algorithm=nonsense"], "unknown algorithm: nonsense"),
     ],
 )
 def test_algorithms_that_cannot_be(wattune, tmp_path, monkeypatch, arguments, said):
@@ -179,17 +179,17 @@ def test_from_profiles_to_a_training_with_the_algorithm_that_fits(wattune, tmp_p
 @pytest.mark.slow
 def test_a_run_with_an_algorithm(wattune, tmp_path):
     folder = tmp_path / "run"
-    arguments = ["run", SMALL, *DEVICE, "--cap", "4.2W", "--seeds", "1", "--no-reference", "-o", folder]
-    assert wattune(*arguments, "--algorithm", CHECKPOINTED)[0] == 0
+    arguments = ["run", SMALL, *DEVICE, "--cap", "4.2W", "--set", "seeds=1", "--set", "reference=no", "-o", folder]
+    assert wattune(*arguments, "--set", f"algorithm={CHECKPOINTED}")[0] == 0
     done = TrainingRecord.load(folder / "training.json")
     assert done.plan.algorithm == ProfileTable.load(folder / "profile.json").algorithm == CHECKPOINTED
     assert SampleEfficiency.load(folder / "efficiency.json").algorithm == "backprop"
-    code, _, err = wattune("run", "-o", folder, "--resume", "--algorithm", "backprop")
+    code, _, err = wattune("run", "-o", folder, "--resume", "--set", "algorithm=backprop")
     assert (code, len(err)) == (2, 1)
     assert "another algorithm" in err[0]
     assert wattune("run", "-o", folder, "--resume")[0] == 0
     code, _, err = wattune(
-        *arguments[:-1], tmp_path / "new", "--profile", folder / "profile.json", "--algorithm", "backprop"
+        *arguments[:-1], tmp_path / "new", "--profile", folder / "profile.json", "--set", "algorithm=backprop"
     )
     assert (code, len(err)) == (2, 1)
     assert "that of the given profile" in err[0]

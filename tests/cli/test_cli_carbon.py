@@ -23,8 +23,8 @@ def grid(tmp_path):
 @pytest.mark.slow
 def test_a_run_waits_for_the_cleanest_time(wattune, tmp_path, grid):
     folder = tmp_path / "run"
-    device, until = ("--device", "sim:jetson-nano"), ("--carbon", grid, "--deadline", "2min")
-    code, out, err = wattune("run", SMALL, *device, "--cap", "5W", *until, "--seeds", 1, "-o", folder)
+    device, until = ("--device", "sim:jetson-nano"), ("--set", f"carbon={grid}", "--deadline", "2min")
+    code, out, err = wattune("run", SMALL, *device, "--cap", "5W", *until, "--set", "seeds=1", "-o", folder)
     assert code in (0, 3), err
     plan, training = Plan.load(folder / "plan.json"), TrainingRecord.load(folder / "training.json")
     assert [one.from_s for one in plan.schedule.times] == [60.0]
@@ -44,28 +44,18 @@ def test_a_run_waits_for_the_cleanest_time(wattune, tmp_path, grid):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("settings", "message"),
     [
-        (("--carbon", "GRID"), "without a deadline; allowed: a time until which training may wait"),
-        (("--carbon", "missing.csv", "--deadline", "1h"), "missing.csv cannot be read"),
-        (("--carbon", "GRID", "--tariff", "GRID", "--deadline", "1h"), "carbon and one of the price; allowed: one of"),
-        (("--tariff", "GRID", "--deadline", "1h"), "gco2_per_kwh; allowed: a file of price_per_kwh"),
-        (("--carbon", "GRID", "--deadline", "1h", "--goal", "cost", "--price-per-kwh", "1"), "the goal cost with"),
-        (("--carbon", "GRID", "--deadline", "1h", "--cap", "CAPS"), "a cap that changes with a forecast of carbon"),
-        (
-            ("--carbon", "GRID", "--deadline", "1h", "--server", "http://x", "--model", "m", "--data", "d"),
-            "a forecast of carbon or price and --server cannot be combined",
-        ),
+        (("carbon=missing.csv",), "missing.csv cannot be read"),
+        (("tariff=GRID",), "gco2_per_kwh; allowed: a file of price_per_kwh"),
+        (("carbon=GRID", "price_per_kwh=1"), "the goal cost with"),
     ],
 )
-def test_what_a_run_refuses(wattune, tmp_path, grid, arguments, message):
-    caps = tmp_path / "caps.csv"
-    caps.write_text("seconds,watts\n0,5\n9,4\n")
-    words = [{"GRID": str(grid), "CAPS": str(caps)}.get(word, word) for word in arguments]
-    workload = () if "--server" in words else (SMALL,)
-    cap = () if "--cap" in words else ("--cap", "5W")
+def test_what_a_run_refuses(wattune, tmp_path, grid, settings, message):
+    words = [word for setting in settings for word in ("--set", setting.replace("GRID", str(grid)))]
     folder = tmp_path / "run"
-    code, _, err = wattune("run", *workload, "--device", "sim:jetson-nano", *cap, *words, "-o", folder)
+    arguments = (SMALL, "--device", "sim:jetson-nano", "--cap", "5W", "--deadline", "1h", *words)
+    code, _, err = wattune("run", *arguments, "-o", folder)
     assert code == 2
     assert message in err[-1]
     assert not folder.exists()

@@ -57,6 +57,7 @@ def test_a_board_without_a_sensor_is_listed_with_its_problem(wattune, tmp_path):
 
 
 def test_a_folder_with_nothing_in_it(wattune, tmp_path):
+    (tmp_path / "sys").mkdir()
     assert wattune("devices", "--json", "--sysfs-root", tmp_path) == (0, "[]\n", [])
     code, out, _ = wattune("devices", "--sysfs-root", tmp_path)
     assert code == 0

@@ -75,7 +75,7 @@ def test_a_cap_under_every_measured_power_names_the_lowest(wattune, tmp_path):
         ["run"],
         ["run", "--device", "sim:jetson-nano"],
         ["run", "--cap", "4W"],
-        ["run", "--seeds", "0"],
+        ["run", "--set", "seeds=0"],
         ["run", "--seed", "-1"],
         ["run", "--seed", "x"],
         ["run", "--resume"],

@@ -45,7 +45,7 @@ def test_it_says_what_it_picked_and_why_it_stopped(wattune, tmp_path, efficiency
     [
         (GUIDED, "only with a cap"),
         ([*GUIDED, "--cap", "1W"], "at rest"),
-        ([*GUIDED, "--cap", "nanW"], "--cap"),
+        ([*GUIDED, "--cap", "nanW"], "cap: nanW"),
         ([*GUIDED, "--cap", "4W", "--efficiency", "nowhere.json"], "nowhere.json"),
         ([*GUIDED[:4], "--cap", "4W", "--strict"], "--strict needs --strategy guided"),
         ([*GUIDED[:4], "--cap", "4W", "--efficiency", "x.json"], "--efficiency needs --strategy guided"),

@@ -66,7 +66,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("forecast")
     file = workload(folder)
     for arguments in (
-        ["run", file, *DEVICE, "--cap", "4.2W", "--seeds", "2", "--processes", "1", "-o", str(folder / "run")],
+        ["run", file, *DEVICE, "--cap", "4.2W", "--set", "seeds=2", "--set", "processes=1", "-o", str(folder / "run")],
         ["estimate", file, "--seeds", "1", "--processes", "1", "-o", str(folder / "efficiency.json")],
     ):
         assert main(arguments) == 0, arguments

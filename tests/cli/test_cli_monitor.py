@@ -90,7 +90,7 @@ def test_the_output_is_the_commands_own_and_the_board_is_left_as_it_was(tmp_path
         (["--device", "sim:jetson-nano", "-o", "."], "the output file exists"),
         (["--device", "nonsense"], "unknown device: nonsense"),
         (["--device", "external:false"], "the meter's command false ended with 1"),
-        (["--device", "sim:jetson-nano", "--sysfs-root", "/"], "--sysfs-root with this device"),
+        (["--device", "sim:jetson-nano", "--sysfs-root", "/"], "sysfs_root with this device"),
         (["--cap", "5W"], "No such option"),
     ],
 )

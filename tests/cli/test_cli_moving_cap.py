@@ -21,7 +21,9 @@ def caps(tmp_path):
 @pytest.mark.slow
 def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
     folder = tmp_path / "run"
-    code, out, err = wattune("run", SMALL, "--device", "sim:jetson-nano", "--cap", caps, "--seeds", 1, "-o", folder)
+    code, out, err = wattune(
+        "run", SMALL, "--device", "sim:jetson-nano", "--cap", caps, "--set", "seeds=1", "-o", folder
+    )
     assert code in (0, 3), err
     plan, training = (json.loads((folder / f"{name}.json").read_text()) for name in ("plan", "training"))
     assert [one["asked_w"] for one in plan["caps"]] == [0.0, 4.2, 5.0]
@@ -49,16 +51,12 @@ def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
     [
         (("--cap", "missing.csv"), "missing.csv cannot be read"),
         (("--cap", "watch:missing"), "missing cannot be read"),
-        (("--cap", "5W", "--cap-range", "4W..7W"), "--cap-range: 4W..7W; allowed: with --cap watch:FILE"),
-        (("--cap", "CAPS", "--cap-range", "4W..7W"), "a range of caps; allowed: with watch:FILE"),
-        (("--cap", "CAPS", "--compare"), "a comparison of rules with a cap that changes"),
-        (("--cap", "CAPS", "--server", "http://x", "--model", "m", "--data", "d"), "and --server cannot be combined"),
+        (("--cap", "CAPS", "--set", "cap_range=4W..7W"), "a range of caps; allowed: with watch:FILE"),
     ],
 )
 def test_what_a_run_refuses(wattune, tmp_path, caps, arguments, message):
     words = [str(caps) if word == "CAPS" else word for word in arguments]
-    workload = () if "--server" in words else (SMALL,)
-    code, _, err = wattune("run", *workload, "--device", "sim:jetson-nano", *words, "-o", tmp_path / "run")
+    code, _, err = wattune("run", SMALL, "--device", "sim:jetson-nano", *words, "-o", tmp_path / "run")
     assert code == 2
     assert message in err[-1]
     assert not (tmp_path / "run" / "profile.json").exists()

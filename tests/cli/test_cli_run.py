@@ -23,8 +23,8 @@ from wattune.records import TrainingRecord
 
 SMALL = Path(__file__).with_name("small.toml")
 COMMAND = [sys.executable, "-m", "wattune"]
-HERE = ["--processes", "1"]  # others would load torch anew
-RUN = ["run", str(SMALL), "--device", "sim:jetson-nano", "--cap", "4.2W", "--seeds", "2", *HERE, "--compare"]
+HERE = ["--set", "processes=1"]  # others would load torch anew
+RUN = ["run", str(SMALL), "--device", "sim:jetson-nano", "--cap", "4.2W", "--set", "seeds=2", *HERE, "--compare"]
 RECORDS = ("profile", "efficiency", "plan", "training", "comparison")
 
 pytestmark = [

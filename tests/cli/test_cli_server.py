@@ -5,7 +5,6 @@ import json
 import pytest
 from tests.support.fake_server import Answer, faked, problem
 
-from wattune.cap import PowerCap
 from wattune.cli import main
 from wattune.job.folder import RunArguments
 
@@ -24,21 +23,11 @@ def alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            ["small.toml", "--server", NOBODY, "--model", "m", "--data", "x.npz"],
-            "a workload and --server cannot be combined: small.toml",
-        ),
-        (["--server", NOBODY, "--data", "x.npz"], "--server needs --model"),
-        (["--server", NOBODY, "--model", "m"], "--server needs --data"),
-        (["--model", "m"], "--model needs --server"),
-        (["--data", "x.npz"], "--data needs --server"),
-        (["--name", "nano"], "--name needs --server"),
-        (["--target", "0.5"], "--target needs --server"),
         (["--server", "host:8484", "--model", "m", "--data", "x.npz"], "http://host:8484"),
         (["--server", NOBODY, "--model", "../m", "--data", "x.npz"], "model: ../m"),
         (
-            ["--server", NOBODY, "--model", "m", "--data", "x.npz", "--token-file", "none"],
-            "--token-file cannot be read",
+            ["--server", NOBODY, "--model", "m", "--data", "x.npz", "--set", "token_file=none"],
+            "token_file cannot be read",
         ),
     ],
 )
@@ -57,7 +46,7 @@ def test_a_server_that_is_away_is_one_line_and_exit_code_1(capsys):
 def test_the_token_is_read_from_the_file_and_shown_nowhere(tmp_path, capsys):
     (tmp_path / "token").write_text("wt_abc_secret\n")
     with faked(lambda asked: problem(403, "the token's scope: read; allowed: device")) as fake:
-        options = ["--server", fake.url, "--model", "m", "--data", "x.npz", "--token-file", "token", "--json"]
+        options = ["--server", fake.url, "--model", "m", "--data", "x.npz", "--set", "token_file=token", "--json"]
         assert main([*RUN, *options]) == 2
     assert fake.asked[0].headers["authorization"] == "Bearer wt_abc_secret"
     shown = capsys.readouterr()
@@ -73,22 +62,22 @@ def test_a_token_cannot_be_given_on_the_command_line(capsys):
 
 def test_resuming_needs_the_folder_alone(tmp_path, capsys):
     (tmp_path / "run").mkdir()
-    known = {"server": NOBODY, "model": "m", "data": "x.npz", "device_name": "nano", "seeds": None}
-    RunArguments.check(PowerCap(4.2), device="sim:jetson-nano", **known).save(tmp_path / "run" / "run.json")
+    known = {"server": NOBODY, "model": "m", "data": "x.npz", "name": "nano", "cap": 4.2, "device": "sim:jetson-nano"}
+    RunArguments(arguments=known).save(tmp_path / "run" / "run.json")
     assert main(["run", "-o", "run", "--resume"]) == 1
     assert f"the server {NOBODY} cannot be reached" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_an_interrupted_run_says_to_give_the_token_file_again(monkeypatch, tmp_path, capsys):
-    def interrupted(*_, output, **__):
-        output.mkdir()
-        (output / "run.json").write_text("{}")
+    def interrupted(config, **_):
+        config.output.mkdir()
+        (config.output / "run.json").write_text("{}")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wattune.job.with_server.run_with_server", interrupted)
+    monkeypatch.setattr("wattune.job.run.run_as", interrupted)
     (tmp_path / "token").write_text("wt_a_b\n")
-    options = ["--server", NOBODY, "--model", "m", "--data", "x.npz", "--token-file", "token", "-o", "run"]
+    options = ["--server", NOBODY, "--model", "m", "--data", "x.npz", "--set", "token_file=token", "-o", "run"]
     assert main([*RUN, *options]) == 130
     said = capsys.readouterr().err
-    assert "continue with: wattune run --output run --token-file token --resume" in said
+    assert "continue with: wattune run --output run --set token_file=token --resume" in said
     assert "wt_a_b" not in said

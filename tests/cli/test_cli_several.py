@@ -17,7 +17,7 @@ SMALL = Path(__file__).with_name("small.toml")
     ("words", "names"),
     [
         ([], {"clock_mhz", "memory_clock_mhz", "cpu_clock_mhz"}),
-        (["--knobs", "gpu,memory"], {"clock_mhz", "memory_clock_mhz"}),
+        (["--set", "knobs=gpu,memory"], {"clock_mhz", "memory_clock_mhz"}),
     ],
 )
 def test_a_guided_profile_sets_the_clocks_and_restores_them(words, names, tmp_path):
@@ -35,6 +35,6 @@ def test_a_guided_profile_sets_the_clocks_and_restores_them(words, names, tmp_pa
 
 
 def test_knobs_of_a_device_without_a_choice_are_refused(wattune):
-    code, _, said = wattune("profile", "--device", "sim:jetson-nano", "--knobs", "gpu")
+    code, _, said = wattune("profile", "--device", "sim:jetson-nano", "--set", "knobs=gpu")
     assert code == 2
-    assert any("--knobs with this device" in line for line in said)
+    assert any("knobs with this device" in line for line in said)

@@ -183,7 +183,9 @@ def test_a_workload_that_cannot_be_trained(wattune, tmp_path, old, new, expected
     assert old in text
     path = tmp_path / "w.toml"
     path.write_text(text.replace(old, new))
-    code, out, err = wattune("run", path, *DEVICE, "--cap", "4W", "-o", tmp_path / "out", "--json", "--processes", "1")
+    code, out, err = wattune(
+        "run", path, *DEVICE, "--cap", "4W", "-o", tmp_path / "out", "--json", "--set", "processes=1"
+    )
     assert (code, len(err)) == (2, 1)
     assert expected in err[0]
     assert "error" in json.loads(out)

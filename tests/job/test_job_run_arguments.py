@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from wattune.cap import PEAK, PowerCap
+from wattune.cap_trace import MovingCap
+from wattune.errors import InputError
 from wattune.goal import TIME, Goal
+from wattune.job.config import RunConfig
 from wattune.job.folder import RunArguments
 
 RUNS = Path(__file__).parent / "data" / "runs"
@@ -85,7 +89,31 @@ def test_each_file_has_its_meaning_here():
 
 
 @pytest.mark.parametrize("name", MEANT)
-def test_a_run_of_before_means_the_same(name):
-    arguments = RunArguments.load(RUNS / f"{name}.json")
-    meant = USUAL | MEANT[name]
-    assert {field: getattr(arguments, field) for field in meant} == meant
+def test_a_run_of_before_means_the_same(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "caps.csv").write_text("seconds,watts\n0,5\n0.5,4.2\n1,\n3,5\n")
+    (tmp_path / "cap.txt").write_text("5\n")
+    record = RunArguments.load(RUNS / f"{name}.json")
+    config = RunConfig.read(record.arguments)
+    cap = config.whole_cap
+    is_moving = isinstance(cap, MovingCap)
+    means = {
+        "cap": replace(cap.form, limit_w=record.highest_w) if is_moving else cap,
+        "caps": str(cap) if is_moving else None,
+        "cap_range": cap.range_text if is_moving else None,
+        "goal": config.whole_goal,
+        "device_name": config.name,
+        "fingerprint": record.fingerprint,
+    }
+    for key in USUAL.keys() - means.keys():
+        value = getattr(config, key)
+        means[key] = str(value) if isinstance(value, Path) else value
+    assert means == USUAL | MEANT[name]
+    assert RunConfig.read(config.saved()).saved() == config.saved()
+
+
+@pytest.mark.parametrize(("name", "removed"), [("battery", "battery"), ("beside", "beside")])
+def test_a_run_with_what_is_no_more_is_refused_by_name(name, removed, tmp_path):
+    (tmp_path / "run.json").write_text((RUNS / f"{name}.json").read_text())
+    with pytest.raises(InputError, match=f"^{removed} is not an argument of a run any more; see docs/decisions/0012"):
+        RunConfig.of_run({"output": tmp_path, "resume": True})

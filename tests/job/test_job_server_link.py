@@ -10,14 +10,14 @@ from tests.support.server.story import own_data, small
 
 import wattune
 from wattune import profiling
-from wattune.cap import PowerCap, SensorLimit
+from wattune.cap import SensorLimit
 from wattune.devices import open_device
 from wattune.errors import InputError, ServerRefused
 from wattune.job import offered_profiles
 from wattune.job.coercion import opened
-from wattune.job.folder import RunArguments, RunFolder
+from wattune.job.config import RunConfig
 from wattune.job.offered_profiles import covers, offered_profile
-from wattune.job.resumable_run import ResumableRun
+from wattune.job.run import begin
 from wattune.job.with_server import ServerLink
 from wattune.profiling import ContradictedTable
 from wattune.profiling.recheck import five
@@ -66,9 +66,9 @@ def link(made, tmp_path):
         board = open_device("sim:jetson-nano")
         server = Client(url, cache=tmp_path / "cache", backoff_s=())
         servers.append(server)
-        arguments = RunArguments.check(PowerCap(CAP_W), device="sim:jetson-nano", seeds=None, **asked)
-        run_folder = RunFolder.open(tmp_path / folder, arguments, resume=False)
-        return ServerLink(ResumableRun(board, made.work, run_folder, arguments), server, made.model, "d")
+        served = {"server": url, "model": made.model.model, "data": "my.npz"}
+        config = RunConfig.of_run({"device": board, "cap_w": CAP_W, "output": tmp_path / folder, **served, **asked})
+        return ServerLink(begin(board, made.work, config), server, made.model, "d")
 
     yield make
     for one in servers:
@@ -237,7 +237,7 @@ def serving(made, post):
 )
 def test_a_sweep_that_is_refused_gives_the_folder_back(made, tmp_path, post, error, said):
     with faked(serving(made, post)) as fake, pytest.raises(error, match=said):
-        wattune.run_with_server(
+        wattune.run(
             "sim:jetson-nano", server=fake.url, model="small-digits", data=made.data, cap_w=CAP_W, output=tmp_path / "o"
         )
     assert list((tmp_path / "o").iterdir()) == []

@@ -49,7 +49,7 @@ def cache(tmp_path, monkeypatch):
 def run(server, output, data, **changes):
     values = {"device": "sim:jetson-nano", "cap_w": CAP_W, "model": "small-digits", "device_name": "nano"}
     url = server if isinstance(server, str) else server.url
-    return wattune.run_with_server(**{**values, "server": url, "data": data, "output": output, **changes})
+    return wattune.run(**{**values, "server": url, "data": data, "output": output, **changes})
 
 
 def newest(server, device):

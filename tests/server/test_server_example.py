@@ -56,7 +56,7 @@ def test_commands_for_a_device_run_as_documented(fleet, tmp_path):
     server = Serving(tmp_path / "wattune-store", "--workers", "0", log=tmp_path / "log")
     try:
         for block in (block.replace(ADDRESS, server.url) for block in blocks):
-            if block.startswith("wattune.run_with_server("):
+            if block.startswith("wattune.run("):
                 called([sys.executable, "-c", f"import wattune\n{block}"], tmp_path)
             else:
                 called(["bash", "-euo", "pipefail", "-c", block], tmp_path)

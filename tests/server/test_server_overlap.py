@@ -29,7 +29,7 @@ def test_profiling_and_sweep_overlap(tmp_path, monkeypatch):
     board = RealTime("jetson-nano", seconds=0.3)
     with running(tmp_path / "store") as server:
         with pytest.raises(Stop):
-            wattune.run_with_server(
+            wattune.run(
                 board,
                 server=server.url,
                 model="small-digits",

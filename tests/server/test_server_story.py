@@ -48,7 +48,7 @@ class Devices:
 
     def start(self, device, number, *more):
         command = [*COMMAND, "run", "--server", self.url, "--model", "small-digits", "--device", device]
-        command += ["--cap", f"{self.caps_w[device]}W", "--data", str(self.data), "--name", self.name(device)]
+        command += ["--cap", f"{self.caps_w[device]}W", "--data", str(self.data), "--set", f"name={self.name(device)}"]
         command += ["-o", str(self.run(device, number)), *more]
         environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(self.folder / f"cache-{self.name(device)}")}
         log = (self.folder / f"{self.name(device)}-{number}.log").open("w")

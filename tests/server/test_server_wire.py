@@ -71,7 +71,7 @@ def test_no_training_sample_leaves_the_device(tmp_path):
     offer(tmp_path / "store", *small())
     with running(tmp_path / "store") as server, recorded(server.url) as wire:
         command = [sys.executable, "-c", WATCHED, str(tmp_path / "connected"), "run", "--server", wire.url]
-        command += ["--model", "small-digits", "--device", "sim:jetson-nano", "--cap", "4.2W", "--name", "watched"]
+        command += ["--model", "small-digits", "--device", "sim:jetson-nano", "--cap", "4.2W", "--set", "name=watched"]
         command += ["--data", str(data), "-o", str(tmp_path / "run"), "--compare"]
         environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(tmp_path / "cache")}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)

@@ -93,7 +93,7 @@ def forked_command(*arguments: object, **options: Any) -> Forked:
     import sklearn.datasets  # noqa: F401 - once, in this process
     import torch._dynamo  # noqa: F401
 
-    import wattune.job.resumable_run  # noqa: F401
+    import wattune.job.run  # noqa: F401
     from wattune.cli import main
 
     words = [str(argument) for argument in arguments]

@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from wattune.cli.options import (
-    Cap,
-    CapWindow,
-    DeviceSpec,
-    EfficiencyFile,
-    File,
-    Json,
-    Margin,
-    Mode,
-    Processes,
-    ProfileFile,
-    Resume,
-    Seeds,
-    SysfsRoot,
-    WorkloadFile,
-    device_spec,
-    goal_of,
-    made_by,
-    power_cap,
-)
+from wattune.cli.options import EfficiencyFile, File, Json, ProfileFile, configured
 from wattune.cli.output import claim, resumable, shown
-from wattune.goal import TIME, Goal
+from wattune.job.config import RunConfig
 
 
-@made_by(goal_of, "goal")
+@configured(
+    *("workload", "device", "cap", "goal", "max_slowdown", "deadline", "seeds", "resume"),
+    advanced=("cap_window", "margin", "energy", "price_per_kwh", "price_per_hour", "processes", "sysfs_root", "mode"),
+    required=("device", "cap"),
+)
 def compare(
     context: typer.Context,
     profile: ProfileFile,
     efficiency: EfficiencyFile,
-    device: DeviceSpec,
-    cap: Cap,
-    cap_window: CapWindow = None,
-    goal: Goal | None = None,
-    workload: WorkloadFile = None,
-    margin: Margin = "0",
-    seeds: Seeds = 3,
-    processes: Processes = None,
-    sysfs_root: SysfsRoot = None,
-    mode: Mode = None,
+    config: RunConfig,
     output: File = None,
-    resume: Resume = False,
     as_json: Json = False,
 ) -> None:
     """Train the pick of wattune and those of simpler rules.
@@ -61,8 +36,8 @@ def compare(
     from wattune.records import Comparison, ProfileTable
     from wattune.reporting import comparison_table, phrases
 
-    asked_cap, spec = power_cap(cap, margin, window=cap_window), device_spec(device, sysfs_root, mode)
-    destination = claim(output, "comparison.json", as_json=as_json, resume=resume)
+    asked_cap, goal = config.constant_cap, config.whole_goal
+    destination = claim(output, "comparison.json", as_json=as_json, resume=config.resume)
     record = destination.load(Comparison)
     if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != (
         asked_cap.limit_w,
@@ -71,7 +46,7 @@ def compare(
         raise RecordError(
             "the finished record is of another cap", value=phrases.under(record.cap_w), hint="give another -o FILE"
         )
-    if record is not None and record.goal != (goal or TIME):
+    if record is not None and record.goal != goal:
         raise RecordError("the finished record is for another goal", value=record.goal.aim, hint="give another -o FILE")
     if record is not None:
         check_algorithm("comparison", record.algorithm, ProfileTable.load(profile).algorithm)
@@ -79,15 +54,15 @@ def compare(
         folder = destination.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
             record = steps.compare(
-                spec,
-                workload,
+                config.device,
+                config.workload,
                 profile,
                 efficiency,
                 cap_w=asked_cap,
-                goal=goal or TIME,
-                seeds=seeds,
+                goal=goal,
+                seeds=config.seeds or 3,
                 folder=folder,
-                processes=processes,
+                processes=config.processes,
                 progress=progress,
             )
     destination.deliver(record, f"{comparison_table(record)}\n\n{record.method}")

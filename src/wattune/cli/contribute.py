@@ -6,20 +6,20 @@ from typing import Annotated
 
 import typer
 
-from wattune.cli.options import DEVICE, File, Json, Mode, SysfsRoot, device_spec
+from wattune.cli.options import File, Json, configured, of_this_machine
 from wattune.cli.output import claim, note, shown
 from wattune.errors import OutputError
+from wattune.job.config import RunConfig
 
 MINUTES = 30.0
 
 
+@configured("device", "mode", "sysfs_root", read=of_this_machine)
 def contribute(
-    device: Annotated[str, DEVICE] = "auto",
-    mode: Mode = None,
+    config: RunConfig,
     minutes: Annotated[
         float, typer.Option("--minutes", metavar="N", min=0.1, max=MINUTES, help="Longest time that it may take.")
     ] = MINUTES,
-    sysfs_root: SysfsRoot = None,
     output: File = None,
     as_json: Json = False,
 ) -> None:
@@ -42,7 +42,7 @@ def contribute(
     text_path = None if destination.path is None else destination.path.with_name(f"{destination.path.stem}.md")
     if text_path is not None and (text_path.exists() or text_path == destination.path):
         raise OutputError("the text for an issue goes to", value=str(text_path), hint="choose another -o FILE.json")
-    with opened(device_spec(device, sysfs_root, mode)) as board:
+    with opened(config.device) as board:
         check_device(board)
         note(
             f"{board.name}, {short_mode(board.mode)}: this takes {minutes:g} minutes at most, and "

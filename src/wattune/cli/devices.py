@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from wattune.cli.options import Json, SysfsRoot
+from wattune.cli.options import Json, configured
 from wattune.cli.output import emit, emit_json, note
+from wattune.job.config import RunConfig
 
 if TYPE_CHECKING:
     from wattune.devices import KnownDevice
@@ -15,7 +16,8 @@ WIDTH = 110
 """Characters per line."""
 
 
-def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
+@configured("sysfs_root")
+def devices(config: RunConfig, as_json: Json = False) -> None:
     """List the devices of this computer and the simulated boards.
 
     With --sysfs-root, list only the boards whose files are in that folder.
@@ -25,6 +27,7 @@ def devices(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     """
     from wattune.devices import known_devices
 
+    sysfs_root = config.sysfs_root
     rows = known_devices(None if sysfs_root is None else str(sysfs_root.absolute()))
     if as_json:
         emit_json([_fields(device) for device in rows])

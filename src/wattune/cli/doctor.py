@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wattune.cli.options import Json, SysfsRoot, device_spec
+from wattune.cli.options import Json, configured
 from wattune.cli.output import Output, claim, confirmed, emit, emit_json, note
 from wattune.errors import DeviceError, InputError, OutputError, WattuneError
+from wattune.job.config import RunConfig
 from wattune.version import __version__
 
 if TYPE_CHECKING:
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
 _WIDTH = 110
 
 
+@configured("device", "sysfs_root")
 def doctor(
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="DEVICE", help="A name from `wattune devices` (default: this board)."),
-    ] = None,
+    config: RunConfig,
     submit: Annotated[
         Path | None,
         typer.Option("--submit", metavar="FILE", help="Write the readings of this board to a record to share."),
@@ -42,7 +41,6 @@ def doctor(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --try: do not ask first.")] = False,
-    sysfs_root: SysfsRoot = None,
     as_json: Json = False,
 ) -> None:
     """Diagnose a device and suggest fixes.
@@ -58,10 +56,9 @@ def doctor(
     """
     from wattune.doctor import default_device, examine
 
-    root = "/" if sysfs_root is None else str(sysfs_root)
-    if device is None and sysfs_root is not None and not (sysfs_root / "sys").is_dir():
-        raise InputError("--sysfs-root", value=root, allowed="a folder with sys/... in it")
-    spec = device_spec(device or default_device(root), sysfs_root)
+    root = "/" if config.sysfs_root is None else str(config.sysfs_root)
+    device = config.device or default_device(root)
+    spec = str(RunConfig.read({"device": device, "sysfs_root": config.sysfs_root}).device)
     if yes and not try_settings:
         raise InputError("--yes", allowed="only with --try")
     if try_settings:

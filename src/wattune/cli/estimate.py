@@ -9,30 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from wattune import units
-from wattune.cli.options import (
-    ALGORITHM,
-    SEEDS,
-    Algorithm,
-    Cap,
-    CapWindow,
-    File,
-    Json,
-    Processes,
-    Resume,
-    WorkloadFile,
-    power_cap,
-)
+from wattune.cli.options import ALGORITHM, File, Json, configured
 from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
+from wattune.job.config import RunConfig
 
 if TYPE_CHECKING:
     from wattune.records import SampleEfficiency
 
 
+@configured(*("workload", "algorithm", "seeds", "profile", "cap", "processes", "resume"), advanced=("cap_window",))
 def estimate(
     context: typer.Context,
-    workload: WorkloadFile = None,
-    algorithm: Algorithm = None,
+    config: RunConfig,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -42,7 +31,6 @@ def estimate(
             "(default: full with --seeds, else pooled).",
         ),
     ] = None,
-    seeds: Annotated[int | None, SEEDS] = None,
     step_times: Annotated[
         str | None,
         typer.Option(
@@ -51,12 +39,6 @@ def estimate(
             help="Seconds per step on the device by batch size, such as 8=0.021,16=0.034 (default: unknown).",
         ),
     ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option("--profile", metavar="FILE", help="Take the step times from this profile, under --cap."),
-    ] = None,
-    cap: Cap = "none",
-    cap_window: CapWindow = None,
     from_runs: Annotated[
         Path | None,
         typer.Option("--from-runs", metavar="CSV", help="Use the runs in this table, and train nothing."),
@@ -82,7 +64,6 @@ def estimate(
             help="With --from-runs: use at most N runs, chosen as if they were made now.",
         ),
     ] = None,
-    processes: Processes = None,
     executor: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +71,6 @@ def estimate(
         ),
     ] = None,
     output: File = None,
-    resume: Resume = False,
     as_json: Json = False,
 ) -> None:
     """Estimate on a proxy how many samples each batch size needs.
@@ -105,8 +85,8 @@ def estimate(
     from wattune.job.coercion import as_workload
     from wattune.records import SampleEfficiency
 
-    algorithm_name = ALGORITHM if algorithm is None else algorithm
-    asked_cap = power_cap(cap, window=cap_window)
+    workload, profile, processes = config.workload, config.profile, config.processes
+    asked_cap, algorithm_name = config.constant_cap, config.algorithm or ALGORITHM
     if asked_cap.limit_w is not None and profile is None:
         raise InputError("--cap needs --profile")
     if step_times is not None and profile is not None:
@@ -120,18 +100,18 @@ def estimate(
     elif misplaced := _given(
         {
             "WORKLOAD": workload,
-            "--algorithm": algorithm,
+            "--algorithm": config.algorithm,
             "--strategy": strategy,
-            "--seeds": seeds,
+            "--seeds": config.seeds,
             "--processes": processes,
             "--executor": executor,
-            "--resume": resume or None,
+            "--resume": config.resume or None,
         }
     ):
         raise InputError(f"{misplaced} cannot be combined with --from-runs")
 
     times = None if seconds is None else steps.step_times(seconds, cap_w=asked_cap)
-    to = claim(output, "efficiency.json", as_json=as_json, resume=resume)
+    to = claim(output, "efficiency.json", as_json=as_json, resume=config.resume)
     record = to.load(SampleEfficiency)
     if record is not None and record.workload != (name := as_workload(workload).name):
         raise RecordError(
@@ -154,7 +134,7 @@ def estimate(
                 workload,
                 algorithm=algorithm_name,
                 strategy=cast(Literal["full", "pooled"] | None, strategy),
-                seeds=seeds,
+                seeds=config.seeds,
                 step_times=times,
                 folder=folder,
                 processes=processes,

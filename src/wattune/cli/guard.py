@@ -10,39 +10,27 @@ import typer
 
 from wattune import units
 from wattune.cap_trace import check_scale
-from wattune.cli.options import (
-    AnyCap,
-    CapWindow,
-    DeviceSpec,
-    Json,
-    MaxTemp,
-    Mode,
-    SysfsRoot,
-    any_cap,
-    device_spec,
-    power_cap,
-)
+from wattune.cli.options import Json, configured
 from wattune.cli.output import claim, emit_json, note
 from wattune.errors import DeviceError, InputError, SafetyStop
 from wattune.files import write_json
+from wattune.job.config import RunConfig
 
 if TYPE_CHECKING:
     from wattune.devices import Device
     from wattune_agent.outcome import Report
 
 
+@configured(
+    "device", "cap", "max_temp", "sysfs_root", advanced=("cap_range", "cap_window", "mode"), required=("device",)
+)
 def guard(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")],
-    device: DeviceSpec,
+    config: RunConfig,
     clock: Annotated[
         str | None,
         typer.Option("--clock", metavar="MHZ", help="Clock to pin, such as 612MHz (default: leave it as it is)."),
     ] = None,
-    cap: AnyCap = "none",
-    cap_window: CapWindow = None,
-    max_temp: MaxTemp = None,
-    sysfs_root: SysfsRoot = None,
-    mode: Mode = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Also save the report as JSON (default: not saved)."),
@@ -66,19 +54,17 @@ def guard(
     from wattune_agent.guarded import run_guarded
     from wattune_agent.outcome import GuardRequest, as_record, in_words
 
-    form = power_cap(None, max_temp=max_temp, window=cap_window)
-    wanted_mhz = None if clock is None else units.parse(clock, "MHz", name="--clock")
-    moving = any_cap(cap, before=form)
-    asked_cap = power_cap(cap, before=form) if moving is None else moving.form
+    moving, wanted_mhz = config.moving_cap, None if clock is None else units.parse(clock, "MHz", name="--clock")
+    asked_cap = config.constant_cap if moving is None else moving.form
     if output is not None:
         claim(output, "", as_json=as_json)
-    board = open_device(device_spec(device, sysfs_root, mode))
+    board = open_device(str(config.device))
     report: Report | None = None
     try:
         try:
             if not board.executes_steps:
                 raise InputError(
-                    "this device cannot run programs", value=device, hint="give the board that runs the program"
+                    "this device cannot run programs", value=board.spec, hint="give the board that runs the program"
                 )
             if asked_cap.side == "supply" and board.supply is None:
                 for problem in board.problems:

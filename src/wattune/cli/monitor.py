@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattune.cli.options import DEVICE, SysfsRoot, device_spec
+from wattune.cli.options import configured, of_this_machine
 from wattune.cli.output import claim, emit, note
 from wattune.errors import InputError, Interrupted, OutputError, SensorError, WattuneError
+from wattune.job.config import RunConfig
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     Show = Callable[[BoardRow], None]
 
 
+@configured("device", "sysfs_root", read=of_this_machine)
 def monitor(
+    config: RunConfig,
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="Program to measure, and its arguments (default: none)."),
     ] = None,
-    device: Annotated[str, DEVICE] = "auto",
-    sysfs_root: SysfsRoot = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -50,11 +51,11 @@ def monitor(
 
     if output is not None:
         claim(output, "", as_json=False)
-    board = open_device(device_spec(device, sysfs_root))
+    board = open_device(str(config.device))
     try:
         if command and not board.executes_steps:
             raise InputError(
-                "this device cannot run programs", value=device, hint="give the board that runs the program"
+                "this device cannot run programs", value=board.spec, hint="give the board that runs the program"
             )
         watch = BoardWatch(board)
         with nullcontext(lambda row: None) if output is None else rows_file(output) as write:

@@ -8,27 +8,16 @@ from typing import Annotated
 import typer
 
 from wattune import units
-from wattune.cli.options import (
-    AnyCap,
-    CapRange,
-    CapWindow,
-    CarbonFile,
-    File,
-    Json,
-    Margin,
-    Memory,
-    ProfileFile,
-    TariffFile,
-    any_cap,
-    goal_of,
-    made_by,
-    power_cap,
-)
+from wattune.cli.options import File, Json, Memory, ProfileFile, configured
 from wattune.cli.output import Output, claim
-from wattune.goal import TIME, Goal
+from wattune.job.config import RunConfig
 
 
-@made_by(goal_of, "goal")
+@configured(
+    *("cap", "goal", "max_slowdown", "deadline", "energy", "margin"),
+    advanced=("cap_range", "cap_window", "price_per_kwh", "price_per_hour", "carbon", "tariff"),
+    required=("cap",),
+)
 def plan(
     profile: ProfileFile,
     efficiency: Annotated[
@@ -36,13 +25,7 @@ def plan(
         typer.Argument(metavar="EFFICIENCY", help="Efficiency record (default: only the clock is chosen)."),
     ] = None,
     *,
-    cap: AnyCap,
-    cap_range: CapRange = None,
-    cap_window: CapWindow = None,
-    margin: Margin = "0",
-    goal: Goal | None = None,
-    carbon: CarbonFile = None,
-    tariff: TariffFile = None,
+    config: RunConfig,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -74,26 +57,24 @@ def plan(
     Example:  wattune plan profile.json efficiency.json --cap 4.5W --json
               wattune plan profile.json efficiency.json --cap 4.5W --max-slowdown 5%
               wattune plan profile.json efficiency.json --cap caps.csv
-              wattune plan profile.json efficiency.json --cap 4.5W --carbon ci.csv --deadline 16h
+              wattune plan profile.json efficiency.json --cap 4.5W --set carbon=ci.csv --deadline 16h
               wattune plan profile.json efficiency.json --cap 4.5W --memory 64MB --also profile-checkpointed.json
     """
     from wattune.job import steps
     from wattune.reporting import cap_table, summary
 
-    moving = any_cap(cap, cap_range, before=power_cap(None, margin, window=cap_window))
-    asked_cap = moving or power_cap(cap, margin, window=cap_window)
     # Planning takes a moment and is repeated for other caps: without -o the plan is only printed.
     destination = Output(None, as_json) if output is None else claim(output, "plan.json", as_json=as_json)
     record = steps.plan(
         profile,
         efficiency,
-        cap_w=asked_cap,
-        goal=goal or TIME,
+        cap_w=config.whole_cap,
+        goal=config.whole_goal,
         batch_size=batch_size,
         memory_bytes=None if memory is None else units.parse(memory, "B", name="--memory"),
         also=also or (),
-        carbon=carbon,
-        tariff=tariff,
+        carbon=config.carbon,
+        tariff=config.tariff,
     )
     text = summary(record)
     if batch_size is None and efficiency is not None and (caps := cap_table(record)):

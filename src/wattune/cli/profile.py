@@ -7,44 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattune.cli.options import (
-    ALGORITHM,
-    Algorithm,
-    Cap,
-    CapWindow,
-    DeviceSpec,
-    File,
-    GoalName,
-    Json,
-    KnobWords,
-    Mode,
-    Reference,
-    Resume,
-    Seed,
-    Strategy,
-    SysfsRoot,
-    WorkloadFile,
-    device_spec,
-    power_cap,
-    sizes,
-)
+from wattune.cli.options import ALGORITHM, File, Json, configured, sizes
 from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
 from wattune.goal import TIME
+from wattune.job.config import RunConfig
 
 if TYPE_CHECKING:
     from wattune.records import Guidance, ProfileTable
 
 
+@configured(
+    *("workload", "device", "algorithm", "cap", "goal", "strategy", "reference", "seed", "sysfs_root"),
+    *("resume",),
+    advanced=("cap_window", "mode", "knobs"),
+    required=("device",),
+)
 def profile(
     context: typer.Context,
-    device: DeviceSpec,
-    workload: WorkloadFile = None,
-    algorithm: Algorithm = None,
-    cap: Cap = "none",
-    cap_window: CapWindow = None,
-    goal: GoalName = None,
-    strategy: Strategy = None,
+    config: RunConfig,
     strict: Annotated[
         bool, typer.Option("--strict", help="With guided: avoid every point that might be above the cap.")
     ] = False,
@@ -54,7 +35,6 @@ def profile(
             "--efficiency", metavar="FILE", help="With guided: efficiency record with the samples per batch size."
         ),
     ] = None,
-    reference: Reference = None,
     steps: Annotated[
         int,
         typer.Option(
@@ -65,7 +45,6 @@ def profile(
             help="Steps of a probe, at least; two seconds of them are enough.",
         ),
     ] = 5,
-    seed: Seed = 0,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -103,11 +82,7 @@ def profile(
             "--run-limit", metavar="SECONDS", min=1.0, help="With --command: kill a run after this time (default: 900)."
         ),
     ] = None,
-    sysfs_root: SysfsRoot = None,
-    mode: Mode = None,
-    knobs: KnobWords = None,
     output: File = None,
-    resume: Resume = False,
     as_json: Json = False,
 ) -> None:
     """Measure step time and power of a workload, or of any program, per batch size and clock.
@@ -121,7 +96,9 @@ def profile(
               wattune profile --device jetson --cap 10W --batch-sizes 8,16,32
                 --command "python3 train.py --batch-size {batch_size} --steps {steps}"
     """
-    spec = device_spec(device, sysfs_root, mode, knobs)
+    spec, workload, goal, resume = config.device, config.workload, config.goal, config.resume
+    algorithm, strategy, reference = config.algorithm, config.strategy, config.reference
+    asked_cap = config.constant_cap
     of_program = {
         "--batch-sizes": batch_sizes,
         "--step-time": step_time,
@@ -139,16 +116,15 @@ def profile(
     if command is not None and goal is not None:
         raise InputError("--goal cannot be combined with --command", hint="use --strategy full, and plan for any goal")
     if check is not None:
-        if (cap, strategy, resume, algorithm, goal) != ("none", None, False, None, None):
+        if (asked_cap.limit_w, strategy, resume, algorithm, goal) != (None, None, False, None, None):
             raise InputError("--check cannot be combined with --cap, --strategy, --resume, --algorithm or --goal")
-        _check(check, spec, workload, output, seed=seed, as_json=as_json)
+        _check(check, config, output, as_json=as_json)
         return
 
     from wattune.job import steps as job_steps
     from wattune.records import ProfileTable
 
     algorithm_name = ALGORITHM if algorithm is None else algorithm
-    asked_cap = power_cap(cap, window=cap_window)
     destination = claim(output, "profile.json", as_json=as_json, resume=resume)
     partial = destination.beside("-partial.json")
     record = destination.load(ProfileTable)
@@ -171,7 +147,7 @@ def profile(
         elif record.program is None or record.program.command != command:
             raise RecordError("the finished profile is of another program", value=str(output or "profile.json"))
     elif record is not None:
-        _check_finished(record, spec, workload, algorithm_name)
+        _check_finished(record, config, algorithm_name)
     else:
         with resumable(context.obj, partial), shown() as progress:
             record = job_steps.profile(
@@ -185,7 +161,7 @@ def profile(
                 efficiency=efficiency,
                 reference=reference,
                 steps=steps,
-                seed=seed,
+                seed=config.seed,
                 partial=partial,
                 progress=progress,
             )
@@ -194,18 +170,18 @@ def profile(
         partial.unlink(missing_ok=True)
 
 
-def _check_finished(record: ProfileTable, device: str, workload: Path | None, algorithm: str) -> None:
+def _check_finished(record: ProfileTable, config: RunConfig, algorithm: str) -> None:
     """Refuse a finished profile of something else. Raises: RecordError, InputError."""
     from wattune.job.checks import check_algorithm, check_command, check_profile
     from wattune.job.coercion import opened, profiled_workload
 
     check_algorithm("profile", record.algorithm, algorithm)
-    with opened(device) as board:
-        command = check_command(board, None, workload)
-        check_profile(record, board, profiled_workload(workload, board), command=command)
+    with opened(config.device) as board:
+        command = check_command(board, None, config.workload)
+        check_profile(record, board, profiled_workload(config.workload, board), command=command)
 
 
-def _check(path: Path, device: str, workload: Path | None, output: Path | None, *, seed: int, as_json: bool) -> None:
+def _check(path: Path, config: RunConfig, output: Path | None, *, as_json: bool) -> None:
     """Measure five cells again, to see if a profile holds in another mode or with other software."""
     from wattune import profiling
     from wattune.job.coercion import opened, profiled_workload
@@ -217,8 +193,8 @@ def _check(path: Path, device: str, workload: Path | None, output: Path | None, 
             "--check cannot be used with the profile of a program", value=str(path), hint="profile the program again"
         )
     destination = claim(output, f"{path.stem}-checked.json", as_json=as_json)
-    with opened(device, seed=seed) as board, shown() as progress:
-        record, deviations = profiling.check(board, profiled_workload(workload, board), table, progress=progress)
+    with opened(config.device, seed=config.seed) as board, shown() as progress:
+        record, deviations = profiling.check(board, profiled_workload(config.workload, board), table, progress=progress)
     destination.deliver(record, f"the profile still holds\n{deviations}")
 
 

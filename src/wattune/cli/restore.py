@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from wattune.cli.options import Json, SysfsRoot
+from wattune.cli.options import Json, configured
 from wattune.cli.output import emit, emit_json
-from wattune.errors import InputError
+from wattune.job.config import RunConfig
 
 
-def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
+@configured("sysfs_root")
+def restore(config: RunConfig, as_json: Json = False) -> None:
     """Restore clocks that a killed process left changed.
 
     A process that finishes, or that is ended by an error, Ctrl-C or a signal, restores them already.
@@ -15,13 +16,11 @@ def restore(sysfs_root: SysfsRoot = None, as_json: Json = False) -> None:
     \b
     Example:  sudo wattune restore
     """
-    if sysfs_root is not None and not (sysfs_root / "sys").is_dir():
-        raise InputError("--sysfs-root", value=str(sysfs_root), allowed="a folder with sys/... in it")
-
     from wattune.devices.real_time import mapped
     from wattune_agent.controller import restore_left_behind
     from wattune_agent.tree import Tree
 
+    sysfs_root = config.sysfs_root
     with mapped():
         messages = list(restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root))))
     if sysfs_root is None:

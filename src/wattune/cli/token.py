@@ -67,7 +67,7 @@ def make(
     expires_s = None if expires is None else now_s + units.parse(expires, "s", name="--expires", bare=False)
     with _session(store, database, makes=True) as session:
         text = tokens.make(session, name, scope, now_s, expires_s, device=device)
-    note("save the token: it is not shown again. Devices read it from WATTUNE_TOKEN or from a file: --token-file")
+    note("save the token: it is not shown again. Devices read it from WATTUNE_TOKEN or by --set token_file=FILE")
     emit(text)
 
 

@@ -7,55 +7,27 @@ from typing import Annotated
 
 import typer
 
-from wattune.cli.options import (
-    DeviceSpec,
-    File,
-    Json,
-    MaxTemp,
-    Mode,
-    Resume,
-    Seed,
-    SysfsRoot,
-    WorkloadFile,
-    any_cap,
-    device_spec,
-    max_temp_c,
-)
+from wattune.cli.options import File, Json, configured
 from wattune.cli.output import claim, failure, resumable, shown
+from wattune.job.config import RunConfig
 
 
+@configured(
+    *("workload", "device", "cap", "algorithm", "seed", "max_temp", "resume"),
+    advanced=("cap_range", "cap_window", "margin", "sysfs_root", "mode"),
+    required=("device",),
+)
 def train(
     context: typer.Context,
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan record.")],
-    device: DeviceSpec,
-    workload: WorkloadFile = None,
-    cap: Annotated[
-        str | None,
-        typer.Option(
-            "--cap",
-            metavar="CAP",
-            help="A cap that changes, which the clocks follow: CAPS.csv (seconds,watts or time,watts), or watch:FILE "
-            "(default: the plan's constant cap).",
-        ),
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            "--algorithm",
-            metavar="NAME",
-            help="Train with this algorithm, at its best point, if the plan was chosen from several; a name without "
-            "options, such as async-fgd, is enough (default: the plan's own).",
-        ),
-    ] = None,
-    seed: Seed = 0,
-    max_temp: MaxTemp = None,
-    sysfs_root: SysfsRoot = None,
-    mode: Mode = None,
+    config: RunConfig,
     output: File = None,
-    resume: Resume = False,
     as_json: Json = False,
 ) -> None:
     """Train at the planned point, with the planned algorithm, until the target.
+
+    With --cap, the clocks follow a cap that changes (default: the plan's constant cap). With --algorithm, whose name
+    without options is enough, train at the best point of another algorithm that the plan was chosen from.
 
     \b
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
@@ -65,12 +37,12 @@ def train(
     from wattune.records import TrainingRecord
     from wattune.reporting import summary
 
-    spec, hottest_c = device_spec(device, sysfs_root, mode), None if max_temp is None else max_temp_c(max_temp)
-    moving = any_cap(cap)
-    if cap is not None and moving is None:
-        raise InputError("--cap", value=cap, allowed="a cap that changes: CAPS.csv or watch:FILE", hint="plan for it")
-    destination = claim(output, "training.json", as_json=as_json, resume=resume)
-    algorithm_plan = steps.with_algorithm(plan, algorithm)
+    if "cap" in config.model_fields_set and config.moving_cap is None:
+        raise InputError(
+            "cap", value=str(config.cap), allowed="a cap that changes: CAPS.csv or watch:FILE", hint="plan for it"
+        )
+    destination = claim(output, "training.json", as_json=as_json, resume=config.resume)
+    algorithm_plan = steps.with_algorithm(plan, config.algorithm)
     record = destination.load(TrainingRecord)
     if record is not None and record.plan != algorithm_plan:
         raise RecordError(
@@ -82,14 +54,14 @@ def train(
         checkpoint, weights = destination.beside("-checkpoint.safetensors"), destination.beside("-model.safetensors")
         with resumable(context.obj, checkpoint), shown() as progress:
             record = steps.train(
-                spec,
-                workload,
+                config.device,
+                config.workload,
                 algorithm_plan,
-                cap_w=moving,
-                seed=seed,
-                max_temp_c=hottest_c,
+                cap_w=config.moving_cap,
+                seed=config.seed,
+                max_temp_c=config.max_temp,
                 checkpoint=checkpoint,
-                resume=resume,
+                resume=config.resume,
                 weights=weights,
                 progress=progress,
             )

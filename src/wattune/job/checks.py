@@ -13,7 +13,6 @@ from wattune.cap import PowerCap
 from wattune.cap_trace import MovingCap
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
-from wattune.job.folder import RunArguments
 from wattune.power.limiter import check_limit
 from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
 from wattune.workloads import Workload
@@ -69,17 +68,13 @@ def check_profile(table: ProfileTable, board: Device, work: Workload | None, *, 
     planning.check_profile(table, key, kind=board.kind, command=command)
 
 
-def check_run(
-    arguments: RunArguments, board: Device, work: Workload, profile: ProfileTable | None, *, command: str
-) -> None:
-    """Check that the arguments of a run go together, and with its board and the given ``profile``, if there is one.
+def check_run(board: Device, work: Workload, cap: PowerCap, profile: ProfileTable | None, *, command: str) -> None:
+    """Check that cap and workload of a run go with its board and the given ``profile``, if there is one.
 
     Raises: InputError; RecordError for a profile of something else, or of batch sizes that will not be trained.
     """
-    if profile is not None and arguments.strategy is not None:
-        raise InputError("strategy", value=arguments.strategy, allowed="none if a profile is given")
-    check_limit(board, arguments.max_temp_c)
-    arguments.cap.at_sensor((profile.supply if profile is not None else None) or board.supply, board.sensor.window_s)
+    check_limit(board, cap.max_temp_c)
+    cap.at_sensor((profile.supply if profile is not None else None) or board.supply, board.sensor.window_s)
     if profile is None:
         return
     check_profile(profile, board, work, command=command)
@@ -93,9 +88,9 @@ def check_run(
         )
 
 
-def check_moving_cap(cap: MovingCap | None, board: Device, *, has_profile: bool) -> None:
+def check_moving_cap(cap: MovingCap, board: Device, *, has_profile: bool) -> None:
     """Check that nothing has to be profiled on a real board while its cap changes. Raises: InputError."""
-    if cap is None or has_profile or not board.executes_steps:
+    if has_profile or not board.executes_steps:
         return
     if not cap.is_announced or cap.elapsed_s(datetime.now(timezone.utc)) is not None:
         raise InputError(

@@ -10,16 +10,24 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from wattune.cap import PEAK, CapSide, PowerCap
+from pydantic import Field, model_validator
+
+from wattune.cap import PEAK
 from wattune.errors import OutputError
 from wattune.files import check_writable
-from wattune.goal import TIME, Goal
+from wattune.job.config import CHANGEABLE, RunConfig
 from wattune.records import Record
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Samples
+from wattune.records.base import Positive
 
 R = TypeVar("R", bound=Record)
+
+_SAME_IN_VERSION_1 = (
+    *("device", "workload", "cap_range", "carbon", "tariff", "seed", "strategy", "reference", "compare"),
+    *("algorithm", "server", "model", "data", "target", "battery", "beside", "latency"),
+)
+"""Arguments that version 1 has by the same names; ``RunConfig`` refuses those that are no more."""
 
 _UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
 
@@ -27,59 +35,50 @@ _UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
 class RunArguments(Record):
     """The arguments of a run, in ``run.json``, with which ``--resume`` continues it.
 
-    ``caps``: a cap that changes as it was given, with its ``cap_range``; ``cap_w`` is then the highest of its caps.
-    ``carbon``, ``tariff``: files with the forecast of the grid's carbon intensity, or price.
-    ``server``, ``model``, ``data``, ``target`` and ``device_name`` belong to a run whose model comes from a server. Its
-    token is saved nowhere.
+    ``arguments``: what ``RunConfig.saved`` gives. ``highest_w``: the cap, or the highest of the caps of one that
+    changes, as it was when the run began. ``fingerprint``: of all that is trained.
     """
 
     name = "run"
+    version_read = 2
 
-    device: str
-    workload: str | None = None
-    cap_w: Positive | None = None
-    cap_side: CapSide = "module"
-    caps: str | None = None
-    cap_range: str | None = None
-    carbon: str | None = None
-    tariff: str | None = None
-    max_temp_c: Number | None = None
-    seeds: BatchSize | None = 3
-    seed: Samples = 0
-    strategy: Literal["full", "staircase", "guided"] | None = None
-    margin_w: NotNegative = 0.0
-    cap_window: Positive | Literal["peak"] | None = PEAK  # a run of an earlier version has no such field
-    goal: Goal = TIME
-    reference: bool | None = None
-    compare: bool = False
-    algorithm: str = "backprop"
+    version: int = 2
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    highest_w: Positive | None = None
     fingerprint: str | None = None
-    server: str | None = None
-    model: str | None = None
-    data: str | None = None
-    target: Number | None = None
-    device_name: str | None = None
 
-    @property
-    def cap(self) -> PowerCap:
-        """The power cap of the run, as it was asked for."""
-        return PowerCap(self.cap_w, self.cap_side, self.margin_w, self.max_temp_c, self.cap_window)
-
+    @model_validator(mode="before")
     @classmethod
-    def check(cls, cap: PowerCap, **fields: Any) -> RunArguments:
-        """The arguments, validated. Raises: RecordError with one line: which one, its value and what is allowed."""
-        limits = {
-            "cap_w": cap.limit_w,
-            "cap_side": cap.side,
-            "margin_w": cap.margin_w,
-            "max_temp_c": cap.max_temp_c,
-            "cap_window": cap.window,
+    def _read_version_1(cls, data: Any) -> Any:
+        """Version 1 had a field for each argument, in its own unit."""
+        if not isinstance(data, dict) or "device" not in data:
+            return data
+        cap_w, side, goal = data.get("cap_w"), data.get("cap_side", "module"), data.get("goal")
+        goal = goal if isinstance(goal, dict) else {"aim": goal}
+        arguments = {
+            **{key: data.get(key) for key in _SAME_IN_VERSION_1},
+            "cap": data.get("caps") or ("none" if cap_w is None else f"{cap_w!r}W@{side}"),
+            "margin": data.get("margin_w", 0.0),
+            "max_temp": data.get("max_temp_c"),
+            "cap_window": data.get("cap_window", PEAK),  # the first ones had no such field
+            "seeds": data.get("seeds", 3),
+            "name": data.get("device_name"),
+            "goal": goal.get("aim"),
+            "max_slowdown": goal.get("max_slowdown"),
+            "deadline": goal.get("deadline_s"),
+            "energy": goal.get("energy_j"),
+            "price_per_kwh": goal.get("price_per_kwh"),
+            "price_per_hour": goal.get("price_per_hour"),
         }
-        return cls.parse({"record": cls.name, **limits, **fields}, source="run")
+        return {
+            "arguments": {key: value for key, value in arguments.items() if value is not None},
+            "highest_w": cap_w,
+            "fingerprint": data.get("fingerprint"),
+        }
 
 
 class RunFolder:
-    """A run's folder, claimed by ``open``; records appear in it whole and are replaced in one step."""
+    """A run's folder, claimed by ``claim``; records appear in it whole and are replaced in one step."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -91,28 +90,24 @@ class RunFolder:
         self.weights = path / "model.safetensors"
         self.report = path / "report.html"
 
-    @classmethod
-    def open(cls, path: Path, arguments: RunArguments, *, resume: bool) -> RunFolder:
+    def claim(self, arguments: RunArguments, *, resume: bool) -> None:
         """Make the folder, or with ``resume`` return to it.
 
         Raises: OutputError if it is not empty, not writable, or was made for other arguments.
         """
-        folder = cls(path)
-        if resume and (before := folder.arguments) is not None:
-            folder._compare(before, arguments)
-            folder._sweep()
-            arguments.save(folder.arguments_file)
-        elif folder._taken():
+        if resume and (before := self.arguments) is not None:
+            self._compare(before, arguments)
+            self._sweep()
+        elif self._taken():
             raise OutputError(
                 "the output folder is not empty",
-                value=str(path),
+                value=str(self.path),
                 allowed="a new or an empty folder",
                 hint="give another one, or --resume if a run was interrupted there",
             )
         else:
-            check_writable(path)
-            arguments.save(folder.arguments_file)
-        return folder
+            check_writable(self.path)
+        arguments.save(self.arguments_file)
 
     @property
     def arguments(self) -> RunArguments | None:
@@ -142,24 +137,17 @@ class RunFolder:
 
     def _compare(self, before: RunArguments, now: RunArguments) -> None:
         hint = "resume with the original arguments, or choose another output folder"
-        removed = sorted(name for name, value in (before.model_extra or {}).items() if value is not None)
-        if removed:
-            raise OutputError(
-                f"cannot resume {self.path} with arguments that this version does not have",
-                value=", ".join(removed),
-                hint="choose another output folder",
-            )
-        # A comparison may be asked for afterwards, since it changes none of the other records. Neither do the server's
-        # address and the name of the device there.
-        free = {"version", "provenance", "compare", "server", "device_name"}
-        for field in RunArguments.model_fields.keys() - free:
-            old, new = getattr(before, field), getattr(now, field)
-            # The highest of caps that change is known again only where they are announced.
-            if old == new or (field == "cap_w" and now.caps is not None):
-                continue
-            if field == "fingerprint":
-                raise OutputError(f"cannot resume {self.path}: model, data or target have changed since", hint=hint)
-            raise OutputError(f"cannot resume {self.path} with another {field}", value=new, allowed=f"{old}", hint=hint)
+        old, new = RunConfig.read(before.arguments).saved(), now.arguments
+        for key in RunConfig.model_fields.keys() - set(CHANGEABLE):
+            if old.get(key) != new.get(key):
+                raise OutputError(
+                    f"cannot resume {self.path} with another {key}",
+                    value=new.get(key, "none"),
+                    allowed=str(old.get(key, "none")),
+                    hint=hint,
+                )
+        if before.fingerprint != now.fingerprint:
+            raise OutputError(f"cannot resume {self.path}: model, data or target have changed since", hint=hint)
 
     def _taken(self) -> bool:
         if not os.path.isdir(self.path):

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from wattune import profiling
 from wattune.errors import InputError, ServerError, ServerRefused
-from wattune.job.resumable_run import ResumableRun
+from wattune.job.run import ResumableRun
 from wattune.records import ProfileCell, ProfileTable
 from wattune.remote import Client, PublishedProfile
 
@@ -27,9 +27,9 @@ def offered_profile(run: ResumableRun, client: Client) -> ProfileTable | None:
 
     Raises: DeviceError.
     """
-    if run.board.kind == "replayed" or run.arguments.strategy is not None:
+    if run.board.kind == "replayed" or run.config.strategy is not None:
         return None
-    key = profiling.profile_key(run.board, run.work, run.arguments.algorithm)
+    key = profiling.profile_key(run.board, run.work, run.algorithm)
     checks = 0
     try:
         for offer in client.profiles(key):
@@ -51,7 +51,7 @@ def covers(run: ResumableRun, table: ProfileTable) -> bool:
     sizes = {cell.batch_size for cell in (*table.cells, *table.aborted)}
     if sizes != set(run.work.batch_sizes) or table.provenance.kind_on(run.board.kind):
         return False
-    if run.arguments.reference is True and table.reference is None:
+    if run.config.reference is True and table.reference is None:
         return False
     profiled_w, limit_w = table.cost.cap_w if table.cost else None, run.limit().strict.limit_w
     if table.strategy == "full":  # cells above its cap were not measured to the end

@@ -12,104 +12,61 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from wattune import planning, reporting
-from wattune.cap import PowerCap
+from wattune import planning
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, ServerUnavailable, WorkloadError
-from wattune.goal import TIME, Goal
-from wattune.job.checks import algorithm_of, check_cap, check_command, check_run, check_workload, fingerprint
-from wattune.job.coercion import as_record, opened
-from wattune.job.folder import RunArguments, RunFolder, free_folder
+from wattune.job.checks import check_cap
+from wattune.job.config import RunConfig
+from wattune.job.folder import RunFolder
 from wattune.job.offered_profiles import offered_profile
-from wattune.job.resumable_run import ResumableRun
+from wattune.job.run import ResumableRun, begin
 from wattune.job.steps import Progress
 from wattune.power.capped_run import Readings
 from wattune.profiling import ContradictedTable
 from wattune.records import Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.served import DEVICE_NAME, DeviceStatus, ServedModel, SweepRequest
 from wattune.remote import Client, Reporter
-from wattune.workloads import Data, Loaders, Workload, device_workload
-
-MOST_SEEDS = 100
-"""Training runs per batch size that a server accepts."""
+from wattune.workloads import Workload, device_workload
 
 
 def run_with_server(
-    device: str | Device,
-    *,
-    server: str,
-    model: str,
-    data: str | Path | Data | Loaders,
-    cap_w: float | str | PowerCap | None,
-    goal: Goal | str = TIME,
-    target: float | None = None,
-    device_name: str | None = None,
-    token: str | None = None,
-    output: str | Path | None = None,
-    seeds: int | None = None,
-    seed: int = 0,
-    strategy: str | None = None,
-    reference: bool | None = None,
-    algorithm: str | None = None,
-    profile: str | Path | ProfileTable | None = None,
-    compare: bool = False,
-    resume: bool = False,
-    processes: int | None = None,
+    board: Device,
+    config: RunConfig,
     progress: Progress | None = None,
-) -> TrainingRecord:
-    """Do all steps of ``run`` with a model of a server, on data of your own.
+    token: str | None = None,
+    yield_to: Callable[[], bool] | None = None,
+) -> tuple[ResumableRun, TrainingRecord]:
+    """Do all steps of a run with a model of a server, on local data.
 
-    ``server`` is the URL of a wattune server. Its ``model`` is trained on ``data`` (an ``.npz`` file, ``Data`` or
-    ``Loaders``), which never leaves this machine, until ``target`` (by default the model's). The server trains the
-    proxy while this device is profiled: pooled, or with ``seeds`` each batch size that often. ``device_name``: the name
-    of this device on the server, by default the machine's; ``token``: by default the environment variable
-    ``WATTUNE_TOKEN``. Records that cannot be delivered are saved and delivered later. The rest is as in ``run``.
-
-    ``progress`` may also be called from another thread, with a text that begins with "warning: "; exceptions that it
-    raises there are ignored.
+    The server trains the proxy while this device is profiled: pooled, or with ``seeds`` each batch size that often.
 
     Raises: InputError and its kinds for what cannot be done as asked, DeviceError, ServerError.
     """
-    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
-        raise InputError("seeds", value=seeds, allowed=f"1 to {MOST_SEEDS} with a server")
-    cap, device_name = PowerCap.of(cap_w), _checked_name(device_name)
+    assert config.server is not None
+    assert config.model is not None
+    assert config.data is not None
+    assert config.output is not None
+    device_name = _checked_name(config.name) or own_name()
+    if token is None and config.token_file is not None:
+        token = token_in(config.token_file)
 
     def warn(text: str) -> None:
         if progress is not None:
             progress(0, 0, f"warning: {text}")
 
-    with opened(device, seed=seed) as board, Client(server, token=token, notify=warn) as client:
+    with Client(config.server, token=token, notify=warn) as client:
         client.deliver()
-        served_model = RunFolder(Path(output)).load(ServedModel) if resume and output else None
-        served_model = served_model or client.model(model)
-        work = _fitting(device_workload(served_model, client.weights(served_model), data, target=target), warn)
-        check_workload(work, board, needs_proxy=False)
-        given_profile = None if profile is None else as_record(ProfileTable, profile)
-        arguments = RunArguments.check(
-            cap,
-            device=board.spec or board.name,
-            goal=Goal.of(goal),
-            seeds=seeds,
-            seed=seed,
-            strategy=strategy,
-            reference=reference,
-            compare=compare,
-            algorithm=algorithm_of(given_profile, algorithm),
-            fingerprint=fingerprint(work),
-            server=server,
-            model=model,
-            data=str(data) if isinstance(data, (str, Path)) else None,
-            target=target,
-            device_name=device_name,
-        )
-        check_run(arguments, board, work, given_profile, command=check_command(board, profile, None))
-        folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
-        folder.save(served_model)
-        steps = ResumableRun(board, work, folder, arguments, resume, processes, progress)
-        link = ServerLink(steps, client, served_model, device_name or own_name())
+        served_model = RunFolder(config.output).load(ServedModel) if config.resume else None
+        served_model = served_model or client.model(config.model)
+        weights = client.weights(served_model)
+        work = _fitting(device_workload(served_model, weights, config.data, target=config.target), warn)
+        steps = begin(board, work, config, progress, yield_to)
+        steps.folder.save(served_model)
+        link = ServerLink(steps, client, served_model, device_name)
         with link.reporter:
-            table = link.published(steps.profile(link.begin(given_profile)), is_known=given_profile is not None)
-            check_cap(table, cap)
+            steps.given = link.begin(steps.given)
+            table = link.published(steps.profile(), is_known=steps.given is not None)
+            check_cap(table, steps.cap)
             curve = link.estimate()
             try:
                 table, plan = steps.plan(table, curve)
@@ -118,11 +75,19 @@ def run_with_server(
             link.tell_plan(plan)
             record = steps.train(plan)
             link.deliver(record)
-            if compare:
+            if config.compare:
                 steps.compare(table, curve)
             link.tell_end(record)
-    reporting.write_report(folder.path, folder.report)
-    return record
+    return steps, record
+
+
+def token_in(path: Path) -> str:
+    """The token in a file. Raises: InputError."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:  # not its content: that is a secret
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputError("token_file cannot be read", value=str(path), hint=why) from error
 
 
 class ServerLink:
@@ -137,12 +102,12 @@ class ServerLink:
         self.served_model = served_model
         self.device_name = device_name
         self.profile_id: str | None = None
-        work, arguments = steps.work, steps.arguments
+        work, config = steps.work, steps.config
         self.request = SweepRequest(
             model=served_model.model,
-            algorithm=planning.learns_as(arguments.algorithm),
-            strategy="pooled" if arguments.seeds is None else "full",
-            seeds=arguments.seeds,
+            algorithm=planning.learns_as(steps.algorithm),
+            strategy="pooled" if config.seeds is None else "full",
+            seeds=config.seeds,
             # None is all of them: devices that leave none out share one job.
             batch_sizes=None if work.batch_sizes == served_model.batch_sizes else work.batch_sizes,
         )
@@ -153,8 +118,8 @@ class ServerLink:
             model=served_model.model,
             run=uuid.uuid4().hex[:12],  # not the folder, whose name may give something away
             step="waiting",
-            cap_w=arguments.cap_w,
-            cap_side=arguments.cap_side,
+            cap_w=steps.cap.limit_w,
+            cap_side=steps.cap.side,
             target=work.target,
             metric_name=work.metric.name[:200],
         )
@@ -199,8 +164,9 @@ class ServerLink:
         publisher = getattr(table.provenance, "publisher", "another device")
         self.steps.warn(f"the profile of {publisher} is dropped, this device is profiled: {why}")
         self.steps.folder.drop(ProfileTable)
-        own = self.published(self.steps.profile(None), is_known=False)
-        check_cap(own, self.steps.arguments.cap)
+        self.steps.given = None
+        own = self.published(self.steps.profile(), is_known=False)
+        check_cap(own, self.steps.cap)
         return own
 
     def estimate(self) -> SampleEfficiency:

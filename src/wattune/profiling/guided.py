@@ -123,7 +123,7 @@ def guided(
             "a guided profile cannot forecast these knobs together",
             value=", ".join(names),
             allowed=f"one knob, or {', '.join(sorted(FORECAST))}",
-            hint="use --strategy full",
+            hint="use the strategy full",
         )
     chosen_from = [row for row in rows if row.batch in samples]
     if not notebook.notes:

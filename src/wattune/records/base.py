@@ -39,6 +39,8 @@ _ALLOWED = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
 }
 """Type of pydantic's error -> what is allowed, with its figures."""
 

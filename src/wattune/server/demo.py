@@ -91,7 +91,7 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
     import torch
 
     from wattune.errors import WattuneError
-    from wattune.job.with_server import run_with_server
+    from wattune.job.run import run
     from wattune.workloads.example import Digits
 
     torch.set_num_threads(1)
@@ -105,7 +105,7 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
         output = folder / f"{turn}-{time.time_ns()}"
         strategy = "full" if board.profiles and turn == 0 else None
         try:
-            run_with_server(
+            run(
                 board.device,
                 server=url,
                 model=MODEL,

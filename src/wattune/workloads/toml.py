@@ -50,13 +50,8 @@ def load_workload(path: str | Path) -> Workload:
     Raises: WorkloadError or UnknownName, in one line, if anything in the file is wrong.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
-    except FileNotFoundError as error:
-        raise WorkloadError("no such workload file", value=str(path), hint="give the path of a TOML file") from error
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not TOML
-        raise WorkloadError(f"cannot read {path}", value=str(error), allowed="a TOML file") from error
+    table = read_toml(path)
+    table.pop("run", None)  # the arguments of a run: `job.config` reads them
     folder = path.resolve().parent
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # child processes inherit it and find the user's modules too
@@ -80,6 +75,17 @@ def load_workload(path: str | Path) -> Workload:
     except WorkloadError as error:
         raise _at_place(error, f"{path.name}, [proxy]") from error
     return replace(workload, proxy=own)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file. Raises: WorkloadError."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError as error:
+        raise WorkloadError("no such workload file", value=str(path), hint="give the path of a TOML file") from error
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not TOML
+        raise WorkloadError(f"cannot read {path}", value=str(error), allowed="a TOML file") from error
 
 
 def _workload(table: Mapping[str, Any], folder: Path) -> Workload:

@@ -7,17 +7,16 @@ skips the records that exist and continues inside the step that was not finished
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from wattune import planning, profiling, reporting, training
 from wattune.cap import PowerCap, SensorLimit
-from wattune.cap_trace import MovingCap, cap_of, check_scale
+from wattune.cap_trace import MovingCap, check_scale
 from wattune.devices import Device
-from wattune.errors import DeviceError, InputError, WorkloadError
-from wattune.goal import TIME, Goal
+from wattune.errors import DeviceError, WorkloadError
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
@@ -30,8 +29,9 @@ from wattune.job.checks import (
     fingerprint,
 )
 from wattune.job.coercion import as_record, as_workload, opened
-from wattune.job.folder import RunArguments, RunFolder, free_folder
-from wattune.job.steps import AnyCap, Progress
+from wattune.job.config import RunConfig
+from wattune.job.folder import RunArguments, RunFolder
+from wattune.job.steps import Progress
 from wattune.power.capped_run import Readings
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.workloads import Workload
@@ -50,19 +50,24 @@ class ResumableRun:
     board: Device
     work: Workload
     folder: RunFolder
-    arguments: RunArguments
-    resume: bool = False
-    processes: int | None = None
+    config: RunConfig
+    cap: PowerCap
+    """The cap, or the highest of the caps of one that changes."""
+    given: ProfileTable | None = None
     progress: Progress | None = None
     on_evaluation: Callable[[Evaluation, Readings], None] | None = None
-    moving: MovingCap | None = None
     yield_to: Callable[[], bool] | None = None
     start: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.start = self.board.state_dict()
 
-    def profile(self, given: ProfileTable | None) -> ProfileTable:
+    @property
+    def algorithm(self) -> str:
+        """The training algorithm."""
+        return self.config.algorithm or "backprop"
+
+    def profile(self) -> ProfileTable:
         """Time and power per batch size and clock; ``given`` is used instead, if there is one.
 
         Raises: InputError and its kinds, DeviceError; the folder is then emptied if nothing was done yet.
@@ -70,14 +75,14 @@ class ResumableRun:
         table = self.folder.load(ProfileTable)
         if table is None:
             try:
-                table = given or steps.profile(
+                table = self.given or steps.profile(
                     self.board,
                     self.work,
-                    cap_w=self.arguments.cap,
-                    goal=self.arguments.goal,
-                    strategy=self.arguments.strategy,
-                    reference=self.arguments.reference,
-                    algorithm=self.arguments.algorithm,
+                    cap_w=self.cap,
+                    goal=self.config.whole_goal,
+                    strategy=self.config.strategy,
+                    reference=self.config.reference,
+                    algorithm=self.algorithm,
                     partial=self.folder.partial,
                     progress=self.progress_of("profile"),
                 )
@@ -88,8 +93,9 @@ class ResumableRun:
                 table = table.model_copy(update={"supply": self.board.supply})
             self.folder.save(table)
         self.folder.partial.unlink(missing_ok=True)
-        command = check_command(self.board, self.folder.path / "profile.json", self.arguments.workload)
+        command = check_command(self.board, self.folder.path / "profile.json", self.config.workload)
         check_profile(table, self.board, self.work, command=command)
+        check_scale(self.config.whole_cap, table.highest_w)
         return table
 
     def estimate(self, table: ProfileTable) -> SampleEfficiency:
@@ -100,16 +106,16 @@ class ResumableRun:
         curve = self.folder.load(SampleEfficiency)
         if curve is not None:
             return curve
-        is_guided = self.arguments.strategy == "guided" or (table.strategy == "guided" and not self.arguments.seeds)
+        is_guided = self.config.strategy == "guided" or (table.strategy == "guided" and not self.config.seeds)
         curve = steps.estimate(
             self.work,
-            seeds=None if is_guided else self.arguments.seeds or SEEDS,
-            step_times=planning.log_step_times(table, self.limit(table), self.arguments.goal) or None
+            seeds=None if is_guided else self.config.seeds or SEEDS,
+            step_times=planning.log_step_times(table, self.limit(table), self.config.whole_goal) or None
             if is_guided
             else None,
             algorithm=planning.learns_as(table.algorithm),
             folder=self.folder.proxy_curves,
-            processes=self.processes,
+            processes=self.config.processes,
             progress=self.progress_of("estimate"),
         )
         return self.folder.save(curve)
@@ -122,7 +128,7 @@ class ResumableRun:
             self._back_to_start(rest_s=REST_S)
             table, plan = self._confirmed(table, curve)
             plan = self._with_evaluations(plan)
-            if self.moving is None:  # which is that of a point under one cap
+            if self.config.moving_cap is None:  # which is that of a point under one cap
                 plan = self._with_robustness(plan, curve)
             self.folder.save(table)
             self.folder.save(plan)
@@ -133,18 +139,18 @@ class ResumableRun:
         self._back_to_start()
         record = self.folder.load(TrainingRecord)
         # One that was stopped for safety continues from its checkpoint: the user has removed the cause by now.
-        if record is not None and not (self.resume and record.ended == "stopped for safety"):
+        if record is not None and not (self.config.resume and record.ended == "stopped for safety"):
             return record
         record = steps.train(
             self.board,
             self.work,
             plan,
-            cap_w=self.moving,
+            cap_w=self.config.moving_cap,
             yield_to=self.yield_to,
-            max_temp_c=self.arguments.max_temp_c,
-            seed=self.arguments.seed,
+            max_temp_c=self.config.max_temp,
+            seed=self.config.seed,
             checkpoint=self.folder.checkpoint,
-            resume=self.resume,
+            resume=self.config.resume,
             weights=self.folder.weights,
             progress=self.progress_of("train"),
             on_evaluation=self.on_evaluation,
@@ -162,11 +168,11 @@ class ResumableRun:
             self.work,
             table,
             curve,
-            cap_w=self.arguments.cap,
-            goal=self.arguments.goal,
-            seeds=self.arguments.seeds or SEEDS,
+            cap_w=self.cap,
+            goal=self.config.whole_goal,
+            seeds=self.config.seeds or SEEDS,
             folder=self.folder.target_curves,
-            processes=self.processes,
+            processes=self.config.processes,
             progress=self.progress_of("compare"),
         )
         return self.folder.save(comparison)
@@ -176,7 +182,7 @@ class ResumableRun:
         supply, averaging_s = self.board.supply, self.board.sensor.window_s
         if table is not None:
             supply, averaging_s = table.supply, table.sensor_window_s or averaging_s
-        return self.arguments.cap.at_sensor(supply, averaging_s)
+        return self.cap.at_sensor(supply, averaging_s)
 
     def progress_of(self, step: str) -> Progress | None:
         """The same progress, with the name of the step before each text; called at once for the step's beginning."""
@@ -193,13 +199,14 @@ class ResumableRun:
 
     def _confirmed(self, table: ProfileTable, curve: SampleEfficiency) -> tuple[ProfileTable, Plan]:
         limit, progress = self.limit(table), self.progress_of("plan")
-        cap = self.arguments.cap if self.moving is None else self.moving
-        asked = self.arguments
-        choose = partial(steps.plan, cap_w=cap, goal=asked.goal, carbon=asked.carbon, tariff=asked.tariff)
+        asked = self.config
+        choose = partial(
+            steps.plan, cap_w=asked.whole_cap, goal=asked.whole_goal, carbon=asked.carbon, tariff=asked.tariff
+        )
         while True:
             plan = choose(table, curve)
             # On a real board, no probe follows a cap that changes.
-            if limit.limit_w is None or (self.moving is not None and self.board.executes_steps):
+            if limit.limit_w is None or (self.config.moving_cap is not None and self.board.executes_steps):
                 return table, plan
             if progress is not None:
                 progress(0, 1, f"measuring batch size {plan.batch_size} again, for longer")
@@ -218,7 +225,7 @@ class ResumableRun:
         )
 
     def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
-        if not self.arguments.goal.is_time or not self.board.variants(1):
+        if not self.config.whole_goal.is_time or not self.board.variants(1):
             return plan
         if (progress := self.progress_of("plan")) is not None:
             progress(0, 1, "checking the choice on other boards that the board file allows")
@@ -233,110 +240,96 @@ class ResumableRun:
                 self.board.wait(rest_s)
 
 
-def _caps(cap_w: AnyCap, before: RunArguments | None) -> tuple[MovingCap | None, PowerCap]:
-    """The cap if it changes, and the constant one, or the highest; ``before``: the arguments of a run that resumes."""
-    cap = cap_of(cap_w)
-    if isinstance(cap, PowerCap):
-        return None, cap
-    return cap, cap.highest() if before is None or before.caps is None else before.cap
+def begin(
+    board: Device,
+    work: Workload,
+    config: RunConfig,
+    progress: Progress | None = None,
+    yield_to: Callable[[], bool] | None = None,
+) -> ResumableRun:
+    """Check what can be checked before anything has cost time, and claim the run's folder.
+
+    Raises: InputError and its kinds.
+    """
+    assert config.output is not None
+    folder = RunFolder(config.output)
+    before = folder.arguments if config.resume else None
+    check_workload(work, board, needs_proxy=config.server is None)
+    given = None if config.profile is None else as_record(ProfileTable, config.profile)
+    cap, strategy = config.whole_cap, config.strategy
+    if isinstance(cap, MovingCap):
+        check_moving_cap(cap, board, has_profile=given is not None or config.resume)
+        strategy = strategy or ("full" if given is None else None)  # each of its caps has points of its own
+        # A file that is watched has other watts by now.
+        cap = cap.highest() if before is None else replace(cap.form, limit_w=before.highest_w)
+    check_run(board, work, cap, given, command=check_command(board, config.profile, config.workload))
+    algorithm = algorithm_of(given, config.algorithm)
+    config = config.model_copy(update={"device": board, "strategy": strategy, "algorithm": algorithm})
+    arguments = RunArguments(arguments=config.saved(), highest_w=cap.limit_w, fingerprint=fingerprint(work))
+    folder.claim(arguments, resume=config.resume)
+    return ResumableRun(board, work, folder, config, cap, given, progress, yield_to=yield_to)
 
 
 def run(
-    device: str | Device,
+    device: str | Device | None = None,
     workload: str | Path | Workload | None = None,
     *,
-    cap_w: AnyCap,
-    goal: Goal | str = TIME,
-    yield_to: Callable[[], bool] | None = None,
-    output: str | Path | None = None,
-    seeds: int | None = None,
-    seed: int = 0,
-    strategy: str | None = None,
-    reference: bool | None = None,
-    algorithm: str | None = None,
-    profile: str | Path | ProfileTable | None = None,
-    carbon: str | Path | None = None,
-    tariff: str | Path | None = None,
-    compare: bool = False,
-    resume: bool = False,
-    processes: int | None = None,
     progress: Progress | None = None,
+    token: str | None = None,
+    yield_to: Callable[[], bool] | None = None,
+    **arguments: Any,
 ) -> TrainingRecord:
     """Profile, estimate, plan, train and report under a power cap, in a folder of its own.
 
     ``device`` is a spec such as ``"sim:jetson-nano"`` or an open device; ``workload`` an object, the path of a workload
-    file, or None for the built-in example. ``cap_w``: watts at the power sensor, a text such as "10W" or "12W@supply",
-    a ``PowerCap`` (which may have a margin and a highest temperature of the board), or None for no cap; or a cap that
-    changes, as in ``plan``: the device is then profiled under the highest of its caps, at every point, and the time of
-    the caps begins with training. ``goal``, ``carbon``, ``tariff``: see ``plan``. ``yield_to``: see ``train``.
+    file, or None for the built-in example. ``arguments`` are those of ``RunConfig``, such as ``cap_w``, ``goal``,
+    ``output``: texts as on the command line, numbers in W, s, J and degrees Celsius, or objects (a ``PowerCap``, a
+    callable from seconds to watts, a ``Goal``, a ``ProfileTable``, ``Data``). Under a cap that changes, the device is
+    profiled under the highest of its caps, at every point, and the time of the caps begins with training.
 
-    ``output`` is a new or empty folder, by default the first free ``wattune-run-N``; with ``resume`` it is the folder
-    of a run that was interrupted. ``profile`` is one that was measured before with this device and model, under any
-    cap; it is then not measured again. ``seeds``: how often each batch size is trained on the proxy (and with
-    ``compare`` on the target); None: with a guided profile only as often as necessary, see ``estimate``,
-    "pooled"; otherwise 3. ``seed``: the seed of the training run. ``strategy``: see ``profile``. ``reference``: also
-    measure the reference workloads, as ``profile`` does. ``algorithm``: which one trains, with its options, as in
-    "async-fgd:modules=4"; None is that of the given profile, or backprop.
+    With ``resume``, the run in the folder ``output`` is continued: its arguments are remembered. With ``server``, the
+    URL of a wattune server, its ``model`` is trained on ``data``, which never leaves this machine, and the server
+    trains the proxy while this device is profiled; ``token`` is by default that in ``token_file`` or the environment
+    variable ``WATTUNE_TOKEN``. Records that cannot be delivered are saved and delivered later. ``yield_to``: see
+    ``train``.
 
-    ``progress`` is called with how much of how much is done, and a text that begins with its step. A target that was
-    not reached raises nothing: the record's ``reached`` is False.
+    ``progress`` is called with how much of how much is done, and a text that begins with its step; with a server also
+    from another thread, with a text that begins with "warning: ". A target that was not reached raises nothing: the
+    record's ``reached`` is False.
 
-    Raises: InputError and its kinds for what cannot be done as asked, DeviceError.
+    Raises: InputError and its kinds for what cannot be done as asked, DeviceError, ServerError.
     """
-    moving, cap = _caps(cap_w, RunFolder(Path(output)).arguments if resume and output else None)
-    if moving is not None and compare:
-        raise InputError("a comparison of rules with a cap that changes", allowed="a constant cap")
-    has_plan = resume and output is not None and (Path(output) / "plan.json").is_file()
+    named = {"device": device, "workload": workload}
+    given = {key: value for key, value in named.items() if value is not None} | arguments
+    return run_as(RunConfig.of_run(given), progress=progress, token=token, yield_to=yield_to)
+
+
+def run_as(
+    config: RunConfig,
+    *,
+    progress: Progress | None = None,
+    token: str | None = None,
+    yield_to: Callable[[], bool] | None = None,
+) -> TrainingRecord:
+    """Do all steps of ``run`` by these arguments. Raises: as ``run``."""
+    has_plan = config.resume and config.output is not None and (config.output / "plan.json").is_file()
     # Read now, since planning comes late; a plan has its times, and needs the forecast no more.
-    if not has_plan and (intensity := steps.intensity_of(carbon, tariff)) is not None:
-        planning.check_intensity(intensity, Goal.of(goal), is_moving=moving is not None)
-    if moving is not None and not Goal.of(goal).is_time:
-        raise InputError("a goal with a cap that changes", value=Goal.of(goal).aim, allowed="time")
-    if moving is not None and strategy is None and profile is None:
-        strategy = "full"  # each of its caps has points of its own
-    with opened(device, seed=seed) as board:
-        check_scale(moving or cap, board.highest_w)
-        work = as_workload(workload, progress)
-        check_workload(work, board)
-        check_moving_cap(moving, board, has_profile=profile is not None or resume)
-        given_profile = None if profile is None else as_record(ProfileTable, profile)
-        arguments = RunArguments.check(
-            cap,
-            caps=None if moving is None else str(moving),
-            cap_range=None if moving is None else moving.range_text,
-            device=board.spec or board.name,
-            workload=work.name if isinstance(workload, Workload) else workload and str(workload),
-            goal=Goal.of(goal),
-            carbon=None if carbon is None else str(carbon),
-            tariff=None if tariff is None else str(tariff),
-            seeds=seeds,
-            seed=seed,
-            strategy=strategy,
-            reference=reference,
-            compare=compare,
-            algorithm=algorithm_of(given_profile, algorithm),
-            fingerprint=fingerprint(work),
-        )
-        check_run(arguments, board, work, given_profile, command=check_command(board, profile, workload))
-        folder = RunFolder.open(Path(output or free_folder()), arguments, resume=resume)
-        job = ResumableRun(
-            board,
-            work,
-            folder,
-            arguments,
-            resume,
-            processes,
-            progress,
-            moving=moving,
-            yield_to=yield_to,
-        )
-        table = job.profile(given_profile)
-        check_scale(moving or cap, table.highest_w)
-        check_cap(table, cap)
-        curve = job.estimate(table)
-        table, plan = job.plan(table, curve)
-        record = job.train(plan)
-        if compare:
-            job.compare(table, curve)
-    reporting.write_report(folder.path, folder.report)
+    if not has_plan and (intensity := steps.intensity_of(config.carbon, config.tariff)) is not None:
+        planning.check_intensity(intensity, config.whole_goal)
+    with opened(config.device, seed=config.seed) as board:
+        check_scale(config.whole_cap, board.highest_w)
+        if config.server is not None:
+            from wattune.job.with_server import run_with_server
+
+            job, record = run_with_server(board, config, progress, token, yield_to)
+        else:
+            job = begin(board, as_workload(config.workload, progress), config, progress, yield_to)
+            table = job.profile()
+            check_cap(table, job.cap)
+            curve = job.estimate(table)
+            table, plan = job.plan(table, curve)
+            record = job.train(plan)
+            if config.compare:
+                job.compare(table, curve)
+    reporting.write_report(job.folder.path, job.folder.report)
     return record

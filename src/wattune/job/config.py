@@ -1,0 +1,424 @@
+"""``RunConfig``: the one list of a run's arguments.
+
+The command line, ``wattune.run``, the table ``[run]`` of a workload file and the folder of a run all read it. The
+options of the commands are made from its fields, and arguments that do not go together are refused here alone.
+"""
+
+# No import of records, numpy or torch: `wattune run --help` reads this module.
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from wattune import units
+from wattune.cap import PEAK, PowerCap
+from wattune.cap_trace import MovingCap, cap_of, parse_range
+from wattune.errors import InputError, OutputError
+from wattune.goal import Aim, Goal
+
+if TYPE_CHECKING:
+    from wattune.devices import Device
+    from wattune.records import ProfileTable
+    from wattune.workloads import Data, Loaders, Workload
+
+    AnyDevice = str | Device
+    AnyWorkload = str | Path | Workload
+    AnyData = str | Path | Data | Loaders
+    AnyProfile = str | Path | ProfileTable
+else:
+    AnyDevice = AnyWorkload = AnyData = AnyProfile = Any
+
+ALSO_CALLED = {"cap_w": "cap", "device_name": "name"}
+"""Names of arguments in Python and in folders of earlier runs -> the keys of today."""
+
+OF_DEVICE = ("sysfs_root", "mode", "knobs")
+"""Keys that are options of a device, and become part of its name."""
+
+NOT_SAVED = ("output", "resume", "processes", "profile", "token_file", *OF_DEVICE)
+"""Keys that a run's folder does not keep: they may be others when the run is resumed, or are told by its records."""
+
+CHANGEABLE = ("compare", "server", "name")
+"""Keys that may change when a run is resumed: they change none of the records that exist."""
+
+OF_SERVER = ("model", "data", "target", "name", "token_file")
+
+WITHOUT_SERVER = ("workload", "carbon", "tariff")
+
+REMOVED = ("battery", "beside", "latency")
+"""Arguments of earlier versions; docs/decisions/0012-what-goes.md has what is in their place."""
+
+MOST_SEEDS = 100
+"""Training runs per batch size that a server accepts."""
+
+READ_FROM_FILES = ("auto", "jetson", "cpu", "amd", "intel")
+"""Devices that are read from files, for which ``sysfs_root`` names another folder."""
+
+SEVERAL_KNOBS = ("auto", "agent", "jetson")
+"""Devices that may have several knobs to choose from."""
+
+
+def _key(metavar: str | None, description: str, default: Any = None, **limits: Any) -> Any:
+    return Field(default, description=description, json_schema_extra={"metavar": metavar}, **limits)
+
+
+def _in(unit: units.Unit, **limits: Any) -> BeforeValidator:
+    """Read a text with its unit; a number is in this unit already."""
+
+    def read(value: object, info: ValidationInfo) -> object:
+        if isinstance(value, str):
+            return units.parse(value, unit, name=str(info.field_name), **limits)
+        return _number(value)
+
+    return BeforeValidator(read)
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
+def _window(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str) and value.strip().lower() != PEAK:
+        return units.parse(value, "s", name=str(info.field_name), also="; or peak")
+    return PEAK if isinstance(value, str) else _number(value)
+
+
+def _range(value: object) -> object:
+    return parse_range(value) if isinstance(value, str) else value
+
+
+Count = Annotated[int, BeforeValidator(_number)]
+Real = Annotated[float, BeforeValidator(_number)]
+Watts = Annotated[float, _in("W", zero=True)]
+Celsius = Annotated[float, _in("°C", below=150.0)]
+Share = Annotated[float, _in("share")]
+Seconds = Annotated[float, _in("s", bare=False)]
+Joules = Annotated[float, _in("J", bare=False)]
+Window = Annotated[float | Literal["peak"], BeforeValidator(_window)]
+WattsRange = Annotated[tuple[float, float], BeforeValidator(_range)]
+
+
+class RunConfig(BaseModel):
+    """All arguments of a run. A text has its unit with it ("4.5W", "90min"); a number is in W, s, J or °C.
+
+    Raises: InputError in one line, by ``read``, for an unknown key, a value that is not allowed, and arguments that do
+    not go together.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+
+    workload: AnyWorkload | None = _key("WORKLOAD", "Workload file (default: the built-in example).")
+    device: AnyDevice = _key(
+        "DEVICE", "A name from `wattune devices`, a board file, replay:TABLE.csv, or auto for this machine's board."
+    )
+    sysfs_root: Path | None = _key("DIR", "Read sys/... from this folder, not from this machine (default: /).")
+    mode: str | None = _key(
+        "ID", "Switch the board to this nvpmodel mode, and back at the end (default: leave it as it is)."
+    )
+    knobs: str | None = _key(
+        "LIST",
+        "Clocks of a Jetson to set together, such as gpu,memory,cpu (default: with a cap all that you may set; with "
+        "the strategy full or staircase the GPU's).",
+    )
+    cap_range: WattsRange | None = _key(
+        "W..W",
+        "With the cap watch:FILE: least and most watts to choose the batch size by, such as 4W..7W (default: the "
+        "present cap).",
+    )
+    cap: Any = _key(
+        "CAP",
+        "Power cap, such as 4.5W at the power sensor or 12W@supply at the supply's terminals; none for no cap. A cap "
+        "that changes: CAPS.csv (seconds,watts or time,watts), or watch:FILE, which another program writes watts to.",
+        default=PowerCap(),
+    )
+    cap_window: Window | None = _key(
+        "SECONDS",
+        "Time over which the mean power stays under the cap, such as 1s or 200ms; peak: every single reading "
+        "(default: 1s, or the time that the sensor averages over if that is longer).",
+    )
+    margin: Watts = _key("WATTS", "Leave this much of the cap unused, such as 0.2W or 200mW (default: 0).", 0.0, ge=0)
+    max_temp: Celsius | None = _key(
+        "CELSIUS",
+        "Highest temperature of the board, such as 80C; a second limit beside the cap (default: none).",
+    )
+    goal: Aim | None = _key(
+        "NAME",
+        "What is least at the chosen point: time, energy, energy-above-rest, edp (energy times time), or cost "
+        "(default: time; energy with max_slowdown or deadline, cost with a price).",
+    )
+    max_slowdown: Share | None = _key("SHARE", "Be at most this much slower than the fastest point, such as 5%.")
+    deadline: Seconds | None = _key("TIME", "Reach the target within this time, such as 90min or 8h.")
+    energy: Joules | None = _key(
+        "JOULES", "Be the fastest within this energy to the target, such as 200kJ or 50Wh (default: no limit)."
+    )
+    price_per_kwh: Real | None = _key("PRICE", "Price of a kWh, for the goal cost, in any currency.")
+    price_per_hour: Real | None = _key("PRICE", "Price of an hour of the device, in the same currency.")
+    carbon: Path | None = _key(
+        "FILE",
+        "With a deadline: train at the times of the least carbon. FILE: forecast of the grid, .csv (time or seconds, "
+        "gco2_per_kwh) or .json as of Electricity Maps.",
+    )
+    tariff: Path | None = _key(
+        "FILE",
+        "With a deadline: train at the times of the lowest price. FILE: .csv (time or seconds, price_per_kwh).",
+    )
+    algorithm: str | None = _key(
+        "NAME",
+        "Training algorithm, with its options: backprop:checkpoint=auto, backprop:last=1, async-fgd:modules=4 "
+        "(default: backprop); see docs/algorithms.md.",
+    )
+    strategy: Literal["full", "staircase", "guided"] | None = _key(
+        "NAME",
+        "Points to profile. full: every batch size and clock; staircase: those along the cap; guided: the few that "
+        "tell most (default: with a cap guided for several clocks, else staircase; full without a cap).",
+    )
+    reference: bool | None = _key(
+        None,
+        "Also measure the reference workloads, once per device, to compare with simpler rules (default: on a simulated "
+        "board with one knob).",
+    )
+    profile: AnyProfile | None = _key("FILE", "Use this profile record (default: profile the device).")
+    seeds: Count | None = _key(
+        "N", "Training runs per batch size (default: 3; with a guided profile as many as needed).", ge=1, le=1000
+    )
+    seed: Count = _key("N", "Random seed of the training run and of simulated sensors (default: 0).", 0, ge=0, lt=2**32)
+    processes: Count | None = _key("N", "Training runs at a time (default: one per core).", ge=1)
+    compare: bool = _key(None, "Then also train the picks of simpler rules.", default=False)
+    output: Path | None = _key("DIR", "New or empty folder of the run (default: wattune-run-N).")
+    resume: bool = _key(None, "Continue what was interrupted.", default=False)
+    server: str | None = _key("URL", "Train a model of this wattune server, which trains the proxy.")
+    model: str | None = _key("NAME", "With a server: name of the model.")
+    data: AnyData | None = _key("FILE", "With a server: your data, .npz; it never leaves this machine.")
+    target: Real | None = _key("X", "With a server: target metric (default: the model's).")
+    name: str | None = _key("NAME", "With a server: name of this device (default: the host's name).")
+    token_file: Path | None = _key("FILE", "With a server: file with the token (default: $WATTUNE_TOKEN).")
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    @classmethod
+    def read(cls, *sources: Mapping[str, Any]) -> RunConfig:
+        """The arguments that these mappings have together; the last one that has a key counts. Raises: InputError."""
+        given: dict[str, Any] = {}
+        for source in sources:
+            given |= _spread(source)
+        try:
+            return cls.model_validate(_with_device_options(given))
+        except ValidationError as error:
+            raise _as_input_error(error) from error
+
+    @classmethod
+    def of_run(cls, given: Mapping[str, Any]) -> RunConfig:
+        """The arguments of a whole run: those given; what is not comes from the folder of the run to resume, or from
+        the table ``[run]`` of the workload file.
+
+        Raises: InputError and its kinds.
+        """
+        from wattune.job.folder import RunFolder, free_folder
+
+        before = None
+        if given.get("resume"):
+            if given.get("output") is None:
+                raise OutputError("resume needs output, the folder of the run to continue")
+            before = RunFolder(Path(given["output"])).arguments
+        config = cls.read(*(_with_table(given) if before is None else (before.arguments, given)))
+        if config.device is None and config.resume:
+            raise OutputError("no run to resume", value=str(config.output), hint="start it again, without --resume")
+        config.require("device", "cap", command="run")
+        return config if config.output is not None else config.model_copy(update={"output": free_folder()})
+
+    def require(self, *keys: str, command: str) -> RunConfig:
+        """Check that these are given. Raises: InputError."""
+        for key in keys:
+            if key not in self.model_fields_set or (key != "cap" and getattr(self, key) is None):
+                raise InputError(f"{key} is missing", hint=f"see wattune {command} --help")
+        return self
+
+    # ------------------------------------------------------------------------------------------------------- values
+
+    @cached_property
+    def whole_cap(self) -> PowerCap | MovingCap:
+        """The cap with its margin, temperature and window."""
+        form = PowerCap(margin_w=self.margin, max_temp_c=self.max_temp, window=self.cap_window)
+        cap: PowerCap | MovingCap = self.cap
+        if isinstance(cap, MovingCap):
+            return cap.with_form(form)
+        return replace(form, limit_w=cap.limit_w, side=cap.side)
+
+    @property
+    def moving_cap(self) -> MovingCap | None:
+        """The whole cap if it changes."""
+        return self.whole_cap if isinstance(self.whole_cap, MovingCap) else None
+
+    @property
+    def constant_cap(self) -> PowerCap:
+        """The whole cap. Raises: InputError if it changes."""
+        if isinstance(self.whole_cap, MovingCap):
+            raise InputError("cap", value=str(self.cap), allowed="a constant cap")
+        return self.whole_cap
+
+    @cached_property
+    def whole_goal(self) -> Goal:
+        """The goal with its bound and prices."""
+        aim = self.goal
+        if aim is None:
+            is_priced = self.price_per_kwh is not None or self.price_per_hour is not None
+            aim = "cost" if is_priced else "time" if self.max_slowdown is self.deadline is None else "energy"
+        return Goal(aim, self.max_slowdown, self.deadline, self.energy, self.price_per_kwh, self.price_per_hour)
+
+    def saved(self) -> dict[str, Any]:
+        """Arguments that the folder of a run keeps, as JSON has them; ``read`` makes the same arguments of these."""
+        values = {key: getattr(self, key) for key in type(self).model_fields if key not in NOT_SAVED}
+        values["goal"] = self.whole_goal.aim
+        texts = {key: _text(value) for key, value in values.items() if value is not None}
+        return {key: value for key, value in texts.items() if value is not None}
+
+    # ------------------------------------------------------------------------------------------------------- checks
+
+    @field_validator("cap", mode="before")
+    @classmethod
+    def _parse_cap(cls, value: object, info: ValidationInfo) -> PowerCap | MovingCap:
+        return cap_of(value, range_w=info.data.get("cap_range"))
+
+    @model_validator(mode="after")
+    def _check_together(self) -> RunConfig:
+        is_moving, goal = isinstance(self.whole_cap, MovingCap), self.whole_goal
+        forecast = self.carbon or self.tariff
+        if self.server is None:
+            self._refuse(OF_SERVER, "without a server")
+        else:
+            self._refuse(WITHOUT_SERVER, "with a server")
+            self.require("model", "data", command="run")
+        for is_refused, what, value, allowed in (
+            (self.server and is_moving, "a cap that changes with a server", self.cap, "a constant cap"),
+            (self.server and (self.seeds or 0) > MOST_SEEDS, "seeds", self.seeds, f"1 to {MOST_SEEDS} with a server"),
+            (self.strategy and self.profile, "strategy", self.strategy, "none if a profile is given"),
+            (self.carbon and self.tariff, "a forecast of carbon and one of the price", None, "one of the two"),
+            (forecast and goal.deadline_s is None, "a forecast without a deadline", forecast, "with a deadline"),
+            (forecast and is_moving, "a forecast with a cap that changes", forecast, "one of the two"),
+            (self.compare and is_moving, "a comparison of rules with a cap that changes", None, "a constant cap"),
+            (is_moving and not goal.is_time, "a goal with a cap that changes", goal.aim, "time"),
+        ):
+            if is_refused:
+                raise InputError(what, value=None if value is None else str(value), allowed=allowed)
+        return self
+
+    def _refuse(self, keys: tuple[str, ...], why: str) -> None:
+        for key in keys:
+            if (value := getattr(self, key)) is not None:
+                raise InputError(f"{key} {why}", value=str(value))
+
+
+def known_key(text: str, keys: tuple[str, ...] | None = None) -> str:
+    """The key of an argument, which may be written with dashes. Raises: InputError, which names a similar key."""
+    key = text.strip().replace("-", "_")
+    key, known = ALSO_CALLED.get(key, key), keys or tuple(RunConfig.model_fields)
+    if key in known:
+        return key
+    if key in REMOVED:
+        raise InputError(f"{key} is not an argument of a run any more", hint="see docs/decisions/0012-what-goes.md")
+    similar = difflib.get_close_matches(key, known, n=1)
+    raise InputError(
+        "unknown argument of a run",
+        value=text,
+        allowed=None if similar else ", ".join(known),
+        hint=f"did you mean {similar[0]}?" if similar else None,
+    )
+
+
+def _spread(source: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by today's keys: a cap or goal that is an object gives its parts, a device takes its options in."""
+    given = {known_key(key): value for key, value in source.items()}
+    cap, goal = given.get("cap"), given.get("goal")
+    parts: dict[str, Any] = {}
+    if isinstance(cap, (PowerCap, MovingCap)):
+        form = cap.form if isinstance(cap, MovingCap) else cap
+        parts |= {"margin": form.margin_w, "max_temp": form.max_temp_c, "cap_window": form.window}
+    if isinstance(goal, Goal):
+        parts |= {
+            "goal": goal.aim,
+            "max_slowdown": goal.max_slowdown,
+            "deadline": goal.deadline_s,
+            "energy": goal.energy_j,
+            "price_per_kwh": goal.price_per_kwh,
+            "price_per_hour": goal.price_per_hour,
+        }
+    return given | parts
+
+
+def _with_device_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with ``sysfs_root``, ``mode`` and ``knobs`` in the name of the device. Raises: InputError."""
+    options = {key: given[key] for key in OF_DEVICE if given.get(key) is not None}
+    if (root := options.get("sysfs_root")) is not None and not (Path(root) / "sys").is_dir():
+        raise InputError("sysfs_root", value=str(root), allowed="a folder with sys/... in it")
+    device = given.get("device")
+    if device is None or not options:
+        return given
+    scheme = re.split(r"[:?]", device, maxsplit=1)[0] if isinstance(device, str) else None
+    for key in options:
+        if scheme not in (allowed := SEVERAL_KNOBS if key == "knobs" else READ_FROM_FILES):
+            raise InputError(f"{key} with this device", value=str(device), allowed=", ".join(allowed))
+    from wattune.devices.spec_options import with_options
+
+    absolute = None if root is None else Path(root).absolute()
+    device = with_options(device, root=absolute, mode=options.get("mode"), knobs=options.get("knobs"))
+    return {key: value for key, value in given.items() if key not in OF_DEVICE} | {"device": device}
+
+
+def _with_table(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The table ``[run]`` of the workload file, and the arguments given. If the file has nothing but
+    this table, the table may name the workload.
+
+    Raises: InputError, WorkloadError.
+    """
+    workload = given.get("workload")
+    if not isinstance(workload, (str, Path)):
+        return {}, given
+    from wattune.workloads.toml import read_toml
+
+    file = read_toml(Path(workload))
+    table = file.pop("run", None)
+    if table is None:
+        return {}, given
+    if not isinstance(table, dict):
+        raise InputError(f"{workload}, run", value=str(table), allowed="a table [run]")
+    return table, given if file else {key: value for key, value in given.items() if key != "workload"}
+
+
+def _text(value: object) -> object:
+    """The value as ``read`` takes it from JSON; None for an object that only Python has."""
+    if isinstance(value, PowerCap):
+        side = "" if value.side == "module" else f"@{value.side}"
+        return "none" if value.limit_w is None else f"{float(value.limit_w)!r}W{side}"
+    if isinstance(value, tuple):
+        return "..".join(f"{watts!r}W" for watts in value)
+    if isinstance(value, (MovingCap, Path)):
+        return str(value)
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    # A device has the text that opens it, a workload a name.
+    return getattr(value, "spec", None) or getattr(value, "name", None)
+
+
+def _as_input_error(error: ValidationError) -> InputError:
+    from wattune.records.base import in_words
+
+    first = error.errors()[0]
+    return InputError(str(first["loc"][0]), value=first["input"], allowed=in_words(first))
