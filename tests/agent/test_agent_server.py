@@ -19,12 +19,9 @@ from tests.support.virtual_time import VirtualTime
 
 import wattune_agent.server as server_module
 from wattune_agent.client import AgentClient
-from wattune_agent.controller import Controller
-from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, Gone, NotThere
 from wattune_agent.lease import BoardLease
 from wattune_agent.server import MOST, MOST_REFUSED, AgentServer
-from wattune_agent.tree import Tree
 
 
 @pytest.fixture(scope="module")
@@ -112,18 +109,6 @@ def test_two_clients_one_holds_both_read(board, server, path, holders):
         holder.end()
         assert wait_for(lambda: not board.is_at(510.0))
         assert other.pin(306.0) == {"mhz": 306.0}
-
-
-def test_a_client_that_lives_keeps_its_lease(path):
-    board, time = MadeBoard(), VirtualTime()
-    with (
-        served(path, BoardLease(board, lease_s=1.0, now_s=time.now_s), time),
-        AgentClient(str(path), time=time) as client,
-    ):
-        client.pin(500.0)
-        time.sleep(10.0)
-        assert board.mhz == client.mhz == 500.0
-        assert client.check() == []
 
 
 # --------------------------------------------------------------------------------------------------- clients that end
@@ -214,44 +199,7 @@ def test_a_second_agent_at_the_same_socket_is_refused(board, server, path):
         client.pin(306.0)
 
 
-def test_a_second_controller_of_the_same_board_is_refused(board, server, path):
-    tree = Tree(str(board.root))
-    with AgentClient(str(path)) as client:
-        client.pin(510.0)
-        with pytest.raises(Busy):
-            Controller(find_board(tree, "jetson")).pin(306.0)
-        client.restore()
-        with Controller(find_board(tree, "jetson")) as controller:
-            controller.pin(306.0)
-            with pytest.raises(Busy):
-                client.pin(510.0)
-            assert board.is_at(306.0)
-        client.pin(510.0)
-
-
 # ------------------------------------------------------------------------------------------------------------ garbage
-
-
-def test_garbage_is_answered_and_cut_off_and_hurts_nobody(board, server, path, holders):
-    holder = holders(path, ["pin", 510.0])
-    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\xff\n", b"[[[[\n", b"x" * 10_000, b'{"id": 1}', b""):
-        with socket.socket(socket.AF_UNIX) as raw:
-            raw.connect(str(path))
-            raw.sendall(garbage)
-            raw.shutdown(socket.SHUT_WR)
-            raw.settimeout(5)
-            said = b""
-            while True:
-                try:
-                    more = raw.recv(4096)
-                except ConnectionResetError:  # it did not even read the rest
-                    break
-                if not more:
-                    break
-                said += more
-            if b"\n" in garbage:
-                assert json.loads(said)["error"]["code"] in ("bad-request", "gone")
-    assert holder.ask() == {"mhz": 510.0, "events": []}
 
 
 def test_unknown_requests_are_answered_and_the_connection_goes_on(board, server, path):
@@ -404,6 +352,8 @@ def test_a_client_waits_for_its_turn_to_connect(path):
 
 
 HOSTILE = [
+    b"",
+    b"GET / HTTP/1.1\r\n\r\n",
     b"\n",
     b"{}\n",
     b"[]\n",
@@ -448,7 +398,7 @@ HOSTILE = [
 
 @pytest.mark.slow
 def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(path):
-    """Sixty hostile messages and 2,000 connections, under a cap that is exceeded: the guard reads on.
+    """Each hostile message twice and 2,000 connections, under a cap that is exceeded: the guard reads on.
 
     Its readings are counted between the ticks of another thread of this process with the same period, so that a busy
     machine, on which both are late, does not count.
@@ -473,7 +423,7 @@ def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(p
         holder.guard(2.5)
         clock.start()
         try:
-            for message in (HOSTILE * 2)[:60]:
+            for message in HOSTILE * 2:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
                     one.settimeout(30.0)
                     one.connect(str(path))

@@ -36,7 +36,7 @@ def trained(device, *, passes=8, model=None, loader=None, evaluates=False, on_ba
     options = {"cap_w": 4.5, **options}
     with capped(device=device, model=model, optimizer=optimizer, loader=loader, **options) as session:
         for _ in range(passes):
-            train(session, on_batch=on_batch)
+            train(session, model, on_batch=on_batch)
             if evaluates:
                 with session.evaluation(), torch.no_grad():
                     for start in range(0, 2048, 256):
@@ -137,7 +137,7 @@ def test_an_evaluation_of_large_batches_climbs_from_below():
     loader = DataLoader(data, batch_size=32)
     with capped(device=device, cap_w=4.5, model=model, optimizer=optimizer, loader=loader, keep_recipe=True) as session:
         for _ in range(8):
-            train(session)
+            train(session, model)
             begun_s = device.now_s()
             with session.evaluation(), torch.no_grad():
                 clocks.append(device.current())

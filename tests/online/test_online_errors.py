@@ -74,7 +74,7 @@ def test_a_loader_that_cannot_be_resized(loader, said):
 def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
     model = perceptron()
     with session_of(loader=loader, model=model, keep_recipe=True, micro_batch_size=4) as session:
-        assert train(session) in (64, 640)
+        assert train(session, model) in (64, 640)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_schedule_that_ends_before_the_training():
     scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
     with pytest.raises(InputError, match=r"OneCycleLR ends before the training run.*one step per 32 samples"):
         with session_of(model=model, optimizer=optimizer, loader=loader_of(), scheduler=scheduler) as session:
-            train(session)
+            train(session, model)
 
 
 def test_a_scheduler_that_is_stepped_in_the_loop_fights_the_scaling():
@@ -196,7 +196,7 @@ def test_a_scheduler_that_the_loop_steps_between_passes_as_well(interval):
     with pytest.raises(InputError, match=r"StepLR was stepped outside the session.*remove scheduler\.step\(\)"):
         with session_of(**options, scheduler_interval=interval) as session:
             for _ in range(3):
-                train(session)
+                train(session, model)
                 scheduler.step()
 
 
@@ -250,7 +250,7 @@ def test_a_loader_that_yields_whole_batches_needs_their_size():
     model = perceptron()
     loader = DataLoader(batches, batch_size=None)
     with session_of(model=model, loader=loader, keep_recipe=True, batch_size=32) as session:
-        assert train(session) == 640
+        assert train(session, model) == 640
     with pytest.raises(InputError, match=r"no batch size: DataLoader; .*batch_size= and keep_recipe=True"):
         session_of(model=model, loader=loader, keep_recipe=True)
     with pytest.raises(InputError, match="cannot change"):
@@ -313,7 +313,7 @@ def test_a_size_at_which_the_model_fails_is_left_out_with_a_note(touring):
 
     model = Fixed()
     with session_of(model=model, loader=loader_of()) as session:
-        train(session, 15)
+        train(session, model, 15)
     assert any("micro-batches of 16 are left out: ValueError: cannot take 16" in note for note in session.record.notes)
     sizes = {change.point.micro_batch_size or change.point.batch_size for change in session.record.changes}
     assert sizes == {32, 64}
@@ -333,7 +333,7 @@ def test_where_it_fails_at_the_users_own_size_the_users_error_comes_out():
     before = device.current()
     with pytest.raises(ValueError, match="never works"):
         with session_of(device=device, model=model, loader=loader_of()) as session:
-            train(session)
+            train(session, model)
     assert device.current() == before
 
 
@@ -373,7 +373,7 @@ def test_a_session_that_cannot_begin_leaves_no_trace(tmp_path):
     model(Numbered().x[:8]).sum().backward()
     optimizer.step()
     with session_of(loader=loader_of(), resume=True, **options) as session:
-        assert train(session) == 640
+        assert train(session, model) == 640
 
 
 def test_what_is_no_loss():
@@ -400,7 +400,7 @@ def test_a_record_that_cannot_be_saved_in_the_end_is_a_warning(tmp_path):
         with session:
             folder.rmdir()
             folder.touch()  # no file fits there any more, as on a full disk
-            train(session)
+            train(session, model)
 
     with pytest.warns(UserWarning, match=r"is not saved, but in `session\.record`"):
         run()

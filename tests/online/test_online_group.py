@@ -15,7 +15,7 @@ def trained(device, cap_w, passes=2):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(pictures(1024), batch_size=32, shuffle=True)
     with capped(device=device, model=model, optimizer=optimizer, loader=loader, cap_w=cap_w) as session:
-        train(session, passes)
+        train(session, model, passes)
     return session.record
 
 

@@ -162,8 +162,9 @@ def test_bf16_is_seen_and_refused_by_a_chip_that_lacks_it():
 
 
 def test_it_explains_itself():
-    with session_of() as session:
-        train(session)
+    model = perceptron()
+    with session_of(model) as session:
+        train(session, model)
         text = session.explain()
     for part in ("under a cap of 4.5 W", "640 samples in 20 steps", "past workloads", "in proportion"):
         assert part in text
@@ -202,7 +203,7 @@ class Recomputed(nn.Module):
 def test_a_model_that_computes_activations_again_is_tried_at_other_sizes(touring):
     model = Recomputed()
     with session_of(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01)) as session:
-        train(session, 10)
+        train(session, model, 10)
     assert not [note for note in session.record.notes if "left out" in note]
     assert len({cell.micro_batch_size for cell in session.record.table.cells}) > 1
 
@@ -218,7 +219,8 @@ def test_a_batch_with_time_as_its_first_axis_is_not_cut():
 def test_where_no_size_is_known_to_fit_it_trains_at_the_users_own(monkeypatch):
     """Rather than asking for ever which one to take."""
     monkeypatch.setattr(FitCheck, "fits", lambda self, row, counter: False)
-    with session_of() as session:
-        train(session)
+    model = perceptron()
+    with session_of(model) as session:
+        train(session, model)
     assert session.record.steps == 20
     assert {change.point.batch_size for change in session.record.changes} == {32}

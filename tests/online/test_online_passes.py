@@ -49,7 +49,7 @@ def test_a_pass_that_an_interrupt_ends_is_resumed_and_not_counted(tmp_path):
     assert session.passes == 0
     with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
         while session.passes < 1:
-            train(session)
+            train(session, model)
     assert session.samples == 640
 
 
@@ -62,7 +62,7 @@ def test_a_pass_broken_off_before_the_end_is_not_resumed(tmp_path):
         assert session.passes == 1
     with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
         assert session.passes == 1
-        assert train(session) == 640
+        assert train(session, model) == 640
 
 
 def test_a_progress_bar_has_a_total():
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_cannot_be_saved_at_the_end_is_a_warning(tmp_path):
         with session_of(model, checkpoint=folder / "c") as session:
             folder.rmdir()
             folder.touch()  # no file fits there any more, as on a full disk
-            train(session)
+            train(session, model)
         return session
 
     with pytest.warns(UserWarning, match=r"cannot write .*checkpoints") as caught:
@@ -112,11 +112,11 @@ def test_readings_above_the_cap_are_warned_of_at_the_end():
     model = perceptron()
     with pytest.warns(UserWarning, match=r"\d+ of \d+ readings exceeded the cap of 6 W"):
         with session_of(model, device=Hungry(), cap_w=6) as session:
-            train(session)
+            train(session, model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with session_of(model, device=OwnTimeDevice(), cap_w=6) as session:
-            train(session)
+            train(session, model)
 
 
 class Gpu(OwnTimeDevice):

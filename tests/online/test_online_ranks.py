@@ -55,18 +55,18 @@ def own_device(rank: int) -> Device | str:
     return board() if rank == 0 else "auto"
 
 
-def session_of(rank: int, model: nn.Module | None = None, **options: Any) -> Any:
-    """A session of this rank under 5 W, with a convolutional model unless there is another."""
-    model = wrapped(convolutional()) if model is None else model
+def session_of(rank: int, model: nn.Module, **options: Any) -> Any:
+    """A session of this rank under 5 W."""
     usual: dict[str, Any] = {} if "batch_size" in options else {"loader": own_part(pictures(512))}
     usual |= {"device": own_device(rank), "cap_w": 5.0, "optimizer": torch.optim.SGD(model.parameters(), lr=0.05)}
     return wattune.capped(model=model, **{**usual, **options})
 
 
-def small(rank: int, **options: Any) -> Any:
-    """A session whose steps take next to nothing."""
+def small(rank: int, **options: Any) -> tuple[nn.Module, Any]:
+    """A model whose steps take next to nothing, and its session."""
     loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
-    return session_of(rank, wrapped(perceptron()), loader=loader, **options)
+    model = wrapped(perceptron())
+    return model, session_of(rank, model, loader=loader, **options)
 
 
 def train_rows(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ...]:
@@ -116,7 +116,7 @@ def train_under(rank: int, cap: CapTrace, passes: int) -> tuple[Any, ...] | None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loader, given = own_part(pictures(512)), {"device": "sim:jetson-nano", "cap_w": cap, "over": "node"}
     with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
-        train(session, passes)
+        train(session, model, passes)
     record = session.record
     if record is None:
         return None
@@ -177,8 +177,9 @@ def train_unequal(rank: int, cap_w: float) -> tuple[Any, ...] | None:
     """A fast board on rank 0 and a slow one under one budget."""
     device = ("sim:jetson-tx2-nx", "sim:jetson-nano")[rank]
     given = {"cap_w": cap_w, "over": "node", "keep_recipe": True, "micro_batch_size": 64}
-    with session_of(rank, loader=own_part(pictures(2048), 64), device=device, **given) as session:
-        train(session, 60)
+    model = wrapped(convolutional())
+    with session_of(rank, model, loader=own_part(pictures(2048), 64), device=device, **given) as session:
+        train(session, model, 60)
     if session.record is None:
         return None
     group = session.run.device
@@ -208,9 +209,10 @@ def train_elsewhere(rank: int, folder: Path) -> tuple[Any, ...]:
     before = texts(tree)
     given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "over": "job", "keep_recipe": True}
     was_set = False
-    with small(rank, **given) as session:
+    model, opened = small(rank, **given)
+    with opened as session:
         for _ in range(20):
-            train(session)
+            train(session, model)
             was_set = was_set or texts(tree) != before
     record = session.record
     return was_set, texts(tree) == before, None if record is None else (record.device, record.power_mean_w)
@@ -230,8 +232,9 @@ def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: P
 def train_elsewhere_long(rank: int, folder: Path) -> None:
     meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
     device = f"jetson?root={folder / f'board{rank}'}"
-    with small(rank, device=device, cap_w=100.0, over="job", keep_recipe=True) as session:
-        train(session, 100_000, on_batch=lambda _: (folder / f"rank{rank}").touch())
+    model, opened = small(rank, device=device, cap_w=100.0, over="job", keep_recipe=True)
+    with opened as session:
+        train(session, model, 100_000, on_batch=lambda _: (folder / f"rank{rank}").touch())
 
 
 @pytest.mark.parametrize("killed", [0, 1])
@@ -252,7 +255,8 @@ def test_boards_of_all_computers_are_restored_whoever_is_killed(tmp_path: Path, 
 
 
 def restore_slowly(rank: int, folder: Path) -> None:
-    with small(rank) as session:
+    model, opened = small(rank)
+    with opened as session:
         restore = session.run.__exit__
 
         def restore_later(*error: Any) -> None:
@@ -261,7 +265,7 @@ def restore_slowly(rank: int, folder: Path) -> None:
             (folder / f"rank{rank}").touch()
 
         session.run.__exit__ = restore_later
-        train(session, on_batch=lambda _: os._exit(1) if rank == 1 else None)
+        train(session, model, on_batch=lambda _: os._exit(1) if rank == 1 else None)
 
 
 def test_a_board_that_takes_long_to_be_restored_is_restored_before_the_loss_is_raised(tmp_path: Path) -> None:
@@ -291,8 +295,9 @@ def interrupt(rank: int, path: Path, at: int) -> tuple[int, int]:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        with session_of(rank, loader=loader, keep_recipe=True, checkpoint=path) as session:
-            train(session, on_batch=stop)
+        model = wrapped(convolutional())
+        with session_of(rank, model, loader=loader, keep_recipe=True, checkpoint=path) as session:
+            train(session, model, on_batch=stop)
     return session.run.steps, session.samples
 
 
@@ -300,9 +305,10 @@ def resume(rank: int, path: Path, batch_size: int) -> tuple[int, list[float], li
     """The rest of that pass. Returns: samples of all ranks, weights, and rank 0's notes."""
     loader = own_part(pictures(512), batch_size)
     loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
-    with session_of(rank, loader=loader, keep_recipe=True, checkpoint=path, resume=True) as session:
-        train(session)
-    return session.samples, weights(session.run.model), list(session.run.notes)
+    model = wrapped(convolutional())
+    with session_of(rank, model, loader=loader, keep_recipe=True, checkpoint=path, resume=True) as session:
+        train(session, model)
+    return session.samples, weights(model), list(session.run.notes)
 
 
 @pytest.mark.parametrize(("ranks", "batch_size"), [(2, 16), (4, 8), (1, 32)])
@@ -337,7 +343,7 @@ def train_sharded(rank: int, options: dict[str, Any]) -> float:
         loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
         if is_ours:
             with session_of(rank, model, optimizer=optimizer, loader=loader, **options) as session:
-                train(session)
+                train(session, model)
         else:
             plain(model, optimizer, loader, 1)
         results.append(whole(model))
@@ -459,8 +465,9 @@ def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
 
 
 def starve(rank: int, cap_w: float, over: str) -> None:
-    with session_of(rank, device="sim:jetson-nano", cap_w=cap_w, over=over) as session:
-        train(session, 1000)
+    model = wrapped(convolutional())
+    with session_of(rank, model, device="sim:jetson-nano", cap_w=cap_w, over=over) as session:
+        train(session, model, 1000)
 
 
 @pytest.mark.parametrize(("cap_w", "over"), [(5.0, "node"), (2.5, "device")])
@@ -475,8 +482,9 @@ def test_a_job_without_a_process_group_is_one_line() -> None:
 
 
 def train_long(rank: int, started: Path) -> None:
-    with small(rank, keep_recipe=True) as session:
-        train(session, 100_000, on_batch=lambda _: (started / str(rank)).touch())
+    model, opened = small(rank, keep_recipe=True)
+    with opened as session:
+        train(session, model, 100_000, on_batch=lambda _: (started / str(rank)).touch())
 
 
 @pytest.mark.parametrize("killed", [0, 1, 2])
@@ -547,8 +555,9 @@ def fail(rank: int) -> None:
         if rank == 1 and session.run.steps == 5:
             raise ValueError("this rank's own mistake")
 
-    with small(rank) as session:
-        train(session, on_batch=mistake)
+    model, opened = small(rank)
+    with opened as session:
+        train(session, model, on_batch=mistake)
 
 
 def test_an_error_of_one_rank_is_the_reason_of_the_others_end() -> None:

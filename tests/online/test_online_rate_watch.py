@@ -162,7 +162,7 @@ def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog)
     options = {"device": board(), "cap_w": None, "batch_sizes": [32, 256]}
     with caplog.at_level(logging.WARNING, logger="wattune"):
         with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
-            train(session, 40, loss=squares)
+            train(session, model, 40, loss=squares)
     assert 256 in {change.point.batch_size for change in session.record.changes}
     assert loss_over(model, data) < 0.05
     said = [note for note in session.record.notes if "batch sizes above 32 are left out" in note]
@@ -183,7 +183,7 @@ def test_after_a_resume_the_larger_batches_stay_left_out(touring, tmp_path):
 
     def trained(session, passes):
         with session:
-            train(session, passes - session.passes, loss=squares)
+            train(session, model, passes - session.passes, loss=squares)
         return session
 
     first = trained(session_of(), 40)

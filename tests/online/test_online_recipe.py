@@ -46,7 +46,7 @@ def run(model, optimizer, *, passes=PASSES, samples=640, weight=1.0, on_pass=lam
     with session_of(model, optimizer=optimizer, **{"loader": loader_of(samples), **options}) as session:
         session.recipe.ceiling = ceiling
         for _ in range(passes):
-            train(session, loss=lambda model, batch: loss_of(model, batch) * weight)
+            train(session, model, loss=lambda model, batch: loss_of(model, batch) * weight)
             on_pass()
     return session
 
@@ -178,7 +178,7 @@ def test_the_gradient_noise_is_measured_on_the_way():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with session_of(model, optimizer=optimizer, loader=loader_of()) as session:
         while session.sample_model.scale is None and session.passes < 100:
-            train(session)
+            train(session, model)
     assert session.record.efficiency_from == "prior and noise scale"
     assert session.record.noise_scale > 0
 

@@ -156,7 +156,7 @@ def test_a_loop_that_breaks_out_of_a_pass_begins_another():
             if s.samples >= 96:
                 break
         assert s.passes == 1  # as a loop over epochs counts it
-        assert train(s) == 640
+        assert train(s, model) == 640
     assert s.record.passes == 2
 
 
@@ -336,7 +336,7 @@ def test_an_interrupt_in_the_middle_of_the_optimizers_step_waits_for_its_end(tmp
         options = {"loader": loader_of(), "keep_recipe": True, "checkpoint": path, "resume": True}
         try:
             with session_of(model, optimizer=optimizer, **options) as session:
-                train(session, 2 - session.passes)
+                train(session, model, 2 - session.passes)
         except KeyboardInterrupt:
             seen.append(session.run.steps)
         return model, seen

@@ -20,7 +20,7 @@ def trained(passes=2, on_batch=lambda session: None, **options):
     loader = DataLoader(pictures(), batch_size=64, shuffle=True)
     options = {"device": board(), "cap_w": 4.5, **options}
     with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
-        train(session, passes, on_batch=on_batch)
+        train(session, model, passes, on_batch=on_batch)
     return session
 
 

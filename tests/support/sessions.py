@@ -101,13 +101,18 @@ def session_of(model: nn.Module | None = None, **options: Any) -> Any:
 
 
 def train(
-    session: Any, passes: int = 1, *, loss: Callable[..., Tensor] = loss_of, on_batch: Callable[[Any], object] = id
+    session: Any,
+    model: nn.Module,
+    passes: int = 1,
+    *,
+    loss: Callable[..., Tensor] = loss_of,
+    on_batch: Callable[[Any], object] = id,
 ) -> int:
-    """Train for so many passes in an open session. Returns: the number of samples trained on."""
+    """Train the model of an open session for so many passes. Returns: the number of samples trained on."""
     samples = 0
     for _ in range(passes):
         for batch in session.batches():
-            session.backward(loss(session.run.model, batch))
+            session.backward(loss(model, batch))
             samples += batch.samples
             on_batch(session)
     return samples
