@@ -13,7 +13,6 @@ notified of the changes by a long poll.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -40,7 +39,8 @@ from benchmarks.timing import RESULTS, keep, measured_at, median_s
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
-from wattune.server.store import Database, tokens
+from wattune.server.store import Database, model_catalog, tokens
+from wattune.server.store.file_store import FileStore
 from wattune.server.store.schema import JobRow, UnitRow
 
 CHANGE_S = 5.0
@@ -49,12 +49,12 @@ CHANGE_S = 5.0
 NAME = "server_fleet"
 
 
-def prepare(port: int, admin: str, database: Database, devices: int) -> tuple[list[str], World]:
+def prepare(store: Path, database: Database, devices: int) -> tuple[list[str], World]:
     """Create the model with its weights, a job that is done and one that is running, and a token for every device."""
     rng = random.Random(0)
     header = json.dumps({"w": {"dtype": "F32", "shape": [WEIGHTS], "data_offsets": [0, 4 * WEIGHTS]}}).encode()
     weights = len(header).to_bytes(8, "little") + header + rng.randbytes(4 * WEIGHTS)
-    sha256 = hashlib.sha256(weights).hexdigest()
+    sha256, size = FileStore(store / "files").write_parts([weights])
     model = ServedModel.parse(
         {
             "record": "model",
@@ -64,17 +64,13 @@ def prepare(port: int, admin: str, database: Database, devices: int) -> tuple[li
             "batch_sizes": samples.BATCH_SIZES,
             "budget_samples": 60_000,
             "target": 0.95,
-            "weights": {"sha256": sha256, "bytes": len(weights)},
+            "weights": {"sha256": sha256, "bytes": size},
             "proxy": {"data": {"source": "digits"}},
         }
     )
-    tally = Tally()
-    client = Client(port, admin, tally)
-    client.call("", "PUT", f"/v1/files/{sha256}?kind=safetensors", weights)
-    client.call("", "PUT", f"/v1/models/{MODEL}", json.dumps(model.dump()).encode())
-    client.close()
-    assert not tally.wrong, tally.wrong
     with database.session() as session:
+        model_catalog.add_file(session, sha256, "safetensors", size, time.time())
+        model_catalog.put(session, model, time.time())
         row, _ = jobs.submit(session, model, SweepRequest.model_validate(ASKED), time.time())
         job = session.get_one(JobRow, row.id)
         job.state, job.curve, job.finished_s = "done", samples.efficiency().dump(), time.time()
@@ -183,7 +179,7 @@ def measure(
         try:
             with database.session() as session:
                 admin = tokens.make(session, "benchmark", "admin", time.time())
-            device_tokens, shared = prepare(port, admin, database, devices)
+            device_tokens, shared = prepare(store, database, devices)
             before_s, begin = cpu_s(pid), time.perf_counter()
             with worked_on(database, shared.running):
                 tally = run(port, device_tokens, shared, together, rate_per_s, kind, at_once=at_once)
