@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 from tests.support.fake_server import Answer, faked
-from tests.support.server.story import COMMAND, ENVIRONMENT, offer, own_data, running, small
+from tests.support.server.serving import serving
+from tests.support.server.story import COMMAND, ENVIRONMENT, offer, own_data, small
 
 import wattune
 from wattune.errors import InputError, ServerRefused, ServerUnavailable
@@ -34,7 +35,7 @@ def data(tmp_path_factory):
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fleet") / "store"
     offer(folder, *small())
-    with running(folder) as process:
+    with serving(folder) as process:
         yield process
 
 
@@ -53,8 +54,8 @@ def run(server, output, data, **changes):
 
 
 def newest(server, device):
-    ids = [training["id"] for training in server.get(f"/v1/trainings?device={device}")]
-    return [TrainingRecord.parse(server.get(f"/v1/trainings/{one}")) for one in ids]
+    ids = [training["id"] for training in server.json(f"/v1/trainings?device={device}")]
+    return [TrainingRecord.parse(server.json(f"/v1/trainings/{one}")) for one in ids]
 
 
 @pytest.mark.slow
@@ -70,16 +71,16 @@ def test_the_server_gives_model_and_curve_and_gets_the_records(server, tmp_path,
     (training,) = newest(server, "whole")
     assert training == record
     table = folder.load(ProfileTable)
-    (profile,) = [p for p in server.get("/v1/profiles") if p["publisher"] == "whole"]
-    published = ProfileTable.parse(server.get(f"/v1/profiles/{profile['id']}"))
+    (profile,) = [p for p in server.json("/v1/profiles") if p["publisher"] == "whole"]
+    published = ProfileTable.parse(server.json(f"/v1/profiles/{profile['id']}"))
     assert {c.point for c in published.cells} == {c.point for c in table.cells}
-    state = server.get("/v1/devices/whole")
+    state = server.json("/v1/devices/whole")
     assert Plan.parse(state["plan"]) == plan
     assert (state["status"]["step"], state["status"]["kind"]) == ("done", "simulated")
     assert state["status"]["metric"] == record.evaluations[-1].metric
     assert state["status"]["batch_size"] == record.plan.batch_size
     assert state["profile_id"] == profile["id"]
-    job = server.get(f"/v1/jobs/{state['job_id']}")
+    job = server.json(f"/v1/jobs/{state['job_id']}")
     assert (job["state"], job["request"]["strategy"]) == ("done", "pooled")
     steps = list(dict.fromkeys(text.partition(":")[0] for text in said))
     assert steps == ["estimate", "profile", "plan", "train"]  # the sweep is asked for first
@@ -120,7 +121,7 @@ def test_a_neighbours_profile_is_taken_and_checked_and_not_published_again(serve
     (note,) = [note for note in table.notes if note.startswith("measured by maker on ")]
     assert "checked here by" in note
     assert table.provenance.publisher == "maker"
-    assert not [p for p in server.get("/v1/profiles") if p["publisher"] == "neighbour"]
+    assert not [p for p in server.json("/v1/profiles") if p["publisher"] == "neighbour"]
     assert len([text for text in said if text.startswith("profile: batch size")]) <= 6
     own = RunFolder(tmp_path / "first").load(ProfileTable)
     assert {c.point for c in own.cells} == {c.point for c in table.cells}
@@ -156,7 +157,7 @@ def test_a_stopped_run_resumes_with_what_it_has(server, tmp_path, data):
 
     with pytest.raises(Stop):
         run(server, tmp_path / "run", data, device_name="stopped", progress=stop)
-    state = server.get("/v1/devices/stopped")["status"]
+    state = server.json("/v1/devices/stopped")["status"]
     assert (state["step"], state["says"]) == ("failed", "ended by Stop")
     arguments = RunFolder(tmp_path / "run").arguments
     assert (arguments.server, arguments.model) == (server.url, "small-digits")
@@ -183,14 +184,14 @@ def test_with_seeds_every_batch_size_is_trained_so_often(server, tmp_path, data)
     assert curve.strategy == "full"
     assert [point.runs for point in curve.points] == [1, 1]
     assert RunFolder(tmp_path / "run").load(TrainingRecord).target == 0.8
-    request = next(j["request"] for j in server.get("/v1/jobs") if j["request"]["strategy"] == "full")
+    request = next(j["request"] for j in server.json("/v1/jobs") if j["request"]["strategy"] == "full")
     assert request["seeds"] == 1
 
 
 @pytest.mark.slow
 def test_a_server_with_tokens_wants_one_of_the_scope_device(tmp_path, data):
     offer(tmp_path / "store", *small())
-    with running(tmp_path / "store") as server:
+    with serving(tmp_path / "store") as server:
         tokens = {}
         for scope in ("read", "device"):
             made = [*COMMAND, "token", "make", scope, "--scope", scope, "--store", str(tmp_path / "store")]

@@ -67,11 +67,7 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def client(store: Store) -> Iterator[Any]:
     """The API of this store, without a socket."""
-    from starlette.testclient import TestClient
-
-    from wattune.server.application import create_app
-
-    with TestClient(create_app(*_of(store)), base_url="http://127.0.0.1:8484") as found:
+    with asked(store) as found:
         yield found
 
 
@@ -102,6 +98,17 @@ def made_settings(**given: Any) -> Any:
     except ModuleNotFoundError:  # what needs the store alone can do without
         return None
     return Settings(**{"workers": 0, **given})
+
+
+@contextmanager
+def asked(store: Store) -> Iterator[Any]:
+    """The API of a store, as a client that needs no socket."""
+    from starlette.testclient import TestClient
+
+    from wattune.server.application import create_app
+
+    with TestClient(create_app(*_of(store)), base_url="http://127.0.0.1:8484") as found:
+        yield found
 
 
 @contextmanager

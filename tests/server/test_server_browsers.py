@@ -6,18 +6,15 @@ import re
 
 import httpx
 import pytest
-from starlette.testclient import TestClient
-from tests.server.conftest import opened
+from tests.server.conftest import asked, opened
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 from tests.support.server.serving import serving
 
 from wattune.server import security
-from wattune.server.application import create_app
 from wattune.server.limits import Limits
 from wattune.server.store import StoreUnavailable
 
-LOCAL = "http://127.0.0.1:8484"
 HTML = {"Accept": "text/html,*/*"}
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 
@@ -25,7 +22,7 @@ LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch
 @pytest.fixture
 def browser(sqlite_store):
     store = sqlite_store
-    with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+    with asked(store) as client:
         yield client
 
 
@@ -64,7 +61,7 @@ def test_errors_of_pages_are_pages(browser, path, status):
 
 def test_error_pages_of_limits_and_of_an_unavailable_store(tmp_path, monkeypatch):
     with opened(tmp_path / "store", limits=Limits(burst=3, rate_per_s=1e-6)) as store:
-        with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+        with asked(store) as client:
 
             def fail(*args, **options):
                 raise StoreUnavailable("the database does not respond: <test>")

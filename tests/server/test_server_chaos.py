@@ -15,14 +15,13 @@ from functools import partial
 import pytest
 from sqlalchemy import func, select, update
 from tests.server.conftest import opened
-from tests.support.server.served import model, request
+from tests.support.server.served import request, status_of, submitted
 from tests.support.server.serving import Serving, free_port, wait_for
 
-from wattune.server.jobs import leases, queue
+from wattune.server.jobs import leases
 from wattune.server.jobs.claims import LEASE_S, RENEWALS
 from wattune.server.jobs.store_queue import StoreQueue
 from wattune.server.jobs.worker import Worker
-from wattune.server.store import model_catalog
 from wattune.server.store.schema import FileRow, JobRow, UnitRow
 
 KINDS = ("server", "worker")
@@ -37,18 +36,6 @@ SECOND_LONG = {
     "budget_samples": 16384,
 }
 """A model of which a run takes about a second of one core, and several checkpoints."""
-
-
-def submitted(store, asked, **changes):
-    with store.database.session() as session:
-        served = model(**changes)
-        model_catalog.put(session, served, 0.0)
-        return queue.submit(session, served, asked, time.time())[0].id
-
-
-def status_of(store, job_id):
-    with store.database.session(reads_only=True) as session:
-        return queue.status(session, job_id)
 
 
 def outcome(store, job_id):

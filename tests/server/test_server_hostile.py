@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from starlette.testclient import TestClient
-from tests.server.conftest import Store, opened, served
+from tests.server.conftest import Store, asked, opened, served
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 
@@ -126,9 +126,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClie
         shown = {"admin": made.token(store, "admin")}
         small = {"json_bytes": 65_536}
         object.__setattr__(store.settings, "limits", Limits(**{**vars(limits), **small}))
-        with TestClient(
-            create_app(store.settings, store.database, store.files), base_url="http://127.0.0.1:8484"
-        ) as client:
+        with asked(store) as client:
             yield client, store, shown
 
 

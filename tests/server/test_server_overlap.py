@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.support.server.serving import serving
 from tests.support.server.slow import RealTime
-from tests.support.server.story import offer, own_data, running, small
+from tests.support.server.story import offer, own_data, small
 
 import wattune
 
@@ -27,7 +28,7 @@ def test_profiling_and_sweep_overlap(tmp_path, monkeypatch):
             raise Stop
 
     board = RealTime("jetson-nano", seconds=0.3)
-    with running(tmp_path / "store") as server:
+    with serving(tmp_path / "store") as server:
         with pytest.raises(Stop):
             wattune.run(
                 board,
@@ -40,6 +41,6 @@ def test_profiling_and_sweep_overlap(tmp_path, monkeypatch):
                 output=tmp_path / "run",
                 progress=note,
             )
-        (job,) = server.get("/v1/jobs")
+        (job,) = server.json("/v1/jobs")
     assert job["created_s"] < seen["profile"], "the sweep was requested after the first probe"
     assert seen["profile begins"] < job["finished_s"], "profiling began after the sweep"

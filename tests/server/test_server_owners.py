@@ -10,19 +10,16 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import inspect, text
-from starlette.testclient import TestClient
-from tests.server.conftest import opened
+from tests.server.conftest import asked, opened
 from tests.support.server import api as made
 from tests.support.server.served import model, request
 
 from wattune.server import dashboard
-from wattune.server.application import create_app
 from wattune.server.jobs import queue
 from wattune.server.limits import Limits
 from wattune.server.store import Database, model_catalog, tokens
 from wattune.server.store.database import MIGRATIONS
 
-LOCAL = "http://127.0.0.1:8484"
 GRANTS = {
     "read": {"read"},
     "device": {"read", "device"},
@@ -37,7 +34,7 @@ def local(store):
     """The API of a store that offers a model, on each database."""
     with store.database.session() as session:
         model_catalog.put(session, model(), 0.0)
-    with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+    with asked(store) as client:
         yield client
 
 
@@ -102,7 +99,7 @@ def test_one_token_cannot_fill_the_queue(tmp_path):
     with opened(tmp_path / "store", limits=Limits(waiting_per_token=20)) as store:
         with store.database.session() as session:
             model_catalog.put(session, model(), 0.0)
-        with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+        with asked(store) as client:
             greedy, other, admin = (
                 made.token(store, scope, name) for name, scope in zip("abc", ("device", "device", "admin"), strict=True)
             )
@@ -232,7 +229,7 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
     with opened(tmp_path / "store", limits=Limits(failures_per_min=1000)) as store:
         with store.database.session() as session:
             model_catalog.put(session, model(), 0.0)
-        with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as client:
+        with asked(store) as client:
             shown = {
                 "none": {},
                 "made up": {"Authorization": f"Bearer {made_up}"},
@@ -281,7 +278,7 @@ def test_the_table_has_every_route(client):
 
 
 def test_every_form_requires_a_csrf_token_of_its_session(store):
-    with TestClient(create_app(store.settings, store.database, store.files), base_url=LOCAL) as browser:
+    with asked(store) as browser:
         csrf = re.compile(r'name="csrf" value="([0-9a-f]+)"')
         token = made.token(store, "admin", "own")["Authorization"].removeprefix("Bearer ")
         foreign = csrf.search(browser.get("/login").text)[1]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 from tests.server.conftest import opened
-from tests.support.server.served import model, pooled, request
+from tests.support.server.served import model, pooled, request, status_of
 
 from wattune.errors import InputError
 from wattune.server.jobs import leases, queue
@@ -35,11 +35,6 @@ def claimed(store, worker="w1", now_s=0.0):
 def done(store, claim, now_s=0.0, number=0):
     with store.database.session() as session:
         return leases.finish(session, claim, RunResult(f"{number:064x}", 10, 512, True), now_s)
-
-
-def status_of(store, job_id):
-    with store.database.session(reads_only=True) as session:
-        return queue.status(session, job_id)
 
 
 def call(store, what, *given, **named):
@@ -218,7 +213,7 @@ def test_job_cancelled_during_choice_chooses_again(store):
 def test_retry_and_cancel_need_a_matching_job(store):
     assert call(store, queue.cancel, "0" * 32, 0.0) is None
     assert call(store, queue.retry, "0" * 32, 0.0) is None
-    assert status_of(store, "0" * 32) is None
+    assert call(store, queue.status, "0" * 32) is None
     job_id, _ = submitted(store)
     with pytest.raises(queue.WrongState, match="cancel it first"):
         call(store, queue.retry, job_id, 0.0)

@@ -7,16 +7,14 @@ The policy is the same for both: half-way between the least and the most that tr
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.server.serving import free_port
-from tests.support.server.story import COMMAND, ENVIRONMENT, SMALL, offer, own_data, running, small
+from tests.support.server.serving import free_port, serving, wait_for
+from tests.support.server.story import COMMAND, ENVIRONMENT, SMALL, offer, own_data, small
 
 import wattune
 from wattune.records import SampleEfficiency, TrainingRecord
@@ -63,13 +61,6 @@ class Devices:
         return TrainingRecord.load(self.run(device, number) / "training.json")
 
 
-def until(is_so, seconds=LIMIT_S):
-    end_s = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end_s, "it did not come to that in time"
-        time.sleep(0.2)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_two_boards_choose_their_own_points_from_one_curve(tmp_path):
@@ -79,17 +70,16 @@ def test_two_boards_choose_their_own_points_from_one_curve(tmp_path):
     caps = {device: cap_w(device) for device in DEVICES}
     devices = Devices(tmp_path, f"http://127.0.0.1:{port}", data, caps)
     with ExitStack() as stack:
-        server = stack.enter_context(running(tmp_path / "store", port=port, workers=2))
+        server = stack.enter_context(serving(tmp_path / "store", "--port", str(port), "--workers", "2"))
         processes = {device: stack.enter_context(devices.start(device, 1)) for device in DEVICES}
         # In the middle of the sweep the server is killed, and away for some seconds.
-        until(lambda: [job for job in server.get("/v1/jobs") if job["runs_done"] >= 2])
-        server.process.send_signal(signal.SIGKILL)
-        server.process.wait(30)
-        until(lambda: all("cannot be reached" in devices.said(device, 1) for device in DEVICES))
-        server = stack.enter_context(running(tmp_path / "store", port=port, workers=2))
+        wait_for(lambda: [job for job in server.json("/v1/jobs") if job["runs_done"] >= 2], LIMIT_S)
+        server.kill()
+        wait_for(lambda: all("cannot be reached" in devices.said(device, 1) for device in DEVICES), LIMIT_S)
+        server = stack.enter_context(serving(tmp_path / "store", "--port", str(port), "--workers", "2"))
         first = {device: devices.finish(processes[device], device, 1) for device in DEVICES}
 
-        jobs = server.get("/v1/jobs")
+        jobs = server.json("/v1/jobs")
         assert len(jobs) == 1  # both asked for the same
         runs = [(run["batch_size"], run["seed"]) for run in jobs[0]["runs"]]
         assert len(set(runs)) == len(runs)
@@ -105,23 +95,22 @@ def test_two_boards_choose_their_own_points_from_one_curve(tmp_path):
             assert record.provenance.kind == "simulated"
 
         # Without the server a board goes on with what it has of it, and delivers later what it could not.
-        server.process.terminate()
-        assert server.process.wait(60) == 0
+        assert server.end() == 0
         with devices.start(DEVICES[0], 2) as process:
             second = devices.finish(process, DEVICES[0], 2)
         assert second.plan.point == nano.point
         for text in ("cannot be reached", "using the curve cached on", "will be delivered later"):
             assert text in devices.said(DEVICES[0], 2)
-        server = stack.enter_context(running(tmp_path / "store", port=port, workers=0))
+        server = stack.enter_context(serving(tmp_path / "store", "--port", str(port), "--workers", "0"))
         with devices.start(DEVICES[0], 3) as process:
             third = devices.finish(process, DEVICES[0], 3)
 
         found = {}
         for device in DEVICES:
-            listed = server.get(f"/v1/trainings?device={devices.name(device)}")
-            found[device] = [TrainingRecord.parse(server.get(f"/v1/trainings/{t['id']}")) for t in listed]
+            listed = server.json(f"/v1/trainings?device={devices.name(device)}")
+            found[device] = [TrainingRecord.parse(server.json(f"/v1/trainings/{t['id']}")) for t in listed]
         assert found == {DEVICES[0]: [third, second, first[DEVICES[0]]], DEVICES[1]: [first[DEVICES[1]]]}
-        states = {state["status"]["device"]: state["status"] for state in server.get("/v1/devices")}
+        states = {state["status"]["device"]: state["status"] for state in server.json("/v1/devices")}
         assert {name: state["step"] for name, state in states.items()} == dict.fromkeys(
             map(devices.name, DEVICES), "done"
         )

@@ -11,7 +11,8 @@ import sys
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.support.server.story import ENVIRONMENT, offer, own_data, running, small
+from tests.support.server.serving import serving
+from tests.support.server.story import ENVIRONMENT, offer, own_data, small
 from tests.support.server.wire import Detector, recorded
 
 from wattune.records import TrainingRecord
@@ -69,15 +70,15 @@ def test_planted_sample_is_detected(images, detector, form):
 def test_no_training_sample_leaves_the_device(tmp_path):
     data = own_data(tmp_path / "my.npz")
     offer(tmp_path / "store", *small())
-    with running(tmp_path / "store") as server, recorded(server.url) as wire:
+    with serving(tmp_path / "store") as server, recorded(server.url) as wire:
         command = [sys.executable, "-c", WATCHED, str(tmp_path / "connected"), "run", "--server", wire.url]
         command += ["--model", "small-digits", "--device", "sim:jetson-nano", "--cap", "4.2W", "--set", "name=watched"]
         command += ["--data", str(data), "-o", str(tmp_path / "run"), "--compare"]
         environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(tmp_path / "cache")}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        (training,) = server.get("/v1/trainings?device=watched")
-        delivered = TrainingRecord.parse(server.get(f"/v1/trainings/{training['id']}"))
+        (training,) = server.json("/v1/trainings?device=watched")
+        delivered = TrainingRecord.parse(server.json(f"/v1/trainings/{training['id']}"))
     assert delivered == TrainingRecord.load(tmp_path / "run" / "training.json")
 
     # It is all of it: nothing went anywhere else, and the records are in it.

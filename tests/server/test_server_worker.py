@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 from sqlalchemy import select, update
-from tests.support.server.served import model, pooled, request
+from tests.support.server.served import model, pooled, request, status_of, submitted
 
 from wattune.algorithms import load_checkpoint
 from wattune.proxy import CHECKPOINT_EVERY, estimate
@@ -26,11 +26,6 @@ from wattune.server.store import model_catalog
 from wattune.server.store.schema import JobRow, UnitRow
 from wattune.workloads import example_workload
 from wattune.workloads.served import proxy_workload
-
-
-def submitted(store, asked=None, **changes):
-    with store.database.session() as session:
-        return queue.submit(session, model(**changes), asked or request(), time.time())[0].id
 
 
 def worker_of(store, name="w1"):
@@ -48,11 +43,6 @@ def _hurried(store):
     with store.database.session() as session:
         waiting = update(UnitRow).where(UnitRow.state == "waiting").values(not_before_s=0.0)
         return session.execute(waiting).rowcount
-
-
-def status_of(store, job_id):
-    with store.database.session(reads_only=True) as session:
-        return queue.status(session, job_id)
 
 
 def curve_of(store, job_id):

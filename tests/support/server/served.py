@@ -1,10 +1,13 @@
-"""Small models as a server offers them, and requests for them."""
+"""Small models as a server offers them, requests for them, and the jobs of a store."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from wattune.records.served import ServedModel, SweepRequest
+from wattune.records.served import ServedModel, SweepRequest, SweepStatus
+from wattune.server.jobs import queue
+from wattune.server.store import model_catalog
 
 DIGITS = {"source": "digits", "size": 8, "classes": [5, 6, 7, 8, 9]}
 
@@ -35,3 +38,19 @@ def request(name: str = "digits", **changes: Any) -> SweepRequest:
 def pooled(name: str = "digits", **changes: Any) -> SweepRequest:
     """A sweep that chooses its runs itself."""
     return SweepRequest.model_validate({"model": name, **changes})
+
+
+def submitted(store: Any, asked: SweepRequest | None = None, **changes: Any) -> str:
+    """The id of a new job of this model, which is then on offer as well."""
+    with store.database.session() as session:
+        served = model(**changes)
+        model_catalog.put(session, served, 0.0)
+        return queue.submit(session, served, asked or request(), time.time())[0].id
+
+
+def status_of(store: Any, job_id: str) -> SweepStatus:
+    """The status of a job."""
+    with store.database.session(reads_only=True) as session:
+        found = queue.status(session, job_id)
+    assert found is not None
+    return found

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -60,6 +61,10 @@ class Serving:
     def get(self, path: str) -> httpx.Response:
         """The answer to a GET."""
         return httpx.get(self.url + path, timeout=20)
+
+    def json(self, path: str) -> Any:
+        """The JSON of the answer to a GET."""
+        return self.get(path).raise_for_status().json()
 
     def kill(self, pid: int | None = None) -> None:
         """SIGKILL to the server, or to one of its processes."""

@@ -1,22 +1,14 @@
-"""A real server as a process, with a model whose sweep takes seconds, and training data for a device."""
+"""A model whose sweep takes seconds, on offer in a store, and training data for a device."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
-import select
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import httpx
 import numpy as np
 from safetensors.torch import save
 from tests.server.conftest import opened
@@ -30,19 +22,6 @@ SMALL = ROOT / "tests" / "cli" / "small.toml"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-m", "wattune"]
 PROXY = {"source": "digits", "size": 16, "classes": [5, 6, 7, 8, 9]}
-
-
-class Process(NamedTuple):
-    """A server that runs."""
-
-    url: str
-    process: subprocess.Popen[str]
-
-    def get(self, path: str) -> Any:
-        """The JSON of an answer."""
-        answer = httpx.get(self.url + path, trust_env=False)
-        answer.raise_for_status()
-        return answer.json()
 
 
 def small(name: str = "small-digits") -> tuple[ServedModel, bytes]:
@@ -70,31 +49,3 @@ def own_data(path: Path, samples: int | None = None) -> Path:
     x = np.clip(x.numpy() + np.random.default_rng(3).normal(0, 0.05, x.shape).astype(np.float32), 0, 1)
     np.savez(path, images=x[:samples], labels=y.numpy()[:samples])
     return path
-
-
-@contextmanager
-def running(folder: Path, *arguments: str, port: int = 0, workers: int = 1) -> Iterator[Process]:
-    """``wattune serve`` on this store, until the end of the context or ``process.kill()``."""
-    command = [*COMMAND, "serve", "--store", str(folder), "--port", str(port), "--workers", str(workers), *arguments]
-    with tempfile.TemporaryFile("w+") as log:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=ENVIRONMENT, text=True) as process:
-            try:
-                yield Process(_url(process, log), process)
-            finally:
-                process.terminate()
-                try:
-                    process.wait(30)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-
-
-def _url(process: subprocess.Popen[str], log: Any) -> str:
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], 90)
-    line = process.stdout.readline() if ready else ""
-    found = re.search(r"https?://[^\s,]+", line)
-    if found is None:
-        process.kill()
-        log.seek(0)
-        raise AssertionError(f"the server did not start: {line!r} {log.read()[-2000:]}")
-    return found[0]
