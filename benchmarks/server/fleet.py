@@ -275,7 +275,13 @@ def turn(
     at_once: bool = True,
 ) -> dict[str, Any]:
     """Run one measurement on this database."""
-    how = {"devices": devices, "together": 50, "rate_per_s": rate_per_s, "kind": kind, "at_once": at_once}
+    how: dict[str, Any] = {
+        "devices": devices,
+        "together": 50,
+        "rate_per_s": rate_per_s,
+        "kind": kind,
+        "at_once": at_once,
+    }
     with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
         if name == "sqlite":
             return measure(Path(folder), None, **how)
