@@ -34,14 +34,16 @@ from wattune.errors import InputError, OutputError
 from wattune.goal import Aim, Goal
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from wattune.devices import Device
     from wattune.records import ProfileTable
     from wattune.workloads import Data, Loaders, Workload
 
-    AnyDevice = str | Device
-    AnyWorkload = str | Path | Workload
-    AnyData = str | Path | Data | Loaders
-    AnyProfile = str | Path | ProfileTable
+    AnyDevice: TypeAlias = str | Device
+    AnyWorkload: TypeAlias = str | Path | Workload
+    AnyData: TypeAlias = str | Path | Data | Loaders
+    AnyProfile: TypeAlias = str | Path | ProfileTable
 else:
     AnyDevice = AnyWorkload = AnyData = AnyProfile = Any
 
