@@ -21,12 +21,7 @@ def test_a_root_without_files(wattune, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["run", "--cap", "4W", "--set", "mode=2"],
-        ["run", "--device", "sim:jetson-nano", "--cap", "4W", "--set", "mode=2"],
-        ["run", "--device", "sim:jetson-nano", "--cap", "4W", "--set", "max_temp=warm"],
-        ["run", "--device", "sim:jetson-nano", "--cap", "4W@wall"],
         ["train", "plan.json", "--device", "sim:jetson-nano", "--max-temp", "999"],
-        ["compare", "a", "b", "--device", "sim:jetson-nano", "--cap", "4W", "--set", "mode=1"],
         ["profile", "--device", "sim:jetson-nano", "--check", "absent.json"],
         ["profile", "--device", "sim:jetson-nano", "--check", "absent.json", "--cap", "4W"],
         ["profile", "--device", "sim:jetson-nano", "--check", "absent.json", "--resume"],

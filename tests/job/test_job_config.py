@@ -105,9 +105,12 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
         ({"price_per_kwh": "nan"}, "price_per_kwh: nan; allowed: a finite number"),
         *(
             ({"cap": text}, f"{text}; allowed: watts above zero")
-            for text in ("10W@", "10W@wall", "@supply", "nan", "0W")
+            for text in ("10W@", "10W@wall", "@supply", "nan", "0W", "", "-4")
         ),
-        *(({"cap": text}, f"{text}; allowed: watts above zero") for text in ("none@supply", "10W@module@supply")),
+        *(
+            ({"cap": text}, f"{text}; allowed: watts above zero")
+            for text in ("none@supply", "10W@module@supply", "4MW", "4,5W", "none W", "٤")
+        ),
         ({"cap": -1.0}, "-1.0; allowed: a positive number of watts"),
         *(({"margin": text}, f"margin: {text}; allowed: watts of 0 or more") for text in ("-0.1W", "a little", "nan")),
         ({"margin": -0.1}, "margin: -0.1; allowed: 0 or more"),
@@ -117,6 +120,8 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
         ),
         ({"cap_window": "soon"}, "cap_window: soon; allowed: a time above zero"),
         ({"deadline": "50"}, "deadline: 50; allowed: a time above zero"),
+        ({"max_slowdown": "5"}, "max_slowdown: 5; allowed: 5% or 0.05, since"),
+        ({"energy": "-5J"}, "energy: -5J; allowed: an energy above zero"),
         ({"max_slowdown": "-5%"}, "max_slowdown: -5%; allowed: a share above zero"),
         ({"cap_range": "7W..4W"}, "7W..4W; allowed: two numbers of watts"),
         ({"cap": 5, "cap_range": "4W..7W"}, "a range of caps; allowed: with watch:FILE"),
