@@ -98,30 +98,52 @@ def test_the_cheapest_hours_are_chosen_and_the_rest_beside_them():
     st.floats(0.05, 1.2),
     st.floats(0, 3000),
     st.sampled_from([GRAIN_S, 2 * GRAIN_S, HOUR_S]),
+    st.sampled_from([0.0, 0.2, 0.7, 1.0]),
 )
-def test_no_other_times_are_cheaper(values, share, from_s, spacing_s):
+def test_no_other_times_are_cheaper(values, share, from_s, spacing_s, waiting):
     forecast = Intensity(tuple(spacing_s * index for index in range(len(values))), tuple(values))
     from_s = min(from_s, forecast.end_s / 2)
     until_s = forecast.end_s
     need_s = share * (until_s - from_s)
-    stretches = cheapest(forecast, need_s, from_s, until_s)
+    stretches = cheapest(forecast, need_s, from_s, until_s, waiting=waiting)
     assert sum(one.length_s for one in stretches) == pytest.approx(need_s)
     assert stretches[0].from_s >= from_s
     assert all(before.until_s < after.from_s for before, after in itertools.pairwise(stretches))
     at_once = forecast.integral(from_s, from_s + need_s)
-    assert forecast.over(stretches) <= at_once * (1 + 1e-9) + 1e-9
+    account = forecast.account(stretches, from_s, waiting)
+    assert account <= at_once * (1 + 1e-9) + 1e-6
     if share >= 1:
         return
     assert stretches[-1].until_s <= until_s + 1e-6
-    pieces = list(forecast.pieces(from_s, until_s))
-    lengths_s = np.array([stretch.length_s for stretch, _ in pieces])
-    least = linprog(
-        [value for _, value in pieces],
-        A_eq=[np.ones(len(pieces))],
-        b_eq=[need_s],
-        bounds=[(0, length_s) for length_s in lengths_s],
-    )
     # The grains begin at `from_s`, so one of them may be of two values.
-    slack = 0 if from_s == 0 else len(values) * GRAIN_S * (max(values) - min(values))
-    assert forecast.over(stretches) <= least.fun * (1 + 1e-6) + slack + 1e-3
-    assert math.isclose(least.fun, forecast.over(stretches), rel_tol=1e-6, abs_tol=1e-3 + slack)
+    slack = 0 if from_s == 0 else len(values) * GRAIN_S * (max(values) - min(values)) + GRAIN_S * max(values)
+    pieces = list(forecast.pieces(from_s, until_s))
+    for count in range(1, len(pieces) + 1):  # the end of training is that of each value in turn
+        lengths_s = [stretch.length_s for stretch, _ in pieces[:count]]
+        if sum(lengths_s) < need_s:
+            continue
+        least = linprog(
+            [value for _, value in pieces[:count]],
+            A_eq=[np.ones(count)],
+            b_eq=[need_s],
+            bounds=[(0, length_s) for length_s in lengths_s],
+        ).fun
+        waited = forecast.integral(from_s, pieces[count - 1][0].until_s) - least
+        assert account <= least + waiting * waited + slack + 1e-3
+    if not waiting:
+        assert math.isclose(least, account, rel_tol=1e-6, abs_tol=1e-3 + slack)
+
+
+def test_what_waits_takes_power_too():
+    forecast = hourly(300, 290, 200, 100)
+    assert cheapest(forecast, HOUR_S, 0.0, 4 * HOUR_S, waiting=0.1) == ((3 * HOUR_S, 4 * HOUR_S),)
+    # It would wait with 790 at half the power, to save 200.
+    assert cheapest(forecast, HOUR_S, 0.0, 4 * HOUR_S, waiting=0.5) == ((0.0, HOUR_S),)
+
+
+def test_a_forecast_of_each_second_of_a_day_is_planned_by():
+    rows = 86400  # at a cost that is quadratic, this takes hours
+    values = tuple(100.0 + (second // 60 * 7919) % 300 for second in range(rows))
+    forecast = Intensity(tuple(map(float, range(rows))), values)
+    stretches = cheapest(forecast, 8 * HOUR_S, 0.0, 24 * HOUR_S, waiting=0.05)
+    assert sum(one.length_s for one in stretches) == pytest.approx(8 * HOUR_S)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from functools import cached_property
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -108,36 +110,57 @@ class Intensity:
 
     def integral(self, from_s: float, until_s: float) -> float:
         """Value multiplied by seconds, between two times."""
-        return math.fsum(value * stretch.length_s for stretch, value in self.pieces(from_s, until_s))
+        first, last = (max(0, bisect_right(self.times_s, time_s) - 1) for time_s in (from_s, until_s))
+        before = self.values[first] * (from_s - self.times_s[first])
+        after = self.values[last] * (until_s - self.times_s[last])
+        return self._sums[last] - self._sums[first] + after - before
+
+    @cached_property
+    def _sums(self) -> list[float]:
+        """Value multiplied by seconds, until each of the times."""
+        spans = (value * (b_s - a_s) for value, (a_s, b_s) in zip(self.values, pairwise(self.times_s), strict=False))
+        return list(accumulate(spans, initial=0.0))
 
     def over(self, stretches: tuple[Stretch, ...]) -> float:
         """Value multiplied by seconds, over all of these times."""
         return math.fsum(self.integral(*stretch) for stretch in stretches)
 
+    def account(self, stretches: tuple[Stretch, ...], from_s: float, waiting: float) -> float:
+        """The same, and with the share ``waiting`` of the value for all other time from ``from_s`` to their end."""
+        trained = self.over(stretches)
+        return trained + waiting * (self.integral(from_s, stretches[-1].until_s) - trained)
 
-def cheapest(intensity: Intensity, need_s: float, from_s: float, until_s: float) -> tuple[Stretch, ...]:
-    """The times, ``need_s`` seconds in all, at which the intensity is least, in their order.
 
-    They are chosen among times of ``GRAIN_S``, one of them in part, or are one time without a pause if none is cheaper.
-    If there is no time to choose from, it is the whole time from ``from_s`` on.
+def cheapest(
+    intensity: Intensity, need_s: float, from_s: float, until_s: float, *, waiting: float = 0.0
+) -> tuple[Stretch, ...]:
+    """The times, ``need_s`` seconds in all, at which the account of the device is least, in their order.
+
+    ``waiting``: power of the waiting device over its power at work, which counts until the work ends. Times are chosen
+    among grains of ``GRAIN_S``, one of them in part, or are one time without a pause, such as the one that begins at
+    once. If there is no time to choose from, it is the whole time from ``from_s`` on.
     """
     if need_s >= until_s - from_s:
         return (Stretch(from_s, from_s + need_s),)
-    options = (_in_grains(intensity, need_s, from_s, until_s), _in_one(intensity, need_s, from_s, until_s))
-    return min(options, key=lambda stretches: (intensity.over(stretches), len(stretches), stretches))
 
+    def account(stretches: tuple[Stretch, ...]) -> float:
+        return intensity.account(stretches, from_s, waiting)
 
-def _in_one(intensity: Intensity, need_s: float, from_s: float, until_s: float) -> tuple[Stretch, ...]:
-    """The cheapest time without a pause, which begins or ends with a value, or is at an end of what is allowed."""
     ends_s = [one.from_s for one, _ in intensity.pieces(from_s, until_s)]
     begins_s = {from_s, until_s - need_s, *ends_s, *(end_s - need_s for end_s in ends_s)}
-    allowed = sorted(begin_s for begin_s in begins_s if from_s <= begin_s <= until_s - need_s)
-    return (min((Stretch(begin_s, begin_s + need_s) for begin_s in allowed), key=lambda one: intensity.integral(*one)),)
+    # A time without a pause begins or ends with a value, or is at an end of what is allowed.
+    allowed_s = sorted(begin_s for begin_s in begins_s if from_s <= begin_s <= until_s - need_s)
+    in_one = min(((Stretch(begin_s, begin_s + need_s),) for begin_s in allowed_s), key=account)
+    options = (_in_grains(intensity, need_s, from_s, until_s, waiting), in_one)
+    return min(options, key=lambda stretches: (account(stretches), len(stretches), stretches))
 
 
-def _in_grains(intensity: Intensity, need_s: float, from_s: float, until_s: float) -> tuple[Stretch, ...]:
+def _in_grains(
+    intensity: Intensity, need_s: float, from_s: float, until_s: float, waiting: float
+) -> tuple[Stretch, ...]:
     grains = list(_grains(intensity, from_s, until_s))
-    order = sorted(range(len(grains)), key=lambda index: (grains[index][1], index))
+    count = _best_end(intensity, grains, need_s, waiting)
+    order = sorted(range(count), key=lambda index: (grains[index][1], index))
     chosen: dict[int, Stretch] = {}
     left_s = need_s
     for index in order:
@@ -153,6 +176,27 @@ def _in_grains(intensity: Intensity, need_s: float, from_s: float, until_s: floa
         chosen[index] = grain
         left_s -= grain.length_s
     return _joined(chosen[index] for index in sorted(chosen))
+
+
+def _best_end(intensity: Intensity, grains: Sequence[tuple[Stretch, float]], need_s: float, waiting: float) -> int:
+    """The number of grains, from the first on, of which the cheapest ones have the least account.
+
+    With more grains to choose from the work gets cheaper, and the wait for its end longer.
+    """
+    begin_s = grains[0][0].from_s
+    chosen: list[tuple[float, float]] = []  # the most expensive grain first
+    length_s, amount, best = 0.0, 0.0, (math.inf, len(grains))
+    for count, (grain, mean) in enumerate(grains, start=1):
+        heappush(chosen, (-mean, grain.length_s))
+        length_s, amount = length_s + grain.length_s, amount + mean * grain.length_s
+        while length_s - chosen[0][1] >= need_s:
+            expensive, left_out_s = heappop(chosen)
+            length_s, amount = length_s - left_out_s, amount + expensive * left_out_s
+        if length_s >= need_s:
+            trained = amount + chosen[0][0] * (length_s - need_s)  # a part of the most expensive one is not needed
+            total = (1 - waiting) * trained + waiting * intensity.integral(begin_s, grain.until_s)
+            best = min(best, (total, count))
+    return best[1]
 
 
 def _grains(intensity: Intensity, from_s: float, until_s: float) -> Iterator[tuple[Stretch, float]]:

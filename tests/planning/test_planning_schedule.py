@@ -47,20 +47,18 @@ def planned(deadline_h: float, intensity: Intensity = DAY, **arguments: object) 
     return plan_by_intensity(two_points(), curve(b10=1.0), cap=PEAK, goal=goal, intensity=intensity, **arguments)
 
 
-def test_the_frugal_point_waits_for_the_cheapest_times():
+def test_the_frugal_point_waits_until_more_waiting_saves_nothing():
     result = planned(8)
     schedule = result.schedule
     assert result.clock_mhz == 250.0
     assert result.predicted_s == pytest.approx(1.25 * HOUR_S)
-    assert [(one.from_s, one.until_s) for one in schedule.times] == [(4.75 * HOUR_S, None)]
-    assert schedule.finish_s == pytest.approx(6 * HOUR_S)
+    assert [(one.from_s, one.until_s) for one in schedule.times] == [(4 * HOUR_S, None)]
+    assert schedule.finish_s == pytest.approx(5.25 * HOUR_S)
     kwh = 7.0 * HOUR_S / JOULES_PER_KWH
-    assert schedule.predicted == pytest.approx(kwh * (0.25 * 60 + 50))
+    assert schedule.predicted == pytest.approx(kwh * (60 + 0.25 * 50))
     assert schedule.at_once == pytest.approx(kwh * (400 + 0.25 * 390))
     assert schedule.fastest_at_once == pytest.approx(10.0 * HOUR_S / JOULES_PER_KWH * 400)
-    assert schedule.predicted_waiting == pytest.approx(
-        2.0 * HOUR_S / JOULES_PER_KWH * (400 + 390 + 380 + 200 + 0.75 * 60)
-    )
+    assert schedule.predicted_waiting == pytest.approx(2.0 * HOUR_S / JOULES_PER_KWH * (400 + 390 + 380 + 200))
     assert schedule.begin == BEGIN.isoformat()
 
 
@@ -116,9 +114,13 @@ def test_no_other_point_with_its_own_times_takes_less(figures, values, slack, ai
     goal = Goal(aim, deadline_s=fastest.predicted_s * slack)
     result = plan_by_intensity(table, efficiency, cap=PEAK, goal=goal, intensity=intensity)
 
+    waits_w = 1.5 if aim == "energy" else 0.0
+
     def amount(seconds: float, watts: float) -> float:
-        times = cheapest(intensity, seconds, 0.0, min(goal.deadline_s - SPARE * seconds, intensity.end_s))
-        return intensity.over(times) * (watts - (1.5 if aim == "energy-above-rest" else 0.0))
+        until_s = min(goal.deadline_s - SPARE * seconds, intensity.end_s)
+        waiting = min(1.0, waits_w / watts)
+        times = cheapest(intensity, seconds, 0.0, until_s, waiting=waiting)
+        return intensity.account(times, 0.0, waiting) * (watts - (1.5 if aim == "energy-above-rest" else 0.0))
 
     every = [
         amount(one.predicted_s, one.predicted_j / one.predicted_s)
@@ -126,4 +128,16 @@ def test_no_other_point_with_its_own_times_takes_less(figures, values, slack, ai
         if one.predicted_s is not None and one.predicted_s <= goal.deadline_s
     ]
     assert amount(result.predicted_s, result.power_mean_w) <= min(every) * (1 + 1e-6) + 1e-6
-    assert result.schedule.predicted <= result.schedule.at_once * (1 + 1e-9) + 1e-12
+    whole = result.schedule.predicted + (result.schedule.predicted_waiting if aim == "energy" else 0.0)
+    assert whole <= result.schedule.at_once * (1 + 1e-9) + 1e-12
+
+
+def test_a_board_that_takes_much_at_rest_begins_at_once():
+    """Waiting for a tenth of the carbon saves 6.3 W for an hour, and costs 6 W for two."""
+    table = two_points().model_copy(update={"rest_w": 6.0})
+    falling = Intensity((0.0, HOUR_S, 2 * HOUR_S, 4 * HOUR_S), (100.0, 100.0, 10.0, 10.0))
+    for rest_w, begins_s in ((6.0, 0.0), (1.0, 2 * HOUR_S)):
+        table = two_points().model_copy(update={"rest_w": rest_w})
+        goal = Goal("energy", deadline_s=4 * HOUR_S)
+        schedule = plan_by_intensity(table, curve(b10=1.0), cap=PEAK, goal=goal, intensity=falling).schedule
+        assert schedule.times[0].from_s == begins_s

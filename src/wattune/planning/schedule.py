@@ -1,4 +1,7 @@
-"""The times to train at: those of least carbon, or price, that meet a deadline, chosen once by one forecast.
+"""The times to train at: those of least carbon, or price, of the whole board, chosen once by one forecast.
+
+What the board takes while it waits counts until training ends, so training begins at once where waiting takes more than
+it saves.
 
 A plan made once, at one point, is within a few percent of perfect foresight; a new choice every hour follows the errors
 of the forecast.
@@ -16,6 +19,7 @@ from wattune.errors import InputError
 from wattune.goal import Aim, Goal
 from wattune.intensity import JOULES_PER_KWH, Intensity, Stretch, cheapest
 from wattune.planning.plan import plan
+from wattune.point import OperatingPoint
 from wattune.records import (
     IntensityValue,
     Plan,
@@ -62,12 +66,16 @@ def plan_by_intensity(
         if time_s <= goal.deadline_s:
             one = planned(time_s * (1 + 1e-9))
             plans.setdefault(one.point, one)
-    schedules = {point: _scheduled(one, intensity, begin_s, goal.deadline_s) for point, one in plans.items()}
+    schedules = {point: _scheduled(one, intensity, begin_s, goal) for point, one in plans.items()}
 
     def price(one: Plan) -> float:
         return _price(_watts(one), one.rest_w, goal)
 
-    best = min(plans, key=lambda point: (price(plans[point]) * intensity.over(schedules[point]), point))
+    def account(point: OperatingPoint) -> float:
+        one = plans[point]
+        return price(one) * intensity.account(schedules[point], begin_s, _waiting(one, goal))
+
+    best = min(plans, key=lambda point: (account(point), point))
     fastest = plan(profile, efficiency, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
     pick = plans[best]
     at_once = min(plans.values(), key=lambda one: price(one) * _seconds(one))
@@ -118,10 +126,16 @@ def _front_times(plan: Plan, goal: Goal) -> list[float]:
     return times
 
 
-def _scheduled(plan: Plan, intensity: Intensity, begin_s: float, deadline_s: float) -> tuple[Stretch, ...]:
+def _scheduled(plan: Plan, intensity: Intensity, begin_s: float, goal: Goal) -> tuple[Stretch, ...]:
+    assert goal.deadline_s is not None  # checked
     need_s = _seconds(plan)
-    until_s = min(begin_s + deadline_s - SPARE * need_s, intensity.end_s)
-    return cheapest(intensity, need_s, begin_s, until_s)
+    until_s = min(begin_s + goal.deadline_s - SPARE * need_s, intensity.end_s)
+    return cheapest(intensity, need_s, begin_s, until_s, waiting=_waiting(plan, goal))
+
+
+def _waiting(plan: Plan, goal: Goal) -> float:
+    """Power of the waiting board over its power in training; 0 if the goal leaves it out, or it is not known."""
+    return 0.0 if goal.aim == "energy-above-rest" or plan.rest_w is None else min(1.0, plan.rest_w / _watts(plan))
 
 
 def _record(
