@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 
 from benchmarks.session_worlds import TASKS, work_of
 from benchmarks.timing import keep
-from wattune.cap import PowerCap
-from wattune.cap_trace import CalledCap, CapTrace, MovingCap
+from wattune.cap import PowerCap, SensorLimit
+from wattune.cap_source import CalledCap, CapSource, CapTrace
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError, NoFeasiblePoint
 from wattune.planning import plan_over_caps
-from wattune.point import BatchShape, OperatingPoint
-from wattune.power.cap_follower import CapFollower, UnderCap
+from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 from wattune.records import EfficiencyPoint, Plan, ProfileCell, ProfileTable, SampleEfficiency, StepWork
 
@@ -206,31 +206,27 @@ def above_the_cap(name: str) -> dict[str, Any]:
     }
 
 
-def _follow(name: str, plan: Plan, trace: CapTrace, cap: MovingCap) -> dict[str, Any]:
+def _follow(name: str, plan: Plan, trace: CapTrace, cap: CapSource) -> dict[str, Any]:
     """Train steps under the caps."""
     device = SimulatedDevice(builtin_board(name), seed=1)
     work = work_of(TASK, plan.shape)
-    limits = {watts: cap.at_sensor(watts, None, device.sensor.window_s) for watts in trace.caps_w}
     known = {knobs: step for knobs, step in device.exact_steps(work).items() if knobs}
 
-    def under(watts: float) -> UnderCap:
-        limit = limits[watts]
-        assert limit is not None  # none of these caps is a pause
+    def setting(limit: SensorLimit) -> Knobs | None:
         allowed = [knobs for knobs, step in known.items() if limit.allows(step.power_peak_w)]
-        return UnderCap(limit, min(allowed, key=lambda knobs: known[knobs].step_s, default=None))
+        return min(allowed, key=lambda knobs: known[knobs].step_s, default=None)
 
-    first = limits[trace.caps_w[0]]
-    assert first is not None
+    first = cap.limit(trace.caps_w[0], None, device.sensor.window_s)
+    assert first is not None  # none of these caps is a pause
     run = CappedRun(device, first, device.safest)
-    follower = CapFollower(run, cap, under)
+    run.follow(CapFollower(run, cap, setting, averaging_s=device.sensor.window_s))
     above_s = [0.0] * len(trace.times_s)
     with run:
-        follower.begin(None, 0.0)
         run.start()
         assert run.truth is not None
-        with follower:
+        with run.following():
             while run.meter.elapsed_s < len(above_s) * CAP_S:
-                _step(run, follower, work, min(step.step_s for step in known.values()))
+                _step(run, work, min(step.step_s for step in known.values()))
                 index = min(len(above_s) - 1, int(run.meter.elapsed_s / CAP_S))
                 above_s[index] = run.truth.figures().above_cap_s - sum(above_s[:index])
         assert first.window_s is not None
@@ -239,13 +235,13 @@ def _follow(name: str, plan: Plan, trace: CapTrace, cap: MovingCap) -> dict[str,
             "most_above_s": max(above_s),
             "window_s": first.window_s,
             "readings_answered": len(run.limiter.events),
-            "paused_s": follower.paused_s,
+            "paused_s": run.paused_s,
         }
 
 
-def _step(run: CappedRun, follower: CapFollower, work: StepWork, step_s: float) -> None:
+def _step(run: CappedRun, work: StepWork, step_s: float) -> None:
     run.check()
-    follower.hold(step_s)
+    run.hold(step_s)
     with run.device.step(work):
         pass
 

@@ -12,7 +12,7 @@ from wattune.version import __version__
 
 if TYPE_CHECKING:
     from wattune.cap import PowerCap
-    from wattune.cap_trace import CapTrace
+    from wattune.cap_source import CapTrace
     from wattune.devices import open_device
     from wattune.errors import (
         CapError,
@@ -110,7 +110,7 @@ __all__ = [
 
 _HOMES = {
     "wattune.cap": ("PowerCap",),
-    "wattune.cap_trace": ("CapTrace",),
+    "wattune.cap_source": ("CapTrace",),
     "wattune.devices": ("open_device",),
     "wattune.goal": ("Goal",),
     "wattune.errors": (

@@ -10,7 +10,7 @@ from tests.support.agent_socket import serving
 from tests.support.cli_boards import limits
 from tests.support.live_board import live
 
-from wattune.cap_trace import CapTrace
+from wattune.cap_source import CapTrace
 from wattune.online import capped
 
 pytestmark = pytest.mark.slow

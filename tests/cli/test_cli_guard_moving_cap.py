@@ -22,7 +22,7 @@ from tests.support.cli_boards import board_tree, limits, live_board
 from tests.support.live_board import wait_for
 from tests.support.virtual_time import VirtualProgram, VirtualTime
 
-from wattune.cap_trace import CalledCap, CapTrace, WatchedCap
+from wattune.cap_source import CalledCap, CapTrace, WatchedCap
 from wattune.cli.guarded_cap import GuardedCap
 from wattune_agent.guarded import guard_program
 from wattune_agent.moving_limit import SeenPowers

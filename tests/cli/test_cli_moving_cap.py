@@ -52,6 +52,7 @@ def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
         (("--cap", "missing.csv"), "missing.csv cannot be read"),
         (("--cap", "watch:missing"), "missing cannot be read"),
         (("--cap", "CAPS", "--set", "cap_range=4W..7W"), "a range of caps; allowed: with watch:FILE"),
+        (("--cap", "CAPS", "--set", "cap_stale=10s"), "cap_stale: 10 s; allowed: with watch:FILE"),
     ],
 )
 def test_what_a_run_refuses(wattune, tmp_path, caps, arguments, message):

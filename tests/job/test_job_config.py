@@ -11,7 +11,7 @@ import pytest
 
 import wattune
 from wattune.cap import PowerCap
-from wattune.cap_trace import CalledCap, CapTrace
+from wattune.cap_source import CalledCap, CapTrace
 from wattune.devices.spec_options import split_options
 from wattune.errors import InputError, OutputError
 from wattune.goal import Goal

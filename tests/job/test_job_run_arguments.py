@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattune.cap import PEAK, PowerCap
-from wattune.cap_trace import MovingCap
+from wattune.cap_source import CapSource, WatchedCap
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.job.config import RunConfig
@@ -96,11 +96,11 @@ def test_a_run_of_before_means_the_same(name, tmp_path, monkeypatch):
     record = RunArguments.load(RUNS / f"{name}.json")
     config = RunConfig.read(record.arguments)
     cap = config.whole_cap
-    is_moving = isinstance(cap, MovingCap)
+    is_moving = isinstance(cap, CapSource)
     means = {
         "cap": replace(cap.form, limit_w=record.highest_w) if is_moving else cap,
         "caps": str(cap) if is_moving else None,
-        "cap_range": cap.range_text if is_moving else None,
+        "cap_range": "{!r}W..{!r}W".format(*cap.range_w) if isinstance(cap, WatchedCap) and cap.range_w else None,
         "goal": config.whole_goal,
         "device_name": config.name,
         "fingerprint": record.fingerprint,

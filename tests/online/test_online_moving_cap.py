@@ -22,7 +22,7 @@ from tests.support.sessions import (
 from torch.utils.data import DataLoader
 
 from wattune.cap import PowerCap, SensorLimit
-from wattune.cap_trace import CalledCap, CapTrace
+from wattune.cap_source import CalledCap, CapTrace
 from wattune.errors import CapError, InputError, RecordError
 from wattune.online import capped
 from wattune.online.setting_ladder import KnownSetting, SettingLadder

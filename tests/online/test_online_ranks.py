@@ -34,7 +34,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import wattune
-from wattune.cap_trace import CapTrace
+from wattune.cap_source import CapTrace
 from wattune.devices import Device, open_device
 from wattune.online.ranks import meeting
 from wattune.online.ranks.channel import RAISE_WITHIN_S

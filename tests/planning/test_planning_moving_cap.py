@@ -11,7 +11,7 @@ from tests.planning.test_planning_own_batch_size import efficiency
 from tests.support.planning_tables import BATCHES, CLOCKS, board, cell, curve
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import CalledCap, CapTrace
+from wattune.cap_source import CalledCap, CapTrace
 from wattune.errors import CapError, InputError
 from wattune.planning import plan, plan_over_caps
 from wattune.planning.moving_cap import FEW_POINTS

@@ -13,11 +13,11 @@ from tests.support.sessions import OwnTimeDevice
 
 from wattune.algorithms import open_algorithm
 from wattune.cap import SensorLimit
-from wattune.cap_trace import CalledCap, CapTrace
+from wattune.cap_source import CalledCap, CapTrace
 from wattune.errors import InputError
 from wattune.point import Knobs
-from wattune.power.cap_clock import JUMP_S, CapClock
-from wattune.power.cap_follower import CapFollower, UnderCap
+from wattune.power.cap_clock import JUMP_S, CapInRun
+from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
@@ -37,8 +37,8 @@ class Wall:
         self.begin += timedelta(seconds=seconds)
 
 
-def under(watts):
-    return UnderCap(SensorLimit(watts or None, window_s=1.0), HIGH if watts >= 5 else LOW if watts >= 3 else None)
+def setting(limit):
+    return HIGH if limit.limit_w >= 5 else LOW if limit.limit_w >= 3 else None
 
 
 def followed(cap, seconds, sets=(), begin=NOON):
@@ -46,16 +46,16 @@ def followed(cap, seconds, sets=(), begin=NOON):
     device = OwnTimeDevice()
     wall, work = Wall(device, begin), open_algorithm("backprop", made.workload(), 32).work()
     run = CappedRun(device, SensorLimit(window_s=1.0), device.safest)
-    follower = CapFollower(run, cap, under, clock=wall)
+    follower = CapFollower(run, cap, setting, clock=wall)
+    run.follow(follower)
     seen, left = [], list(sets)
     with run:
-        follower.begin(None, 0.0)
         run.start()
-        with follower:
+        with run.following():
             while run.meter.elapsed_s < seconds:
                 if left and run.meter.elapsed_s >= left[0][0]:
                     wall.set(left.pop(0)[1])
-                follower.hold(0.01)
+                run.hold(0.01)
                 seen.append((run.meter.elapsed_s, run.limiter.top, run.limit.limit_w))
                 with device.step(work):
                     pass
@@ -120,7 +120,7 @@ def test_seconds_and_callables_do_not_mind_the_clock():
 def test_the_time_of_a_bound_cap_is_that_of_the_wall_whatever_it_does(jumps_s, began_s):
     device = OwnTimeDevice()
     wall = Wall(device, NOON + timedelta(seconds=began_s))
-    clock = CapClock(CAPS, is_virtual=False, clock=wall)
+    clock = CapInRun(CAPS, is_virtual=False, clock=wall)
     clock.begin(0.0)
     for jump_s in jumps_s:
         device.wait(1.0)
@@ -135,6 +135,6 @@ def test_the_time_of_a_bound_cap_is_that_of_the_wall_whatever_it_does(jumps_s, b
 def test_a_thread_that_waited_between_the_two_times_does_not_see_a_jump():
     device = OwnTimeDevice()
     wall = Wall(device)
-    clock = CapClock(CAPS, is_virtual=False, clock=lambda: (device.wait(30.0), wall())[1])
+    clock = CapInRun(CAPS, is_virtual=False, clock=lambda: (device.wait(30.0), wall())[1])
     clock.begin(0.0)
     assert clock.look(device.now_s) == 0.0

@@ -11,9 +11,9 @@ from tests.support import training_runs as made
 
 from wattune.algorithms import open_algorithm
 from wattune.cap import PowerCap, SensorLimit
-from wattune.cap_trace import CalledCap, CapTrace
+from wattune.cap_source import CalledCap, CapTrace
 from wattune.point import Knobs
-from wattune.power.cap_follower import CapFollower, UnderCap, lead_s
+from wattune.power.cap_follower import CapFollower, lead_s
 from wattune.power.capped_run import CappedRun
 from wattune_agent.cap_window import CapWindow
 
@@ -25,22 +25,22 @@ def work():
     return open_algorithm("backprop", made.workload(), 32).work()
 
 
-def under(watts):
+def setting(limit):
     """The highest setting from 5 W on, the lowest from 4 W on."""
-    return UnderCap(SensorLimit(watts or None, window_s=1.0), HIGH if watts >= 5 else LOW if watts >= 4 else None)
+    return HIGH if limit.limit_w >= 5 else LOW if limit.limit_w >= 4 else None
 
 
 def followed(cap, work, seconds, device=None, **options):
     """Steps under a cap for so many seconds: (seconds of the run, setting, limit) before each of them."""
     device, seen = device or made.nano(), []
     run = CappedRun(device, SensorLimit(window_s=1.0), device.safest)
-    follower = CapFollower(run, cap, under, **options)
+    follower = CapFollower(run, cap, setting, **options)
+    run.follow(follower)
     with run:
-        follower.begin(None, 0.0)
         run.start()
-        with follower:
+        with run.following():
             while run.meter.elapsed_s < seconds:
-                follower.hold(0.1)
+                run.hold(0.1)
                 seen.append((run.meter.elapsed_s, run.limiter.top, run.limit.limit_w))
                 with device.step(work):
                     pass
@@ -98,7 +98,7 @@ def test_the_error_of_a_callable_is_raised_by_the_next_step(work):
 
 def test_a_supply_without_its_losses_is_refused():
     with pytest.raises(Exception, match="doctor --calibrate"):
-        CapTrace(PowerCap(side="supply"), caps_w=(6.0,)).at_sensor(6.0, None, 0.4)
+        CapTrace(PowerCap(side="supply"), caps_w=(6.0,)).limit(6.0, None, 0.4)
 
 
 @given(st.lists(st.floats(2.0, 8.0), min_size=30, max_size=60), st.floats(2.0, 8.0), st.integers(1, 29))

@@ -16,7 +16,7 @@ from tests.support.real_time_device import RealTimeDevice
 
 from wattune.algorithms import load_checkpoint
 from wattune.cap import PowerCap
-from wattune.cap_trace import CalledCap, CapTrace, WatchedCap
+from wattune.cap_source import CalledCap, CapTrace, WatchedCap
 from wattune.devices import Fault
 from wattune.errors import InputError, Interrupted
 from wattune.goal import Goal
@@ -210,7 +210,7 @@ from pathlib import Path
 from tests.support import training_runs as made
 from tests.support.real_time_device import RealTimeDevice
 
-from wattune.cap_trace import cap_of
+from wattune.cap_source import cap_of
 from wattune.records import Plan
 from wattune.training import train
 

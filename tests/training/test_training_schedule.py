@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.support import training_runs as made
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import CapTrace
-from wattune.errors import InputError, Interrupted
+from wattune.cap_source import CapTrace
+from wattune.errors import Interrupted
 from wattune.goal import Goal
 from wattune.planning import plan
 from wattune.profiling import profile
@@ -107,16 +107,20 @@ def test_an_interrupted_wait_continues(tmp_path, workload, planned, trained):
     assert [round(one.time_s) for one in resumed.cap_intervals if one.pause is None] == [4, 12]
 
 
-def test_its_times_and_another_cap_do_not_go_together(workload, planned):
-    with pytest.raises(InputError, match="a plan that has its own times"):
-        train(made.nano(), workload, planned, cap=CapTrace(caps_w=(4.5,)))
+def test_its_times_and_another_cap_hold_together(workload, planned):
+    cap = CapTrace(times_s=(0.0, 6.0, 15.0), caps_w=(9.0, 0.0, 3.9))
+    record = train(made.nano(), workload, planned, cap=cap)
+    asked = {round(one.time_s): one.asked_w for one in record.cap_intervals}
+    assert (asked[0], asked[4], asked[6], asked[15]) == (0.0, 4.5, 0.0, 3.9)  # the plan's cap is 4.5 W from 4 s on
+    assert record.above_cap_s == 0
+    assert record.emissions is not None
 
 
 def test_without_a_cap_nothing_is_limited_while_it_trains(planned):
     free = planned.model_copy(update={"cap_w": None})
     caps = cap_of_schedule(free, schedule((0, 5), (8, None)))
-    assert [caps.at_sensor(caps.watts(t), None, None) is not None for t in (0, 5, 8)] == [True, False, True]
-    assert caps.at_sensor(caps.watts(0), None, None).limit_w is None
+    assert [caps.limit(caps.watts(t), None, None) is not None for t in (0, 5, 8)] == [True, False, True]
+    assert caps.limit(caps.watts(0), None, None).limit_w is None
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 50), st.floats(0, 1e6), st.booleans()), min_size=1, max_size=6))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattune import units
-from wattune.cap_trace import check_scale
+from wattune.cap_source import check_scale
 from wattune.cli.options import Json, configured
 from wattune.cli.output import claim, emit_json, note
 from wattune.errors import DeviceError, InputError, SafetyStop
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 @configured(
-    "device", "cap", "max_temp", "sysfs_root", advanced=("cap_range", "cap_window", "mode"), required=("device",)
+    "device",
+    "cap",
+    "max_temp",
+    "sysfs_root",
+    advanced=("cap_range", "cap_stale", "cap_window", "mode"),
+    required=("device",),
 )
 def guard(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")],

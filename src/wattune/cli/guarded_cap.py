@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wattune.cap import SupplyLosses
-from wattune.cap_trace import UNLIMITED_W, MovingCap
+from wattune.cap_source import UNLIMITED_W, CapProblem, CapSource
 from wattune.errors import InputError
-from wattune.power.cap_clock import CapClock, Clock, jump_text, wall_clock
+from wattune.power.cap_clock import CapInRun, Clock, jump_text, wall_clock
 from wattune_agent.errors import BadRequest
 from wattune_agent.moving_limit import CapNow
 
@@ -20,26 +20,26 @@ class GuardedCap:
     """
 
     def __init__(
-        self, cap: MovingCap, supply: SupplyLosses | None, averaging_s: float | None, *, clock: Clock = wall_clock
+        self, cap: CapSource, supply: SupplyLosses | None, averaging_s: float | None, *, clock: Clock = wall_clock
     ):
-        self._cap, self._supply, self._averaging_s = cap, supply, averaging_s
+        self._supply, self._averaging_s = supply, averaging_s
         if cap.is_announced:
             cap.highest()
-        self._clock = CapClock(cap, is_virtual=False, clock=clock)
-        self._clock.begin(0.0)
-        self._problem: str | None = None
+        self._caps = CapInRun(cap, is_virtual=False, clock=clock)
+        self._caps.begin(0.0)
+        self._problem: CapProblem | None = None
         self._limits: dict[float, CapNow] = {}
-        self._limit(cap.watts(self._clock.cap_s(0.0)))  # which refuses what does not depend on the watts
+        self._limit(self._caps.watts(0.0))  # which refuses what does not depend on the watts
 
     @property
     def is_announced(self) -> bool:
         """True if all changes are known beforehand."""
-        return self._cap.is_announced
+        return self._caps.source.is_announced
 
     def at(self, time_s: float) -> CapNow:
         """The cap ``time_s`` seconds into the program. Raises: BadRequest if a callable gives no watts."""
         try:
-            watts = self._cap.watts(self._clock.cap_s(time_s))
+            watts = self._caps.watts(time_s)
             if watts not in self._limits:
                 self._limits[watts] = self._limit(watts)
             return self._limits[watts]
@@ -48,23 +48,21 @@ class GuardedCap:
 
     def next_change_s(self, time_s: float) -> float | None:
         """The next change after ``time_s`` that is known beforehand; None if there is none."""
-        cap_s = self._clock.cap_s(time_s)
-        following_s = self._cap.next_change_s(cap_s)
-        return None if following_s is None else time_s + following_s - cap_s
+        return self._caps.next_change_s(time_s)
 
     def events(self, now_s: Callable[[], float]) -> list[tuple[str, str]]:
         """Kind and text of what happened to the cap: it could not be read, or the clock on the wall was set."""
         told = []
-        if jump_s := self._clock.look(now_s):
+        if jump_s := self._caps.look(now_s):
             told.append(("clock jumped", jump_text(jump_s)))
-        if (problem := self._cap.problem) != self._problem:
+        if (problem := self._caps.source.problem) != self._problem:
             self._problem = problem
             if problem is not None:
-                told.append(("cap unread", f"{problem}; the last cap holds"))
+                told.append((problem.kind, problem.text))
         return told
 
     def _limit(self, watts: float) -> CapNow:
-        limit = self._cap.at_sensor(watts, self._supply, self._averaging_s)
+        limit = self._caps.source.limit(watts, self._supply, self._averaging_s)
         return CapNow(
             None if watts == UNLIMITED_W else watts, None if limit is None else limit.limit_w, limit is not None
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from wattune import planning, profiling
 from wattune.algorithms import canonical
 from wattune.cap import PowerCap
-from wattune.cap_trace import MovingCap
+from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.power.limiter import check_limit
@@ -88,7 +88,7 @@ def check_run(board: Device, work: Workload, cap: PowerCap, profile: ProfileTabl
         )
 
 
-def check_moving_cap(cap: MovingCap, board: Device, *, has_profile: bool) -> None:
+def check_moving_cap(cap: CapSource, board: Device, *, has_profile: bool) -> None:
     """Check that nothing has to be profiled on a real board while its cap changes. Raises: InputError."""
     if has_profile or not board.executes_steps:
         return

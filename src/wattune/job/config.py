@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -29,7 +29,7 @@ from pydantic import (
 
 from wattune import units
 from wattune.cap import PEAK, PowerCap
-from wattune.cap_trace import MovingCap, cap_of, parse_range
+from wattune.cap_source import STALE_S, CapSource, WatchedCap, cap_of, parse_range
 from wattune.errors import InputError, OutputError
 from wattune.goal import Aim, Goal
 
@@ -145,6 +145,11 @@ class RunConfig(BaseModel):
         "With the cap watch:FILE: least and most watts to choose the batch size by, such as 4W..7W (default: the "
         "present cap).",
     )
+    cap_stale: Seconds | None = _key(
+        "TIME",
+        "With the cap watch:FILE: time after which a file that was being rewritten, and is not any more, counts as its "
+        "lowest cap (default: 60s).",
+    )
     cap: Any = _key(
         "CAP",
         "Power cap, such as 4.5W at the power sensor or 12W@supply at the supply's terminals; none for no cap. A cap "
@@ -256,23 +261,23 @@ class RunConfig(BaseModel):
     # ------------------------------------------------------------------------------------------------------- values
 
     @cached_property
-    def whole_cap(self) -> PowerCap | MovingCap:
+    def whole_cap(self) -> PowerCap | CapSource:
         """The cap with its margin, temperature and window."""
         form = PowerCap(margin_w=self.margin, max_temp_c=self.max_temp, window=self.cap_window)
-        cap: PowerCap | MovingCap = self.cap
-        if isinstance(cap, MovingCap):
+        cap: PowerCap | CapSource = self.cap
+        if isinstance(cap, CapSource):
             return cap.with_form(form)
         return replace(form, limit_w=cap.limit_w, side=cap.side)
 
     @property
-    def moving_cap(self) -> MovingCap | None:
+    def moving_cap(self) -> CapSource | None:
         """The whole cap if it changes."""
-        return self.whole_cap if isinstance(self.whole_cap, MovingCap) else None
+        return self.whole_cap if isinstance(self.whole_cap, CapSource) else None
 
     @property
     def constant_cap(self) -> PowerCap:
         """The whole cap. Raises: InputError if it changes."""
-        if isinstance(self.whole_cap, MovingCap):
+        if isinstance(self.whole_cap, CapSource):
             raise InputError("cap", value=str(self.cap), allowed="a constant cap")
         return self.whole_cap
 
@@ -296,12 +301,16 @@ class RunConfig(BaseModel):
 
     @field_validator("cap", mode="before")
     @classmethod
-    def _parse_cap(cls, value: object, info: ValidationInfo) -> PowerCap | MovingCap:
-        return cap_of(value, range_w=info.data.get("cap_range"))
+    def _parse_cap(cls, value: object, info: ValidationInfo) -> PowerCap | CapSource:
+        stale_s = info.data.get("cap_stale")
+        cap = cap_of(value, range_w=info.data.get("cap_range"), stale_s=STALE_S if stale_s is None else stale_s)
+        if stale_s is not None and not isinstance(cap, WatchedCap):
+            raise InputError("cap_stale", value=f"{stale_s:g} s", allowed="with watch:FILE")
+        return cap
 
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
-        is_moving, goal = isinstance(self.whole_cap, MovingCap), self.whole_goal
+        is_moving, goal = isinstance(self.whole_cap, CapSource), self.whole_goal
         forecast = self.carbon or self.tariff
         if self.server is None:
             self._refuse(OF_SERVER, "without a server")
@@ -350,8 +359,8 @@ def _spread(source: Mapping[str, Any]) -> dict[str, Any]:
     given = {known_key(key): value for key, value in source.items()}
     cap, goal = given.get("cap"), given.get("goal")
     parts: dict[str, Any] = {}
-    if isinstance(cap, (PowerCap, MovingCap)):
-        form = cap.form if isinstance(cap, MovingCap) else cap
+    if isinstance(cap, (PowerCap, CapSource)):
+        form = cap.form if isinstance(cap, CapSource) else cap
         parts |= {"margin": form.margin_w, "max_temp": form.max_temp_c, "cap_window": form.window}
     if isinstance(goal, Goal):
         parts |= {
@@ -411,7 +420,7 @@ def _text(value: object) -> object:
         return "none" if value.limit_w is None else f"{float(value.limit_w)!r}W{side}"
     if isinstance(value, tuple):
         return "..".join(f"{watts!r}W" for watts in value)
-    if isinstance(value, (MovingCap, Path)):
+    if isinstance(value, (CapSource, Path)):
         return str(value)
     if isinstance(value, (bool, int, float, str)):
         return value

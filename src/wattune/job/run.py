@@ -14,7 +14,7 @@ from typing import Any
 
 from wattune import planning, profiling, reporting, training
 from wattune.cap import PowerCap, SensorLimit
-from wattune.cap_trace import MovingCap, check_scale
+from wattune.cap_source import CapSource, check_scale
 from wattune.devices import Device
 from wattune.errors import DeviceError, WorkloadError
 from wattune.job import steps
@@ -257,7 +257,7 @@ def begin(
     check_workload(work, board, needs_proxy=config.server is None)
     given = None if config.profile is None else as_record(ProfileTable, config.profile)
     cap, strategy = config.whole_cap, config.strategy
-    if isinstance(cap, MovingCap):
+    if isinstance(cap, CapSource):
         check_moving_cap(cap, board, has_profile=given is not None or config.resume)
         strategy = strategy or ("full" if given is None else None)  # each of its caps has points of its own
         # A file that is watched has other watts by now.

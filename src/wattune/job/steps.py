@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import MovingCap, cap_of, check_scale
+from wattune.cap_source import AnyCap, CapSource, cap_of, check_scale
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.intensity import Intensity
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from wattune.devices import Device
     from wattune.power.capped_run import Readings
     from wattune.workloads import Workload
-
-AnyCap = float | str | Path | PowerCap | MovingCap | Callable[[float], float | None] | None
-"""A cap, constant or not; see ``wattune.cap_trace.cap_of``."""
 
 Progress = Callable[[int, int, str], None]
 """Called with how much of how much is done, and a few words."""
@@ -238,7 +235,7 @@ def plan(
     check_scale(cap, table.highest_w)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
     if (intensity := intensity_of(carbon, tariff)) is not None:
-        planning.check_intensity(intensity, asked, is_moving=isinstance(cap, MovingCap))
+        planning.check_intensity(intensity, asked, is_moving=isinstance(cap, CapSource))
         assert isinstance(cap, PowerCap)  # checked
         if also:
             raise InputError("other training algorithms with a forecast of carbon or price", allowed="one of the two")
@@ -252,7 +249,7 @@ def plan(
             batch_size=batch_size,
             memory_bytes=memory_bytes,
         )
-    if isinstance(cap, MovingCap):
+    if isinstance(cap, CapSource):
         if also:
             raise InputError("other training algorithms with a cap that changes", allowed="one training algorithm")
         if not asked.is_time:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wattune.cap import Over
-from wattune.cap_trace import check_scale
+from wattune.cap_source import AnyCap, check_scale
 from wattune.devices import Device, open_device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
@@ -22,7 +22,7 @@ from wattune.online.ranks.leading import Leading, lead
 from wattune.online.ranks.meeting import Ranks, meet, own_rank, processes
 from wattune.online.request import Request
 from wattune.online.session import Session, SessionOptions
-from wattune.online.session_cap import AnyCap, planned_settings
+from wattune.online.session_cap import planned_settings
 from wattune.online.session_run import SessionRun
 from wattune.online.setting_ladder import KnownSetting, SettingLadder
 from wattune.point import BatchShape, Knobs

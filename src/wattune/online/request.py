@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wattune.cap import OVER, Over
-from wattune.cap_trace import MovingCap, cap_of
+from wattune.cap_source import AnyCap, CapSource, cap_of
 from wattune.errors import InputError, OutputError
 from wattune.files import check_writable
 from wattune.goal import Goal
@@ -21,7 +21,7 @@ from wattune.online.batch_source import BatchSource
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel, opened_curve
-from wattune.online.session_cap import AnyCap, check_moving, opened_profile, reference_cap
+from wattune.online.session_cap import check_moving, opened_profile, reference_cap
 from wattune.online.session_checkpoint import SessionCheckpoint, own_file
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SampleEfficiency
@@ -89,9 +89,9 @@ class Request:
         self.before_step, self.yield_to = before_step, yield_to
         self.loader, self.keep = own_loader(loader), keep_recipe
         cap, self.goal = cap_of(cap_w), session_goal(goal)
-        self.moving = cap if isinstance(cap, MovingCap) else None
+        self.moving = cap if isinstance(cap, CapSource) else None
         """The cap, if it changes."""
-        self.cap = cap if not isinstance(cap, MovingCap) else reference_cap(cap)
+        self.cap = cap if not isinstance(cap, CapSource) else reference_cap(cap)
         if self.moving is not None:
             check_moving(self.moving, self.goal)
         elif profile is not None:

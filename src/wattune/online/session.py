@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from wattune.algorithms import memory_errors
 from wattune.cap import Over, PowerCap
-from wattune.cap_trace import check_scale
+from wattune.cap_source import check_scale
 from wattune.errors import InputError, OutOfDeviceMemory, OutputError, SafetyStop, SensorError, WattuneError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_source import BatchSource

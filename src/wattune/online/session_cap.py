@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import MovingCap, cap_of
+from wattune.cap_source import AnyCap, CapSource, cap_of
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.goal import Goal
@@ -16,13 +16,11 @@ from wattune.planning import plan_over_caps
 from wattune.point import BatchShape, Knobs
 from wattune.records import Plan, ProfileTable, SampleEfficiency, SessionRecord
 
-AnyCap = float | str | Path | PowerCap | MovingCap | Callable[[float], float | None] | None
-
 
 def constant_cap(cap_w: AnyCap, where: str) -> PowerCap:
     """A cap that does not change, as ``where`` needs it. Raises: InputError."""
     cap = cap_of(cap_w)
-    if isinstance(cap, MovingCap):
+    if isinstance(cap, CapSource):
         raise InputError(
             f"a cap that changes in {where}",
             value=str(cap),
@@ -32,7 +30,7 @@ def constant_cap(cap_w: AnyCap, where: str) -> PowerCap:
     return cap
 
 
-def check_moving(cap: MovingCap, goal: Goal) -> None:
+def check_moving(cap: CapSource, goal: Goal) -> None:
     """Refuse what cannot be done under a cap that changes. Raises: InputError."""
     if not goal.is_time:
         raise InputError("a goal with a cap that changes", value=goal.aim, allowed="time")
@@ -40,7 +38,7 @@ def check_moving(cap: MovingCap, goal: Goal) -> None:
         cap.highest()
 
 
-def reference_cap(cap: MovingCap) -> PowerCap:
+def reference_cap(cap: CapSource) -> PowerCap:
     """The highest of the caps; no cap if nothing is known about them but that nothing may run at present."""
     return cap.highest() if any(cap.shares) else cap.form
 
@@ -67,7 +65,7 @@ def opened_profile(profile: ProfileTable | str | Path | None) -> ProfileTable | 
 
 
 def planned_settings(
-    cap: MovingCap,
+    cap: CapSource,
     device: Device,
     profile: ProfileTable,
     curve: SampleEfficiency | None,

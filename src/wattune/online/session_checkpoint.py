@@ -74,7 +74,7 @@ def identity(session: Session) -> dict[str, Any]:
         "optimizer": type(session.optimizer).__name__,
         "batch_size": session.recipe.batch_size * session.size,
         "keep_recipe": session.recipe.keep,
-        "changing_cap": True if isinstance(run, SessionRun) and run.follower is not None else None,
+        "changing_cap": True if isinstance(run, SessionRun) and run.capped.follows else None,
     }
 
 

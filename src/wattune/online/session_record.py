@@ -82,7 +82,7 @@ def session_record(session: Session) -> SessionRecord:
         board_events=run.capped.monitor.events,
         ended=session.ended,
         reason=session.reason,
-        cap_intervals=() if run.follower is None else run.follower.intervals,
+        cap_intervals=run.capped.cap_intervals,
         paused_s=run.paused_s,
         exact=None if run.capped.truth is None else run.capped.truth.figures(),
         notes=tuple(run.notes),
@@ -113,8 +113,8 @@ def explanation(session: Session) -> str:
     run, sample_model, recipe, options = session.run, session.sample_model, session.recipe, session.options
     explorer, device = run.explorer, run.device
     cap = "no cap" if run.limit.limit_w is None else f"a cap of {run.limit.limit_w:.4g} W"
-    if run.follower is not None:
-        cap = f"a cap that changes, with pauses of {run.follower.paused_s:.4g} s"
+    if run.capped.follows:
+        cap = f"a cap that changes, with pauses of {run.capped.paused_s:.4g} s"
     if session.size > 1:
         cap = f"{cap} for {OVER_IN_WORDS[options.over or 'device']}"
     of_ranks = "" if session.size == 1 else f" of {session.size} ranks"

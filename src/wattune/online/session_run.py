@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from wattune.cap import SensorLimit
-from wattune.cap_trace import MovingCap
+from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
 from wattune.online.explorer import Explorer
@@ -21,11 +21,11 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.measurement_window import SensorReadings
 from wattune.online.ranks.leading import Leading
-from wattune.online.session_follower import SessionFollower
 from wattune.online.setting_ladder import SettingLadder
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import Sync
-from wattune.point import BatchShape, OperatingPoint
+from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 from wattune.power.monitor import LOOK_EVERY_S
 from wattune.records import PointRecord
@@ -41,7 +41,7 @@ class SessionRun(LoopRun):
     The device is at its safest setting when the context begins, and afterwards as it was before. ``search`` makes the
     search that chooses the points, without the rows that it is given; ``start`` is the user's own row. ``cap``: one
     that changes; ``limit`` is then that of the highest, ``search`` makes a ``SettingLadder`` for ``start``, and steps
-    begin only while the cap lets them (``CapFollower.hold``). ``leading``: this rank chooses for others as well.
+    begin only while the cap lets them (``CappedRun.hold``). ``leading``: this rank chooses for others as well.
     ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
     ``yield_to``: a step begins only once this returns False.
 
@@ -59,7 +59,7 @@ class SessionRun(LoopRun):
         start: BatchShape,
         limit: SensorLimit,
         *,
-        cap: MovingCap | None = None,
+        cap: CapSource | None = None,
         leading: Leading | None = None,
         tries_sizes: bool = True,
         yield_to: Callable[[], bool] | None = None,
@@ -77,9 +77,21 @@ class SessionRun(LoopRun):
         self._readings = SensorReadings()
         first = limit if cap is None else replace(limit, limit_w=None)  # the follower finds its own
         self.capped = CappedRun(device, first, device.safest, on_reading=self._readings.add)
-        self.follower = None if cap is None else SessionFollower(self.capped, cap, limit, self._readings)
-        if self.follower is not None and leading is not None:
-            self.follower.on_rest = leading.channel.check
+        if cap is not None:
+            self.capped.follow(
+                CapFollower(
+                    self.capped,
+                    cap,
+                    self._setting_under,
+                    supply=device.supply,
+                    averaging_s=device.sensor.window_s,
+                    on_move=self._moved,
+                    on_rest=(lambda: None) if leading is None else leading.channel.check,
+                )
+            )
+        self._was_moved = False  # by the cap since the last step began, so that the step does not count
+        self._evaluates_under: SensorLimit | None = None
+        self._evaluation_s = 0.0  # that the last one took
         self._search, self._start = search, start
         self._stack = ExitStack()
         self._step: Any = None
@@ -111,9 +123,6 @@ class SessionRun(LoopRun):
                 self.changes, self.notes = list(state["changes"]), dict.fromkeys(state["notes"])
                 self.times.load_state_dict(state["times"])
                 self.explorer.load_state_dict(state["explorer"])
-            if self.follower is not None:
-                self.follower.explorer = self.explorer
-                self.follower.begin_after(state)
             capped.start(state, keep_setting=True)
             self.explorer.choose()
             if self._leading is not None:
@@ -121,8 +130,7 @@ class SessionRun(LoopRun):
                 self._leading.on_reference = lambda: self.explorer.start_over(self._search(set()))
                 stack.callback(self._leading.close)
                 self._leading.open()
-            if self.follower is not None:
-                stack.enter_context(self.follower)
+            stack.enter_context(capped.following())
             self._stack = stack.pop_all()
         return self
 
@@ -136,10 +144,10 @@ class SessionRun(LoopRun):
         """The step that the explorer wants next; with other ranks, the one that all of them take."""
         if self._leading is None:
             return self._wanted()
-        if self.follower is None:
+        if not self.capped.follows:
             return self._leading.next_step(self._wanted, self._step_s)
         try:
-            self.follower.hold_step(self.on_pause)  # before the others begin: they wait for this agreement meanwhile
+            self._hold_step()  # before the others begin: they wait for this agreement meanwhile
         except (SafetyStop, InputError) as stop:
             self._leading.stop = stop
         return self._leading.next_step(self._wanted, 0.0)  # for one step, since the next one may have to wait
@@ -157,9 +165,7 @@ class SessionRun(LoopRun):
     @property
     def paused_s(self) -> float | None:
         """Seconds of pauses under a cap that changes, and for other work; None if there can be none."""
-        if self.follower is None and self._yield_to is None:
-            return None
-        return self.capped.yielded_s + (0.0 if self.follower is None else self.follower.paused_s)
+        return self.capped.paused_s if self.capped.follows or self._yield_to is not None else None
 
     @property
     def row(self) -> BatchShape:
@@ -176,17 +182,16 @@ class SessionRun(LoopRun):
             if self.on_cuda:
                 torch.cuda.synchronize()  # passes are only queued until then
             self.capped.wait_while(self._yield_to)
-        if self.follower is not None and self._leading is None:
-            self.follower.hold_step(self.on_pause)
+        if self._leading is None:
+            self._hold_step()
         now_s = self.device.now_s()
         if now_s >= self._check_s:
             self._check_s = now_s + CHECK_EVERY_S
             self.check()
         idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
-        if self.follower is None:
+        with self.capped.settled() as limit:
+            self._choose_under(limit)
             self.explorer.begin(row, idle_s)
-        else:
-            self.follower.begin_step(row, idle_s)
         kind = row, samples, len(self.changes)
         if kind != self._kind or self.explorer.probing:
             self._use(*kind)
@@ -233,12 +238,40 @@ class SessionRun(LoopRun):
             self.capped.monitor.look(self.capped.meter.elapsed_s)
             self.on_look()
         counts = stepped and usual and is_timed and self._is_whole and samples == row.batch
-        if self.follower is not None:
-            self.follower.step_s = seconds
-        if self.follower is None or not self.follower.was_moved:
+        if not self._was_moved:
             self.explorer.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
             self.check()
+
+    # ------------------------------------------------------------------------------------------------ caps that change
+
+    def _hold_step(self) -> None:
+        ladder = self.explorer.search
+        known_s = ladder.step_s(self.explorer.wanted.knobs) if isinstance(ladder, SettingLadder) else None
+        self.capped.hold(max(self._step_s, known_s or 0.0), on_pause=self.on_pause)
+
+    def _choose_under(self, limit: SensorLimit | None) -> None:
+        """Choose the point again if the cap wants another setting."""
+        ladder = self.explorer.search
+        if not isinstance(ladder, SettingLadder):
+            return
+        ladder.limit = limit
+        if self._was_moved or ladder.setting(limit) != self.explorer.wanted.knobs:
+            self._was_moved = False
+            self.explorer.choose()
+
+    def _setting_under(self, limit: SensorLimit) -> Knobs | None:
+        """The setting that the cap may raise to, or has to lower to."""
+        ladder = self.explorer.search
+        assert isinstance(ladder, SettingLadder)
+        knobs = ladder.setting(limit)
+        if knobs is not None and self._evaluates_under not in (None, limit):
+            return self.device.safest  # the power of evaluations is not known
+        return knobs
+
+    def _moved(self, knobs: Knobs) -> None:
+        self._was_moved = True
+        self._readings.clear()
 
     def check(self) -> None:
         """End the run if it cannot stay below its limit; with other ranks, at the next step on all of them.
@@ -274,9 +307,15 @@ class SessionRun(LoopRun):
         A simulated board takes the time of the operations inside. A replayed profile has training steps only, so that
         an evaluation takes no time there. Raises: SafetyStop, DeviceError.
         """
-        with self.follower.evaluation() if self.follower is not None else nullcontext():
+        self.capped.hold(self._evaluation_s)
+        with self.capped.settled() as limit:
+            self._evaluates_under = limit
+        begun_s = self.device.now_s()
+        try:
             with self._evaluated():
                 yield
+        finally:
+            self._evaluates_under, self._evaluation_s = None, self.device.now_s() - begun_s
         if self.explorer.mixes_evaluations:
             self.note(
                 "evaluations come more often than the power sensor needs to show training alone "
@@ -312,7 +351,7 @@ class SessionRun(LoopRun):
         """
         if not self.can_split and row.micro < row.batch:
             return False
-        if (self.limit.limit_w is not None or self.follower is not None) and not self.fit_check.is_known(row):
+        if (self.limit.limit_w is not None or self.capped.follows) and not self.fit_check.is_known(row):
             self.explorer.to_safest()
         fits = self.fit_check.fits(row, self.counter)
         for size, reason in self.fit_check.failures.items():
@@ -352,7 +391,6 @@ class SessionRun(LoopRun):
             "notes": list(self.notes),
             "explorer": self.explorer.state_dict(),
             "times": self.times.state_dict(),
-            "cap": None if self.follower is None else self.follower.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from wattune.cap import SensorLimit
-from wattune.cap_trace import MovingCap
+from wattune.cap_source import CapSource
 from wattune.goal import TIME
 from wattune.planning.candidates import candidates, fastest, within
 from wattune.planning.confidence import feasible_log_times
@@ -54,7 +54,7 @@ def plan_over_caps(
     profile: ProfileTable,
     efficiency: SampleEfficiency | None = None,
     *,
-    cap: MovingCap,
+    cap: CapSource,
     batch_size: int | None = None,
     memory_bytes: float | None = None,
 ) -> Plan:
@@ -108,10 +108,10 @@ def plan_over_caps(
     )
 
 
-def under_caps(cap: MovingCap, profile: ProfileTable) -> tuple[UnderCap, ...]:
+def under_caps(cap: CapSource, profile: ProfileTable) -> tuple[UnderCap, ...]:
     """The caps with their limits at the profile's sensor, ascending. Raises: InputError."""
     return tuple(
-        UnderCap(watts, share, cap.at_sensor(watts, profile.supply, profile.sensor_window_s))
+        UnderCap(watts, share, cap.limit(watts, profile.supply, profile.sensor_window_s))
         for watts, share in cap.shares.items()
     )
 
@@ -221,7 +221,7 @@ def _beside(candidate: Candidate, best: ShapeProgress, progress: Mapping[BatchSh
 
 
 def _predicted(
-    cap: MovingCap, caps: tuple[UnderCap, ...], best: ShapeProgress, samples: float | None
+    cap: CapSource, caps: tuple[UnderCap, ...], best: ShapeProgress, samples: float | None
 ) -> tuple[float | None, float | None]:
     """Seconds and joules to the target; None if unknown, or if announced caps end in a pause before it."""
     if samples is None:
@@ -232,7 +232,7 @@ def _predicted(
         return samples / best.rate, samples / best.rate * energy_w
     time_s, energy_j, left = 0.0, 0.0, samples
     while True:
-        option, following_s = at[cap.watts(time_s)], cap.next_change_s(time_s)
+        option, following_s = at[cap.level_w(cap.watts(time_s))], cap.next_change_s(time_s)
         rate, power_w = _rate(option), 0.0 if option is None else option.mean_w
         if rate and (following_s is None or left <= rate * (following_s - time_s)):
             return time_s + left / rate, energy_j + left / rate * power_w

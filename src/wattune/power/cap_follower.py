@@ -1,4 +1,4 @@
-"""A capped run under a cap that changes: the setting follows it, and work pauses while no setting stays under it."""
+"""The follower of caps that change, inside ``CappedRun``: settings follow, and work pauses while none stays below."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import Self
 
-from wattune.cap import SensorLimit
-from wattune.cap_trace import UNLIMITED_W, MovingCap
+from wattune.cap import SensorLimit, SupplyLosses
+from wattune.cap_source import UNLIMITED_W, CapProblem, CapSource
 from wattune.devices.base import Sensor
 from wattune.devices.meter import RATE_HZ
 from wattune.errors import InputError
 from wattune.point import Knobs
-from wattune.power.cap_clock import CapClock, Clock, jump_text, wall_clock
-from wattune.power.capped_run import CappedRun
+from wattune.power.cap_clock import CapInRun, Clock, jump_text, wall_clock
 from wattune.records import CapInterval
+
+if TYPE_CHECKING:
+    from wattune.power.capped_run import CappedRun
 
 PERIOD_S: Final = 1 / RATE_HZ
 """Seconds between two looks at the cap."""
@@ -28,13 +31,10 @@ REST_S: Final = 0.5
 """Longest rest on real time before a paused run looks around."""
 
 
-class UnderCap(NamedTuple):
-    """The limit at the sensor under a cap (without watts if the cap leaves nothing), and the setting for it.
+class _UnderCap(NamedTuple):
+    """The limit at the sensor under a cap, None if the cap leaves nothing, and the setting for it, None if none is."""
 
-    ``knobs`` is None if no setting stays under it.
-    """
-
-    limit: SensorLimit
+    limit: SensorLimit | None
     knobs: Knobs | None
 
 
@@ -47,7 +47,7 @@ def lead_s(sensor: Sensor, window_s: float | None) -> float:
 
 
 class CapFollower:
-    """A context, inside a capped run, in which its setting follows a cap that changes.
+    """A context in which the setting of a capped run follows caps that change.
 
     - An announced lowering: the lower setting one control interval (``lead_s``) before it. A rise: at its time.
     - A lowering that was not announced: rest for one control interval, so that the mean over the window falls below the
@@ -55,35 +55,40 @@ class CapFollower:
     - No setting stays under the cap: ``hold`` returns only when work may begin again; the device rests at its safest
       setting meanwhile.
 
-    ``under``: the limit and the setting under a cap of these watts; ``on_move`` is called after each change of the
-    setting. Call ``begin`` before ``CappedRun.start``, and ``hold`` before each step.
+    ``setting``: the setting for a limit at the sensor, None if none stays below it; ``supply`` and ``averaging_s`` are
+    those by which ``PowerCap.at_sensor`` computes limits. ``on_move`` is called after each change of the setting,
+    ``on_rest`` before each rest of a pause, which it may end with an error.
 
-    The follower looks at the cap every ``PERIOD_S`` seconds of the device's time, on real time from a thread of its
+    The follower looks at the caps every ``PERIOD_S`` seconds of the device's time, on real time from a thread of its
     own, and stores what goes wrong there in ``failure``, which ``hold`` raises.
     """
 
     def __init__(
         self,
         capped: CappedRun,
-        cap: MovingCap,
-        under: Callable[[float], UnderCap],
+        source: CapSource,
+        setting: Callable[[SensorLimit], Knobs | None],
         *,
+        supply: SupplyLosses | None = None,
+        averaging_s: float | None = None,
         on_move: Callable[[Knobs], None] = lambda knobs: None,
+        on_rest: Callable[[], None] = lambda: None,
         clock: Clock = wall_clock,
     ):
         self.failure: Exception | None = None
-        self.on_rest: Callable[[], None] = lambda: None
-        """Called before each rest of a pause, and may end it with an error."""
-        self._capped, self._cap, self._under, self._on_move = capped, cap, under, on_move
+        self._capped, self._setting, self._on_move, self._on_rest = capped, setting, on_move, on_rest
+        self._supply, self._averaging_s = supply, averaging_s
+        self._unlimited = replace(capped.limit, limit_w=None)
         self._lead_s = lead_s(capped.device.sensor, capped.limit.window_s)
         self._lock = threading.RLock()
         self._ticking: AbstractContextManager[None] | None = None
-        self._clock = CapClock(cap, is_virtual=not capped.device.executes_steps, clock=clock)
+        self._caps = CapInRun(source, is_virtual=not capped.device.executes_steps, clock=clock)
+        self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
         self._watts = self._set_for_w = math.inf  # the present cap, and the one that the setting was chosen for
         self._recovers_until_s = -math.inf
         self._is_holding = False
         self._work_s = 0.0  # that the work takes which is held
-        self._problem: str | None = None
+        self._problem: CapProblem | None = None
         self._intervals: list[dict[str, Any]] = []
         self._above_s = self._energy_j = 0.0  # until the last interval began
 
@@ -94,15 +99,15 @@ class CapFollower:
 
         Raises: InputError, DeviceError.
         """
-        self._clock.begin(elapsed_s)
+        self._caps.begin(elapsed_s)
         if state is None:
-            self._watts = self._set_for_w = self._cap.watts(self._clock.cap_s(elapsed_s))
+            self._watts = self._set_for_w = self._caps.watts(elapsed_s)
         else:
             self._watts, self._set_for_w = state["watts"], state["set_for_w"]
             self._recovers_until_s = -math.inf if state["recovers_until_s"] is None else state["recovers_until_s"]
             self._intervals = [dict(one) for one in state["intervals"]]
             self._above_s, self._energy_j = state["above_s"], state["energy_j"]
-            self._problem, self._is_holding, self._work_s = state["problem"], state["is_holding"], state["work_s"]
+            self._is_holding, self._work_s = state["is_holding"], state["work_s"]
         self._limit()
 
     def __enter__(self) -> Self:
@@ -131,10 +136,10 @@ class CapFollower:
                 self._capped.limiter.move(self._capped.device.safest if self._capped.limiter.knobs else Knobs())
 
     def _follow(self) -> None:
-        if jump_s := self._clock.look(self._now_s):
+        if jump_s := self._caps.look(self._now_s):
             self._capped.monitor.note(self._now_s(), "clock jumped", jump_text(jump_s))
         now_s = self._now_s()
-        watts = self._cap.watts(self._clock.cap_s(now_s))
+        watts = self._caps.watts(now_s)
         self._note_problem(now_s)
         least_w = min(watts, self._least_w(now_s, self._lead_s))
         if watts < self._set_for_w and watts < self._watts:  # nobody said so before
@@ -157,16 +162,21 @@ class CapFollower:
 
     def _least_w(self, now_s: float, within_s: float) -> float:
         """The lowest cap that is announced for the next ``within_s`` seconds; infinite if none is."""
-        cap_s = self._clock.cap_s(now_s)
-        least_w, at_s = math.inf, self._cap.next_change_s(cap_s)
-        while at_s is not None and at_s <= cap_s + within_s:
-            least_w = min(least_w, self._cap.watts(at_s))
-            at_s = self._cap.next_change_s(at_s)
+        least_w, at_s = math.inf, self._caps.next_change_s(now_s)
+        while at_s is not None and at_s <= now_s + within_s:
+            least_w = min(least_w, self._caps.watts(at_s))
+            at_s = self._caps.next_change_s(at_s)
         return least_w
+
+    def _under(self, watts: float) -> _UnderCap:
+        if watts not in self._limits:
+            self._limits[watts] = self._caps.source.limit(watts, self._supply, self._averaging_s)
+        limit = self._limits[watts]
+        return _UnderCap(limit, None if limit is None else self._setting(limit))
 
     def _limit(self) -> None:
         under = self._under(self._watts)
-        self._capped.move_cap(under.limit, is_answered=under.knobs is not None)
+        self._capped.move_cap(under.limit or self._unlimited, is_answered=under.knobs is not None)
 
     def _move(self, knobs: Knobs) -> None:
         limiter = self._capped.limiter
@@ -178,17 +188,17 @@ class CapFollower:
         return self._capped.meter.elapsed_s
 
     def _note_problem(self, now_s: float) -> None:
-        if (problem := self._cap.problem) != self._problem:
+        if (problem := self._caps.source.problem) != self._problem:
             self._problem = problem
             if problem is not None:
-                self._capped.monitor.note(now_s, "cap unread", f"{problem}; the last cap of {self._watts:g} W holds")
+                self._capped.monitor.note(now_s, *problem)
 
     @contextmanager
-    def settled(self) -> Iterator[float]:
-        """Let no cap move the setting meanwhile, and give the watts that the setting is for: the lowest cap of now and
-        of the next control interval."""
+    def settled(self) -> Iterator[SensorLimit | None]:
+        """Let no cap move the setting meanwhile, and give the limit that the setting is for: the lowest one of now and
+        of the next control interval; None if nothing may run."""
         with self._lock:
-            yield self._set_for_w
+            yield self._under(self._set_for_w).limit
 
     # ---------------------------------------------------------------------------------------------------------- pauses
 
@@ -213,7 +223,7 @@ class CapFollower:
             self._refuse_for_good()
             capped.check()
             capped.monitor.look(self._now_s())
-            self.on_rest()
+            self._on_rest()
             capped.device.wait(self._rest_s())
             self._check()
         self._set_holding(False)
@@ -234,33 +244,33 @@ class CapFollower:
     def _is_allowed(self, work_s: float) -> bool:
         with self._lock:
             now_s = self._now_s()
-            least_w = min(self._cap.watts(self._clock.cap_s(now_s)), self._least_w(now_s, self._lead_s + work_s))
+            least_w = min(self._caps.watts(now_s), self._least_w(now_s, self._lead_s + work_s))
             return self._under(least_w).knobs is not None
 
     def _refuse_for_good(self) -> None:
-        time_s = self._clock.cap_s(self._now_s())
-        if self._under(self._cap.watts(time_s)).knobs is not None:
+        now_s = self._now_s()
+        if self._under(self._caps.watts(now_s)).knobs is not None:
             return
-        if self._cap.is_announced and self._cap.next_change_s(time_s) is None:
+        if self._caps.source.is_announced and self._caps.next_change_s(now_s) is None:
             raise InputError(
                 "the caps leave nothing to train with any more",
-                value=f"{self._cap.watts(time_s):g} W from now on",
+                value=f"{self._caps.watts(now_s):g} W from now on",
                 hint="add rows to the caps, and resume",
             )
 
     def _rest_s(self) -> float:
-        now_s = self._clock.cap_s(self._now_s())
-        following_s = self._cap.next_change_s(now_s)
+        now_s = self._now_s()
+        following_s = self._caps.next_change_s(now_s)
         rest_s = PERIOD_S if following_s is None else max(following_s - now_s, PERIOD_S / 10)
-        if self._now_s() < self._recovers_until_s:
-            rest_s = min(rest_s, self._recovers_until_s - self._now_s())
+        if now_s < self._recovers_until_s:
+            rest_s = min(rest_s, self._recovers_until_s - now_s)
         return min(rest_s, REST_S) if self._capped.device.executes_steps else rest_s
 
     def _why_paused(self, least_w: float) -> str | None:
         if self._under(least_w).knobs is None:
             if least_w:
                 return f"no measured setting stays under {least_w:g} W"
-            return self._cap.why_paused(self._clock.cap_s(self._now_s())) or "the cap is 0 W"
+            return self._caps.why_paused(self._now_s()) or "the cap is 0 W"
         if not self._is_holding:
             return None
         if self._now_s() < self._recovers_until_s:
@@ -280,10 +290,11 @@ class CapFollower:
         """Why nothing runs, and for how long if the caps say so; None while work runs."""
         with self._lock:
             why = self._intervals[-1]["pause"] if self._intervals else None
-            next_s = self._cap.next_change_s(self._clock.cap_s(self._now_s()))
+            now_s = self._now_s()
+            next_s = self._caps.next_change_s(now_s)
             if why is None or next_s is None:
                 return why
-            return f"{why}, for {timedelta(seconds=math.ceil(next_s - self._clock.cap_s(self._now_s())))}"
+            return f"{why}, for {timedelta(seconds=math.ceil(next_s - now_s))}"
 
     @property
     def paused_s(self) -> float:
@@ -294,13 +305,14 @@ class CapFollower:
             return math.fsum(end_s - one["time_s"] for one, end_s in pairs if one["pause"] is not None)
 
     def _note_interval(self, now_s: float, pause: str | None) -> None:
-        limit_w = self._under(self._watts).limit.limit_w
+        limit = self._under(self._watts).limit
         asked_w = None if self._watts == UNLIMITED_W else self._watts
+        limit_w = None if limit is None else limit.limit_w
         entry = {"asked_w": asked_w, "cap_w": limit_w, "setting": dict(self._capped.limiter.top), "pause": pause}
         last = self._intervals[-1] if self._intervals else {}
         if any(last.get(name, entry) != value for name, value in entry.items()):
             self._close_interval()
-            begun = {"cap_time_s": self._clock.cap_s(now_s), "above_cap_s": 0.0, "energy_j": 0.0}
+            begun = {"cap_time_s": self._caps.cap_s(now_s), "above_cap_s": 0.0, "energy_j": 0.0}
             self._intervals.append({"time_s": now_s, **entry, **begun})
 
     def _close_interval(self) -> None:
@@ -324,7 +336,6 @@ class CapFollower:
                 "intervals": [dict(one) for one in self._intervals],
                 "above_s": self._above_s,
                 "energy_j": self._energy_j,
-                "problem": self._problem,
                 "is_holding": self._is_holding,
                 "work_s": self._work_s,
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -14,8 +14,10 @@ from wattune.cap import SensorLimit
 from wattune.devices import Device, GroundTruth, Meter, Setting
 from wattune.errors import DeviceError, DeviceUnavailable, SafetyStop
 from wattune.point import Knobs
+from wattune.power.cap_follower import CapFollower
 from wattune.power.limiter import PowerLimiter, check_limit
 from wattune.power.monitor import BoardMonitor
+from wattune.records import CapInterval
 
 POLL_S: Final = 0.005
 """Seconds between two questions whether other work still goes first."""
@@ -34,9 +36,10 @@ class CappedRun:
     """A context in which a device is at a setting, below a limit; afterwards it is as it was before.
 
     Training and sessions call ``start`` once and ``check`` between their steps; a session moves the run from setting to
-    setting by its ``limiter``. Probes measure in parts instead, each with its ``metered``. ``on_reading`` is called
-    with each reading as (seconds, guarded watts), from a sampling thread on real time, except for readings that ended a
-    probe or still hold power from before the present setting.
+    setting by its ``limiter``. Under a cap that changes, the ``CapFollower`` that ``follow`` was given sets the limit,
+    and steps begin when ``hold`` returns; under a constant cap these calls do nothing. Probes measure in parts instead,
+    each with its ``metered``. ``on_reading`` is called with each reading as (seconds, guarded watts), from a sampling
+    thread on real time, except for readings that ended a probe or still hold power from before the present setting.
 
     Raises: InputError for a temperature limit that the device cannot be held below; DeviceError.
     """
@@ -61,6 +64,7 @@ class CappedRun:
         self.yielded_s = 0.0
         """Seconds for which other work on the board went first."""
         self._first, self._on_reading = knobs, on_reading
+        self._follower: CapFollower | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -85,6 +89,8 @@ class CappedRun:
         the time that was above a limit is forgotten. Raises: DeviceError.
         """
         device = self.device
+        if self._follower is not None:
+            self._follower.begin(state and state.get("cap"), state["meter"]["elapsed_s"] if state else 0.0)
         if state is not None and state["device"] is not None:
             device.load_state_dict(state["device"])
             if self.setting.knobs:
@@ -105,6 +111,50 @@ class CappedRun:
             if self.truth is not None and state["truth"] is not None:
                 self.truth.load_state_dict(state["truth"])
         self._stack.enter_context(self.meter)
+
+    # ------------------------------------------------------------------------------------------------ caps that change
+
+    def follow(self, follower: CapFollower) -> None:
+        """Keep below a cap that changes; call it before ``start``."""
+        self._follower = follower
+
+    def following(self) -> AbstractContextManager[object]:
+        """Context, after ``start``, in which the setting follows the cap."""
+        return nullcontext() if self._follower is None else self._follower
+
+    @property
+    def follows(self) -> bool:
+        """True if the cap changes."""
+        return self._follower is not None
+
+    def hold(self, work_s: float, *, on_pause: Callable[[], None] = lambda: None) -> None:
+        """Return when work that takes ``work_s`` seconds may begin. Raises: as ``CapFollower.hold``."""
+        if self._follower is not None:
+            self._follower.hold(work_s, on_pause=on_pause)
+
+    def settled(self) -> AbstractContextManager[SensorLimit | None]:
+        """Context in which no cap moves the setting, with the limit that the setting is for."""
+        return nullcontext(self.limit) if self._follower is None else self._follower.settled()
+
+    def look_at_cap(self) -> None:
+        """Choose the setting for the present cap again."""
+        if self._follower is not None:
+            self._follower.look()
+
+    @property
+    def cap_intervals(self) -> tuple[CapInterval, ...]:
+        """The caps so far, with setting and pauses; empty under a constant cap."""
+        return () if self._follower is None else self._follower.intervals
+
+    @property
+    def pause(self) -> str | None:
+        """Why nothing runs, None while work runs."""
+        return None if self._follower is None else self._follower.pause
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds in which the cap allowed nothing, or other work on the board went first."""
+        return self.yielded_s + (0.0 if self._follower is None else self._follower.paused_s)
 
     def readings(self) -> Readings:
         """The newest readings."""
@@ -177,6 +227,7 @@ class CappedRun:
             "watch": self.monitor.state_dict(),
             "truth": None if self.truth is None else self.truth.state_dict(),
             "yielded_s": self.yielded_s,
+            "cap": None if self._follower is None else self._follower.state_dict(),
         }
 
     def _new_meter(self) -> Meter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -12,12 +12,11 @@ from typing import Any
 from torch import nn
 
 from wattune.algorithms import Batch, EvaluationPoint, LossTally, TrainingAlgorithm, learn, memory_errors
-from wattune.cap import SensorLimit
-from wattune.cap_trace import MovingCap
+from wattune.cap_source import CapSource
 from wattune.devices import Device, MeterFigures
 from wattune.errors import SafetyStop
 from wattune.point import Knobs, OperatingPoint
-from wattune.power.cap_follower import CapFollower, UnderCap
+from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun, Readings
 from wattune.records import (
     BoardEvent,
@@ -64,7 +63,7 @@ class TrainingTask:
     budget_samples: int
     checkpoint_bytes: Callable[[], int | None] = lambda: None
     max_temp_c: float | None = None
-    cap: MovingCap | None = None
+    cap: CapSource | None = None
     yield_to: Callable[[], bool] | None = None
 
 
@@ -113,16 +112,22 @@ class TrainingLoop:
         self.evaluations: list[Evaluation] = []
         self.drift = DriftWatch(device, plan, task.budget_samples)
         limit, knobs = replace(plan.limit, max_temp_c=task.max_temp_c), plan.knobs
-        self.cap = task.cap
         if task.cap is not None:
             # The follower finds its limit, and goes up from the safest setting.
             limit, knobs = replace(limit, limit_w=None), device.safest if plan.knobs else plan.knobs
         self.capped = CappedRun(device, limit, knobs, on_reading=self.drift.read)
-        self.follower: CapFollower | None = None
         if task.cap is not None:
-            self.follower = CapFollower(self.capped, task.cap, self._under, on_move=self._moved)
+            self.capped.follow(
+                CapFollower(
+                    self.capped,
+                    task.cap,
+                    self.drift.setting_under,
+                    supply=plan.supply,
+                    averaging_s=plan.sensor_window_s,
+                    on_move=self._moved,
+                )
+            )
         self.tally = LossTally()
-        self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
         self.evaluation_s = self.checkpoint_s = 0.0  # since the run began, or since it was resumed if that is unknown
         self._costs_known = True  # whether these two are those of the whole run
         self._evaluation_s = 0.0  # that the last evaluation took
@@ -139,12 +144,10 @@ class TrainingLoop:
         """
         with self.capped as capped:
             state = self.state
-            if self.follower is not None:
-                self.follower.begin(state and state.get("cap"), state["meter"]["elapsed_s"] if state else 0.0)
             capped.start(state)
             if state:
                 self._load(state)
-            with self.follower or nullcontext():
+            with capped.following():
                 try:
                     if not self._reached():
                         self._train()
@@ -178,16 +181,10 @@ class TrainingLoop:
             temperature_max_c=capped.monitor.temperature_max_c,
             board_events=capped.monitor.events,
             replanned=tuple(self.replanned),
-            cap_intervals=() if self.follower is None else self.follower.intervals,
-            paused_s=self._paused_s,
+            cap_intervals=capped.cap_intervals,
+            paused_s=capped.paused_s if capped.follows or self.task.yield_to is not None else None,
             **self._costs_s,
         )
-
-    @property
-    def _paused_s(self) -> float | None:
-        if self.follower is None and self.task.yield_to is None:
-            return None
-        return self.capped.yielded_s + (0.0 if self.follower is None else self.follower.paused_s)
 
     @property
     def _costs_s(self) -> dict[str, float | None]:
@@ -223,8 +220,8 @@ class TrainingLoop:
         capped.monitor.look(capped.meter.elapsed_s)
         if self.task.yield_to is not None:
             capped.wait_while(self.task.yield_to)
-        if self.follower is not None:  # afterwards, so that what it lets begin is not put off
-            self.follower.hold(self.drift.expected_step_s, on_pause=self._paused)
+        # Afterwards, so that what it lets begin is not put off.
+        capped.hold(self.drift.expected_step_s, on_pause=self._paused)
         with self.drift.step(), capped.device.step(self.task.step_work):
             yield
         self.samples += self.task.plan.batch_size
@@ -232,10 +229,8 @@ class TrainingLoop:
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
         device, works = self.capped.device, self.task.evaluation_works
-        follower = self.follower
         if device.executes_steps:
-            if follower is not None:
-                follower.hold(self._evaluation_s, on_pause=self._paused)
+            self.capped.hold(self._evaluation_s, on_pause=self._paused)
             begun_s = device.now_s()
             with memory_errors("an evaluation"), device.step(works[0]):
                 yield
@@ -244,8 +239,7 @@ class TrainingLoop:
             return
         # If nothing runs on the device, the parts of the evaluation pass one after the other.
         for work in works[self._evaluated_parts :]:
-            if follower is not None:
-                follower.hold(self.drift.expected_step_s, on_pause=self._paused)
+            self.capped.hold(self.drift.expected_step_s, on_pause=self._paused)
             begun_s = device.now_s()
             with device.step(work):
                 pass
@@ -254,21 +248,10 @@ class TrainingLoop:
         self._evaluated_parts = 0
         yield
 
-    def _under(self, watts: float) -> UnderCap:
-        """The limit under a cap of these watts, and the setting for it."""
-        plan, cap = self.task.plan, self.cap
-        assert cap is not None
-        if watts not in self._limits:
-            self._limits[watts] = cap.at_sensor(watts, plan.supply, plan.sensor_window_s)
-        limit = self._limits[watts]
-        if limit is None:
-            return UnderCap(replace(plan.limit, limit_w=None, max_temp_c=self.task.max_temp_c), None)
-        return UnderCap(replace(limit, max_temp_c=self.task.max_temp_c), self.drift.setting_under(limit))
-
     def _paused(self) -> None:
         self._save()
-        if self.progress is not None and self.follower is not None:
-            self.progress(self.samples, self.task.budget_samples, f"waits: {self.follower.pause}")
+        if self.progress is not None:
+            self.progress(self.samples, self.task.budget_samples, f"waits: {self.capped.pause}")
 
     def _moved(self, knobs: Knobs) -> None:
         self.drift.move(knobs, self.samples)
@@ -319,10 +302,10 @@ class TrainingLoop:
         if drift is None or not drift.is_stale:
             return
         knobs: Knobs | None
-        if self.follower is not None:
+        if capped.follows:
             before = limiter.top
             self.drift.correct(drift)
-            self.follower.look()
+            capped.look_at_cap()
             knobs = None if limiter.top == before else limiter.top
         elif (knobs := self.drift.follow(drift)) is not None:
             limiter.move(knobs)
@@ -338,8 +321,7 @@ class TrainingLoop:
         """When the setting was changed, and to what."""
         events, names = self.capped.limiter.events, self.task.plan.knobs
         changes = [(event.time_s, event.setting_of(names)) for event in events if event.action != "at lowest"]
-        if self.follower is not None:
-            changes += [(one.time_s, one.setting_of(names)) for one in self.follower.intervals]
+        changes += [(one.time_s, one.setting_of(names)) for one in self.capped.cap_intervals]
         return sorted([*changes, *((change.time_s, change.point.knobs) for change in self.replanned)])
 
     def _save(self, *, regained: bool = False) -> None:
@@ -356,7 +338,6 @@ class TrainingLoop:
                 "tally": asdict(self.tally),
                 "evaluated_parts": self._evaluated_parts,
                 **self._costs_s,
-                "cap": None if self.follower is None else self.follower.state_dict(),
             }
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import PAUSE_W, UNLIMITED_W, CapTrace
+from wattune.cap_source import PAUSE_W, UNLIMITED_W, CapTrace
 from wattune.intensity import JOULES_PER_KWH, Intensity
 from wattune.records import CapInterval, Plan, Schedule
 

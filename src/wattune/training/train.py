@@ -13,7 +13,7 @@ from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.cap import PEAK, PowerCap
-from wattune.cap_trace import MovingCap
+from wattune.cap_source import CapSource, LowestCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
@@ -37,7 +37,7 @@ def train(
     key: ProfileKey | None = None,
     weights: Path | None = None,
     max_temp_c: float | None = None,
-    cap: MovingCap | None = None,
+    cap: CapSource | None = None,
     yield_to: Callable[[], bool] | None = None,
     progress: Progress | None = None,
     on_evaluation: Callable[[Evaluation, Readings], None] | None = None,
@@ -73,7 +73,7 @@ def train(
             else "profile and plan again",
         )
     _check_knobs(device, plan)
-    cap = _checked(cap, plan)
+    cap = _checked(cap, plan, max_temp_c)
     check_limit(device, max_temp_c)
     if yield_to is not None and not callable(yield_to):
         raise InputError("yield_to", value=yield_to, allowed="a function without arguments")
@@ -164,15 +164,14 @@ def _check_knobs(device: Device, plan: Plan) -> None:
         )
 
 
-def _checked(cap: MovingCap | None, plan: Plan) -> MovingCap | None:
-    """The cap with the margin and the window that the plan was made with."""
+def _checked(cap: CapSource | None, plan: Plan, max_temp_c: float | None) -> CapSource | None:
+    """The cap with the margin and the window that the plan was made with, at the plan's times if it has any."""
+    if cap is None and plan.caps:
+        raise InputError("the plan is for a cap that changes", hint="give that cap as well, with --cap or cap_w=")
     if plan.schedule is not None:
-        if cap is not None:
-            raise InputError("a cap that changes with a plan that has its own times", allowed="one of the two")
-        cap = cap_of_schedule(plan, plan.schedule)
+        times = cap_of_schedule(plan, plan.schedule)
+        cap = times if cap is None else LowestCap(sources=(cap, times))
     if cap is None:
-        if plan.caps:
-            raise InputError("the plan is for a cap that changes", hint="give that cap as well, with --cap or cap_w=")
         return None
     if cap.form.side != plan.cap_side and plan.cap_w is not None:
         raise InputError("the side of the cap", value=cap.form.side, allowed=f"{plan.cap_side}, that of the plan")
@@ -181,7 +180,8 @@ def _checked(cap: MovingCap | None, plan: Plan) -> MovingCap | None:
             "the plan has no figures to choose a setting for each cap by",
             hint="plan again with a profile and the cap that changes",
         )
-    return cap.with_form(PowerCap(margin_w=plan.margin_w, window=plan.cap_window_s or PEAK))
+    form = PowerCap(margin_w=plan.margin_w, max_temp_c=max_temp_c, window=plan.cap_window_s or PEAK)
+    return cap.with_form(form)
 
 
 def _evaluate(device: Device, workload: Workload, plan: Plan) -> Callable[[nn.Module], float]:

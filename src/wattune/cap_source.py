@@ -1,4 +1,4 @@
-"""A power cap that changes: a trace of caps over time, a file that another program writes, or a callable.
+"""Power caps that change: a trace of caps over time, a file that another program writes, a callable, or several.
 
 How much may be drawn changes; everything else of a cap (where it holds, its window, margin and temperature) stays, and
 ``wattune.cap.PowerCap`` turns each of the caps into a limit at the sensor.
@@ -12,9 +12,10 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from typing_extensions import Self
 
@@ -22,6 +23,7 @@ from wattune import units
 from wattune.cap import PowerCap, SensorLimit, SupplyLosses, parse_side
 from wattune.errors import InputError
 from wattune.trace_file import read_trace
+from wattune.watched_file import WatchedFile
 
 WATCH: Final = "watch:"
 """Beginning of the text that names a file to watch."""
@@ -32,6 +34,12 @@ PAUSE_W: Final = 0.0
 UNLIMITED_W: Final = math.inf
 """Cap of a time in which nothing is limited; a file cannot have it."""
 
+STALE_S: Final = 60.0
+"""Seconds after which a watched file that was being rewritten counts as abandoned by its program."""
+
+LEVELS: Final = 250
+"""Most different caps that a trace is planned by; of more, each counts as the next lower level."""
+
 RANGE_CAPS: Final = 9
 """Caps, evenly spaced, that stand for a range of them."""
 
@@ -39,8 +47,15 @@ NO_CAP: Final = PowerCap()
 """Sensor, default window, no margin and no temperature limit: the usual form of a cap."""
 
 
+class CapProblem(NamedTuple):
+    """Why a cap is not what its source says: the ``kind`` of event, and a sentence that also says which cap holds."""
+
+    kind: str
+    text: str
+
+
 @dataclass(frozen=True)
-class MovingCap(ABC):
+class CapSource(ABC):
     """A power cap whose watts change over the time of a run; 0 W: nothing may run, infinite: there is no limit.
 
     ``form``: the side, margin, temperature and window of every cap; its own watts are not used.
@@ -61,6 +76,14 @@ class MovingCap(ABC):
         """Time of the next change after ``time_s``; None if none is announced."""
         return None
 
+    def level_w(self, watts: float) -> float:
+        """The entry of ``shares`` that a cap of these watts counts as: the highest one that is not above it."""
+        return self._levels_w[bisect_right(self._levels_w, watts) - 1]
+
+    @cached_property
+    def _levels_w(self) -> list[float]:
+        return list(self.shares)
+
     @property
     def is_announced(self) -> bool:
         """True if all changes are known beforehand, so that after the last one there is none."""
@@ -71,17 +94,22 @@ class MovingCap(ABC):
         return None
 
     @property
-    def problem(self) -> str | None:
-        """Why the newest cap could not be read, so that the one before it holds; None if it could."""
+    def is_a_limit(self) -> bool:
+        """True if any cap is more than a pause and less than infinite, so that the side of the caps matters."""
+        return True
+
+    @property
+    def parts(self) -> tuple[CapSource, ...]:
+        """The caps that hold at once, each of which may be bound to the clock on the wall: this one alone."""
+        return (self,)
+
+    @property
+    def problem(self) -> CapProblem | None:
+        """Why the newest cap could not be read, and which one holds; None if it could."""
         return None
 
     def elapsed_s(self, moment: datetime) -> float | None:
         """Seconds from the beginning to this moment; None if the cap is not bound to the clock on the wall."""
-        return None
-
-    @property
-    def range_text(self) -> str | None:
-        """The range of caps that was given, as ``parse_range`` reads it; None without one."""
         return None
 
     def highest(self) -> PowerCap:
@@ -91,8 +119,8 @@ class MovingCap(ABC):
             raise InputError("the cap is 0 W all the time", allowed="watts above zero at some time")
         return replace(self.form, limit_w=highest_w)
 
-    def at_sensor(self, watts: float, supply: SupplyLosses | None, averaging_s: float | None) -> SensorLimit | None:
-        """The limit at the sensor under a cap of ``watts``, as ``PowerCap.at_sensor`` has it.
+    def limit(self, watts: float, supply: SupplyLosses | None, averaging_s: float | None) -> SensorLimit | None:
+        """The limit at the sensor under a cap of ``watts``, as ``PowerCap.at_sensor`` computes it.
 
         None if the cap leaves nothing: it is 0 W, all of it is margin, or the rest of the board uses it up. Raises:
         InputError for a supply that is not known, and a window that is shorter than the sensor's own.
@@ -119,7 +147,7 @@ class MovingCap(ABC):
 
 
 @dataclass(frozen=True)
-class CapTrace(MovingCap):
+class CapTrace(CapSource):
     """Caps that are known beforehand.
 
     ``times_s``: ascending, the first is 0; each cap of ``caps_w`` (watts, 0: pause) holds until the next time, the last
@@ -172,21 +200,38 @@ class CapTrace(MovingCap):
 
     def next_change_s(self, time_s: float) -> float | None:
         """The next time at which the cap is another one."""
-        now_w = self.watts(time_s)
-        for index in range(bisect_right(self.times_s, time_s), len(self.times_s)):
-            if self.caps_w[index] != now_w:
-                return self.times_s[index]
-        return None
+        self.watts(time_s)  # which refuses a time before the first
+        index = bisect_right(self._changes_s, time_s)
+        return self._changes_s[index] if index < len(self._changes_s) else None
 
-    @property
+    @cached_property
+    def _changes_s(self) -> list[float]:
+        rows = zip(self.times_s[1:], pairwise(self.caps_w), strict=True)
+        return [time_s for time_s, (before_w, cap_w) in rows if before_w != cap_w]
+
+    @cached_property
     def shares(self) -> dict[float, float]:
-        """Watts of each cap, ascending -> its share of the time."""
+        """Watts of each cap, ascending -> its share of the time; of many caps, watts of at most ``LEVELS`` levels."""
         spans_s = [later_s - earlier_s for earlier_s, later_s in pairwise(self.times_s)]
         spans_s.append(spans_s[-1] if spans_s else 1.0)
-        shares = dict.fromkeys(sorted(set(self.caps_w)), 0.0)
+        total_s = math.fsum(spans_s)
+        shares = dict.fromkeys(self._levels_w, 0.0)
         for cap_w, span_s in zip(self.caps_w, spans_s, strict=True):
-            shares[cap_w] += span_s / math.fsum(spans_s)
+            shares[self.level_w(cap_w)] += span_s / total_s
         return shares
+
+    @cached_property
+    def _levels_w(self) -> list[float]:
+        caps_w = sorted(set(self.caps_w))
+        if len(caps_w) <= LEVELS:
+            return caps_w
+        # Both ends are levels: a pause, and the highest cap.
+        return [caps_w[round(index * (len(caps_w) - 1) / (LEVELS - 1))] for index in range(LEVELS)]
+
+    @property
+    def is_a_limit(self) -> bool:
+        """True unless all caps are pauses or infinite."""
+        return any(0 < cap_w < UNLIMITED_W for cap_w in self.caps_w)
 
     def why_paused(self, time_s: float) -> str | None:
         """``why``, always the same."""
@@ -203,15 +248,10 @@ class CapTrace(MovingCap):
 
 
 @dataclass(frozen=True)
-class _Unannounced(MovingCap):
+class _Unannounced(CapSource):
     """``range_w``: least and most watts of the caps, all equally likely; None: the present cap alone."""
 
     range_w: tuple[float, float] | None = None
-
-    @property
-    def range_text(self) -> str | None:
-        """The range, as ``parse_range`` reads it."""
-        return None if self.range_w is None else f"{self.range_w[0]!r}W..{self.range_w[1]!r}W"
 
     def __post_init__(self) -> None:
         if self.range_w is not None:
@@ -252,80 +292,144 @@ class CalledCap(_Unannounced):
 class WatchedCap(_Unannounced):
     """The number of watts in a file, which another program replaces or rewrites.
 
-    Content that is not a number of watts, and a file that is missing, leave the last cap as it is. A number without the
-    end of its line may be half of one: it counts when it has been read twice. ``content``: what was read so far.
+    The last number holds while the file cannot be read, does not answer, or has something else in it. A file that was
+    being rewritten, and then is not for ``stale_s`` seconds, counts as its lowest cap: that of ``range_w``, else the
+    lowest so far. ``file``: what was read so far.
 
     Raises: InputError if the file has no watts at the beginning.
     """
 
     path: Path = Path()
-    content: WatchedContent = field(default_factory=lambda: WatchedContent(), repr=False, compare=False)
+    stale_s: float = STALE_S
+    file: WatchedFile | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for _ in range(2):
-            if self.content.watts is None:
-                self.watts(0.0)
-        if self.content.watts is None:
-            raise InputError(str(self.path), value=self.problem, allowed="a file with one number of watts")
+        if self.file is None:
+            object.__setattr__(self, "file", WatchedFile(self.path, self.stale_s))
 
     def __str__(self) -> str:
         return f"{WATCH}{self.path}{self._at_side}"
 
     def watts(self, time_s: float) -> float:
-        """The newest number in the file."""
-        state = self.content
-        try:
-            text = self.path.read_bytes().decode("ascii")
-        except OSError as error:
-            state.problem = f"{self.path} cannot be read: {error.strerror}"
-        except UnicodeDecodeError:
-            state.problem = f"{self.path} is not a text"
-        else:
-            state.take(text, str(self.path))
-        return state.watts or PAUSE_W
+        """The newest number in the file, or the lowest one if the file is stale."""
+        file = self._file
+        file.look()
+        return self._lowest_w if file.is_stale else file.watts
 
     @property
-    def problem(self) -> str | None:
-        """Why the file's present content is not a cap."""
-        return self.content.problem
+    def problem(self) -> CapProblem | None:
+        """Why the newest number does not hold, or why the file's present content is not a cap."""
+        if self._file.is_stale:
+            why = f"{self.path} has not been rewritten for {self.stale_s:g} s"
+            return CapProblem("cap stale", f"{why}; its lowest cap of {self._lowest_w:g} W holds")
+        if self._file.problem is None:
+            return None
+        return CapProblem("cap unread", f"{self._file.problem}; the last cap of {self._file.watts:g} W holds")
+
+    @property
+    def _file(self) -> WatchedFile:
+        assert self.file is not None  # made with the cap
+        return self.file
+
+    @property
+    def _lowest_w(self) -> float:
+        return self._file.lowest_w if self.range_w is None else self.range_w[0]
 
 
-class WatchedContent:
-    """The last watts of a file, None before the first; why the present content is not watts; an unfinished number."""
+@dataclass(frozen=True)
+class LowestCap(CapSource):
+    """Several caps that hold at once: the lowest of them. ``sources``: one or more.
 
-    def __init__(self) -> None:
-        self.watts: float | None = None
-        self.problem: str | None = None
-        self._unfinished: str | None = None
+    Raises: InputError for caps at different sides, of which none is the lower one while what lies between is unknown.
+    """
 
-    def take(self, text: str, name: str) -> None:
-        """Take in the content of the file of this name."""
-        watts = units.read(text, "W")
-        if watts is None:
-            self.problem, self._unfinished = f"{name} has no number of watts, 0 or more: {text.strip()[:40]!r}", None
-        elif text.endswith("\n") or text == self._unfinished:
-            self.watts, self.problem = watts, None
-        else:
-            self._unfinished = text
+    sources: tuple[CapSource, ...] = ()
+
+    def __post_init__(self) -> None:
+        forms = [one.form for one in self.sources if one.is_a_limit]
+        if len({form.side for form in forms}) > 1:
+            raise InputError("caps at the sensor and at the supply together", allowed="all of them at the same side")
+        if forms and forms[0].side != self.form.side:
+            object.__setattr__(self, "form", forms[0])
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.sources))
+
+    @property
+    def parts(self) -> tuple[CapSource, ...]:
+        """The caps, each with a clock of its own."""
+        return self.sources
+
+    def watts(self, time_s: float) -> float:
+        """The lowest of the present caps."""
+        return min(one.watts(time_s) for one in self.sources)
+
+    def next_change_s(self, time_s: float) -> float | None:
+        """Time of the next announced change of any of them."""
+        changes_s = [change_s for one in self.sources if (change_s := one.next_change_s(time_s)) is not None]
+        return min(changes_s, default=None)
+
+    @cached_property
+    def shares(self) -> dict[float, float]:
+        """Watts of each cap, ascending -> its share of the time, as if the caps were independent of each other."""
+        shares = {UNLIMITED_W: 1.0}
+        for one in self.sources:
+            together: dict[float, float] = {}
+            for watts, share in shares.items():
+                for own_w, own_share in one.shares.items():
+                    lower_w = min(watts, own_w)
+                    together[lower_w] = together.get(lower_w, 0.0) + share * own_share
+            shares = together
+        return dict(sorted(shares.items()))
+
+    @property
+    def is_announced(self) -> bool:
+        """All changes of all caps are known."""
+        return all(one.is_announced for one in self.sources)
+
+    @property
+    def is_a_limit(self) -> bool:
+        """True if one of them has watts."""
+        return any(one.is_a_limit for one in self.sources)
+
+    @property
+    def problem(self) -> CapProblem | None:
+        """The first problem of any of them."""
+        return next((one.problem for one in self.sources if one.problem is not None), None)
+
+    def elapsed_s(self, moment: datetime) -> float | None:
+        """Seconds since the beginning of the first one that is bound to the clock on the wall."""
+        return next((passed_s for one in self.sources if (passed_s := one.elapsed_s(moment)) is not None), None)
+
+    def with_form(self, form: PowerCap) -> Self:
+        """The same caps with another margin, window and temperature."""
+        return replace(super().with_form(form), sources=tuple(one.with_form(form) for one in self.sources))
 
 
-def cap_of(value: object, *, range_w: tuple[float, float] | None = None) -> PowerCap | MovingCap:
+AnyCap = float | str | Path | PowerCap | CapSource | Callable[[float], float | None] | None
+"""A cap, constant or not; see ``cap_of``."""
+
+
+def cap_of(
+    value: object, *, range_w: tuple[float, float] | None = None, stale_s: float = STALE_S
+) -> PowerCap | CapSource:
     """The cap that is meant, constant or not.
 
-    Changing are a ``MovingCap``, the path of a CSV file (``CapTrace.load``; as a text it ends with ``.csv``, or
+    Changing are a ``CapSource``, the path of a CSV file (``CapTrace.load``; as a text it ends with ``.csv``, or
     ``.csv@supply``), a text ``watch:FILE``, and a callable from seconds to watts; everything else is as in
-    ``PowerCap.of``. ``range_w``: least and most watts of a file that is watched, or a callable.
+    ``PowerCap.of``. ``range_w``: least and most watts of a file that is watched, or a callable; ``stale_s``: see
+    ``WatchedCap``.
 
     Raises: InputError.
     """
-    cap: PowerCap | MovingCap
-    if isinstance(value, MovingCap):
+    cap: PowerCap | CapSource
+    if isinstance(value, CapSource):
         cap = value
     elif isinstance(value, Path):
         cap = CapTrace.load(value)
     elif isinstance(value, str):
-        cap = _parsed(value, range_w)
+        cap = _parsed(value, range_w, stale_s)
     elif callable(value):
         cap = CalledCap(range_w=range_w, cap_w=value)
     else:
@@ -340,7 +444,7 @@ FAR: Final = 100
 not limit the board is a few times what the board draws, and watts for milliwatts are 300 to 1000 times as much."""
 
 
-def check_scale(cap: PowerCap | MovingCap, highest_w: float | None) -> None:
+def check_scale(cap: PowerCap | CapSource, highest_w: float | None) -> None:
     """Check that watts are not milliwatts. ``highest_w``: the most that the board draws, None if unknown.
 
     Raises: InputError for a cap that is far above all that the board draws, and for one that changes if its least watts
@@ -365,12 +469,12 @@ def parse_range(text: str) -> tuple[float, float]:
     return low_w, high_w
 
 
-def _parsed(text: str, range_w: tuple[float, float] | None) -> PowerCap | MovingCap:
+def _parsed(text: str, range_w: tuple[float, float] | None, stale_s: float) -> PowerCap | CapSource:
     name, at, word = text.rpartition("@")
     side = parse_side(word) if at else None
     name, form = (text, NO_CAP) if side is None else (name, PowerCap(side=side))
     if name.startswith(WATCH):
-        return WatchedCap(form, range_w, Path(name.removeprefix(WATCH)))
+        return WatchedCap(form, range_w, Path(name.removeprefix(WATCH)), stale_s)
     return CapTrace.load(name, form) if name.lower().endswith(".csv") else PowerCap.parse(text)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -11,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.cap import PowerCap
-from wattune.cap_trace import CalledCap, CapTrace, WatchedCap, cap_of, check_scale, parse_range
+from wattune.cap_source import LEVELS, CalledCap, CapTrace, LowestCap, WatchedCap, cap_of, check_scale, parse_range
 from wattune.errors import InputError
 from wattune.records import Supply
+from wattune.watched_file import Content, WatchedFile
 
 
 def written(folder: Path, text: str, name: str = "caps.csv") -> Path:
@@ -111,10 +114,10 @@ def test_content_that_is_no_cap_leaves_the_last_one(tmp_path, content):
     cap = WatchedCap(path=written(tmp_path, "6\n", "cap"))
     (tmp_path / "cap").write_bytes(content.encode("latin-1"))
     assert cap.watts(1) == 6
-    assert str(tmp_path / "cap") in cap.problem
+    assert str(tmp_path / "cap") in cap.problem.text
     (tmp_path / "cap").unlink()
     assert cap.watts(2) == 6
-    assert "cannot be read" in cap.problem
+    assert "cannot be read" in cap.problem.text
     written(tmp_path, "5\n", "cap")
     assert cap.watts(3) == 5
     assert cap.problem is None
@@ -135,6 +138,125 @@ def test_a_watched_file_needs_a_cap_at_the_beginning(tmp_path):
         cap_of(f"watch:{tmp_path / 'missing'}")
     with pytest.raises(InputError, match="one number of watts"):
         cap_of(f"watch:{written(tmp_path, 'x', 'cap')}")
+
+
+class Rewritten:
+    """A watched file, and its clock."""
+
+    def __init__(self, path, **options):
+        self.path, self.now_s = path, 0.0
+        path.write_text("6\n")
+        file = WatchedFile(path, 60.0, clock=lambda: self.now_s)
+        self.cap = WatchedCap(path=path, file=file, **options)
+
+    def write(self, watts, *, after_s):
+        self.now_s += after_s
+        self.path.write_text(f"{watts}\n")
+        os.utime(self.path, ns=(0, int(1e9 * self.now_s)))
+        return self.cap.watts(0.0)
+
+
+def test_a_file_that_was_being_rewritten_and_is_not_any_more_counts_as_its_lowest_cap(tmp_path):
+    file = Rewritten(tmp_path / "cap")
+    assert [file.write(watts, after_s=10.0) for watts in (5, 4.2, 7, 7)] == [5, 4.2, 7, 7]
+    file.now_s += 60.0
+    assert file.cap.watts(0.0) == 7
+    file.now_s += 1.0
+    assert file.cap.watts(0.0) == 4.2
+    kind, text = file.cap.problem
+    assert (kind, text) == ("cap stale", f"{file.path} has not been rewritten for 60 s; its lowest cap of 4.2 W holds")
+    assert file.write(6.5, after_s=100.0) == 6.5
+    assert file.cap.problem is None
+
+
+def test_a_stale_file_with_a_range_counts_as_the_least_of_it(tmp_path):
+    file = Rewritten(tmp_path / "cap", range_w=(3.0, 9.0))
+    file.write(5, after_s=10.0)
+    file.now_s += 61.0
+    assert file.cap.watts(0.0) == 3.0
+
+
+def test_a_file_that_is_written_now_and_then_is_never_stale(tmp_path):
+    file = Rewritten(tmp_path / "cap")
+    file.now_s += 1e6
+    assert file.cap.watts(0.0) == 6  # it was never rewritten
+    assert [file.write(watts, after_s=3600.0) for watts in (5, 4, 7)] == [5, 4, 7]
+    file.now_s += 3600.0
+    assert file.cap.watts(0.0) == 7
+    assert file.cap.problem is None
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+    cap = WatchedCap(path=written(tmp_path, "6\n", "cap"))
+    (tmp_path / "cap").unlink()
+    os.mkfifo(tmp_path / "cap")
+    assert cap.watts(1) == 6
+    assert "is not a regular file" in cap.problem.text
+    with pytest.raises(InputError, match="not a regular file"):
+        WatchedCap(path=tmp_path / "cap")
+    with pytest.raises(InputError, match="not a regular file"):
+        WatchedCap(path=Path("/dev/zero"))
+
+
+def test_a_file_that_does_not_answer_is_waited_for_once(tmp_path, monkeypatch):
+    cap, answers, looks = WatchedCap(path=written(tmp_path, "6\n", "cap")), threading.Event(), []
+
+    def hung(path):
+        looks.append(path)
+        assert answers.wait(60)
+        return Content("4\n", None, (1, 1))
+
+    monkeypatch.setattr("wattune.watched_file._content", hung)
+    monkeypatch.setattr("wattune.watched_file.ANSWER_WITHIN_S", 0.01)
+    assert [cap.watts(0.0) for _ in range(1000)] == [6.0] * 1000
+    assert len(looks) == 1
+    assert cap.problem == ("cap unread", f"{tmp_path / 'cap'} does not answer; the last cap of 6 W holds")
+    answers.set()
+    while cap.watts(0.0) != 4.0:
+        pass
+    assert cap.problem is None
+
+
+def test_several_caps_are_their_minimum():
+    first = CapTrace(times_s=(0.0, 10.0, 30.0), caps_w=(6.0, 4.0, 7.0))
+    second = CapTrace(times_s=(0.0, 20.0), caps_w=(5.0, 0.0), why="night")
+    cap = LowestCap(sources=(first, second))
+    assert [cap.watts(time_s) for time_s in (0, 10, 20, 30)] == [5, 4, 0, 0]
+    assert [cap.next_change_s(time_s) for time_s in (0, 10, 20, 30)] == [10, 20, 30, None]
+    assert cap.is_announced
+    assert cap.highest() == PowerCap(5.0)
+    assert sum(cap.shares.values()) == pytest.approx(1.0)
+    assert not LowestCap(sources=(first, cap_of(lambda time_s: 3.0))).is_announced
+
+
+def test_times_without_watts_hold_at_either_side():
+    times = CapTrace(times_s=(0.0, 10.0), caps_w=(math.inf, 0.0))
+    at_supply = CapTrace(PowerCap(side="supply"), caps_w=(12.0,))
+    assert LowestCap(sources=(times, at_supply)).form.side == "supply"
+    with pytest.raises(InputError, match="at the sensor and at the supply"):
+        LowestCap(sources=(CapTrace(caps_w=(9.0,)), at_supply))
+
+
+def seconds_of_a_day(rows):
+    caps_w = tuple(5 + index % 977 / 500 for index in range(rows))
+    return CapTrace(times_s=tuple(map(float, range(rows))), caps_w=caps_w)
+
+
+def test_a_trace_of_each_second_of_a_day_is_walked_through():
+    trace, time_s, changes = seconds_of_a_day(86400), 0.0, 0  # at a cost that is quadratic, this takes hours
+    while (change_s := trace.next_change_s(time_s)) is not None:
+        assert trace.watts(change_s) != trace.watts(time_s)
+        time_s, changes = change_s, changes + 1
+    assert changes == 86399
+    assert sum(trace.shares.values()) == pytest.approx(1.0)
+
+
+def test_many_caps_are_planned_for_by_levels_below_them():
+    trace = seconds_of_a_day(5000)
+    assert len(trace.shares) == LEVELS
+    assert sum(trace.shares.values()) == pytest.approx(1.0)
+    assert trace.highest() == PowerCap(max(trace.caps_w))
+    assert all(trace.level_w(cap_w) <= cap_w for cap_w in trace.caps_w)
 
 
 def test_a_callable_is_a_cap():
@@ -171,16 +293,16 @@ def test_a_constant_cap_stays_one(tmp_path):
 def test_the_limit_at_the_sensor_is_that_of_a_constant_cap(tmp_path):
     supply, path = Supply(other_w=2.0, efficiency=0.8), written(tmp_path, "seconds,watts\n0,12\n9,3\n")
     trace = cap_of(f"{path}@supply").with_form(PowerCap(margin_w=0.5, window=2.0))
-    assert trace.at_sensor(12.0, supply, 0.4) == PowerCap(12.0, "supply", 0.5, None, 2.0).at_sensor(supply, 0.4)
-    assert trace.at_sensor(3.0, supply, 0.4) is None  # 0.4 W at the sensor, all of it margin
-    assert trace.at_sensor(2.0, supply, 0.4) is None  # the rest of the board uses it up
-    assert trace.at_sensor(0.0, supply, 0.4) is None
+    assert trace.limit(12.0, supply, 0.4) == PowerCap(12.0, "supply", 0.5, None, 2.0).at_sensor(supply, 0.4)
+    assert trace.limit(3.0, supply, 0.4) is None  # 0.4 W at the sensor, all of it margin
+    assert trace.limit(2.0, supply, 0.4) is None  # the rest of the board uses it up
+    assert trace.limit(0.0, supply, 0.4) is None
     with pytest.raises(InputError, match="doctor --calibrate"):
-        trace.at_sensor(12.0, None, 0.4)
+        trace.limit(12.0, None, 0.4)
     with pytest.raises(InputError, match="the cap's window"):
-        trace.at_sensor(12.0, supply, 3.0)
+        trace.limit(12.0, supply, 3.0)
     at_the_sensor = cap_of(path).with_form(PowerCap(margin_w=3.0))
-    assert at_the_sensor.at_sensor(3.0, supply, 0.4) is None
+    assert at_the_sensor.limit(3.0, supply, 0.4) is None
 
 
 def test_a_cap_of_nothing_at_all_cannot_be_planned_for():
