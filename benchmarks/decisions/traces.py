@@ -65,14 +65,14 @@ RecordedRuns = dict[tuple[Task, float], dict[int, list[Run]]]
 """(task, target) -> batch size -> epochs of each recorded run."""
 
 
-def read_times(folder: Path, column: str = "time_per_epoch") -> Times:
-    """Read all tables of times and powers in the folder; ``column``: "average_power" for the mean watts instead."""
+def read_times(folder: Path) -> Times:
+    """Read all tables of times in the folder."""
     times: Times = {}
     for path in sorted(folder.glob("summary_power_*.csv")):
         for row in _rows(path):
             key = path.stem.removeprefix("summary_power_"), Task(row["dataset"], row["optimizer"])
             limit = times.setdefault(key, {}).setdefault(int(float(row["power_limit"])), {})
-            limit[int(row["batch_size"])] = float(row[column])
+            limit[int(row["batch_size"])] = float(row["time_per_epoch"])
     return times
 
 

@@ -76,15 +76,6 @@ def test_the_posterior_without_runs_is_the_prior() -> None:
     assert curve.reference == 128
     assert curve.critical_batch_size[0] == pytest.approx(critical_batch_size()[0], rel=0.01)
     assert all(a < b for a, b in zip(curve.mean, curve.mean[1:], strict=False))
-    small = fit([], SIZES, noise_scale=10.0)
-    large = fit([], SIZES, noise_scale=1e4)
-    assert ratio(small, 4) < ratio(curve, 4) < ratio(large, 4)
-    assert fit([], SIZES, noise_scale=10.0, noise_sd=3.0).mean[0] > small.mean[0]
-
-
-def test_runs_outweigh_a_wrong_noise_scale() -> None:
-    right, wrong = (fit(runs_of(150.0, SIZES, 3, sd=0.05), SIZES, noise_scale=scale) for scale in (150.0, 10.0))
-    assert ratio(wrong, 16) == pytest.approx(ratio(right, 16), rel=0.03)
 
 
 @pytest.mark.slow
@@ -248,12 +239,6 @@ def test_a_coarse_grid_of_evaluations_widens_the_posterior() -> None:
 def test_invalid_runs_and_sizes_are_refused(runs: list[Observation], sizes: tuple[int, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         fit(runs, sizes)
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_an_invalid_noise_scale_is_refused(scale: float) -> None:
-    with pytest.raises(ValueError, match="noise scale"):
-        fit([], SIZES, noise_scale=scale)
 
 
 def test_more_runs_narrow_the_critical_batch_size() -> None:

@@ -142,8 +142,6 @@ def fit(
     observations: Sequence[Observation],
     batch_sizes: Sequence[int],
     *,
-    noise_scale: float | None = None,
-    noise_sd: float = 0.0,
     transfer: bool = True,
     whole: bool = False,
 ) -> CurvePosterior:
@@ -152,7 +150,6 @@ def fit(
     Runs of one batch size that form two clumps are not averaged: the smaller clump is left out, and of two equal ones
     the one that is further from the curve through the other batch sizes.
 
-    ``noise_scale``: the gradient noise scale in samples, if known; ``noise_sd``: standard deviation of its logarithm.
     ``transfer``: state the posterior for the target, whose proxy the runs trained. ``whole``: the runs are whole
     training runs, which differ in other ways than those of a small proxy.
 
@@ -160,13 +157,13 @@ def fit(
     there are runs and none reached the target.
     """
     sizes = tuple(sorted(set(batch_sizes)))
-    _check(observations, sizes, noise_scale)
+    _check(observations, sizes)
     # In one order, so that sums round alike however the runs are ordered.
     runs = sorted(observations, key=lambda run: (*run[:3], run.seed is None, run.seed or 0, run.spacing))
     reached = [run.batch_size for run in runs if run.reached]
 
     def mix(some: Sequence[Observation]) -> Mixture:
-        return fit_mixture(some, sizes, critical_batch_size(noise_scale, noise_sd), WHOLE_RUNS if whole else PROXY_RUNS)
+        return fit_mixture(some, sizes, critical_batch_size(), WHOLE_RUNS if whole else PROXY_RUNS)
 
     left_out = _left_out(runs, sizes, mix)
     mixture = mix([run for run in runs if run not in left_out])
@@ -252,9 +249,9 @@ def _quantile(share: float, weights: Array, centres: Array, sds: Array) -> float
     return (low + high) / 2
 
 
-def _check(runs: Sequence[Observation], sizes: tuple[int, ...], noise_scale: float | None) -> None:
-    if not sizes or sizes[0] < 1 or (noise_scale is not None and not 0 < noise_scale < math.inf):
-        raise ValueError("batch sizes and the noise scale must be positive")
+def _check(runs: Sequence[Observation], sizes: tuple[int, ...]) -> None:
+    if not sizes or sizes[0] < 1:
+        raise ValueError("batch sizes must be positive")
     if any(not 0 < run.samples < math.inf or not 0 <= run.spacing < math.inf for run in runs):
         raise ValueError("the samples of a run must be positive and finite")
     if unknown := {run.batch_size for run in runs} - set(sizes):

@@ -82,15 +82,12 @@ class RunScheduler:
         *,
         log_step_times: LogTimes | None = None,
         server_seconds_per_sample: Callable[[int], float] = server_seconds,
-        noise_scale: float | None = None,
-        noise_sd: float = 0.0,
         own: int | None = None,
         whole: bool = False,
         most: int = MAX_RUNS,
     ):
         self.batch_sizes = tuple(sorted(set(batch_sizes)))
         self._seconds = np.array([server_seconds_per_sample(size) for size in self.batch_sizes])
-        self._noise = (noise_scale, noise_sd)
         self._whole = whole
         self._most = most
         self.reason = "not started"
@@ -201,12 +198,9 @@ class RunScheduler:
         return self._stop(reason)
 
     def _fit(self, observations: Sequence[Observation]) -> CurvePosterior:
-        scale, sd = self._noise
         reached = any(run.reached for run in observations)
         # Runs that were all censored do not inform the shape, but they count.
-        posterior = fit(
-            observations if reached else (), self.batch_sizes, noise_scale=scale, noise_sd=sd, whole=self._whole
-        )
+        posterior = fit(observations if reached else (), self.batch_sizes, whole=self._whole)
         for run in () if reached else observations:
             posterior.runs[run.batch_size] += 1
             posterior.censored[run.batch_size] += 1
