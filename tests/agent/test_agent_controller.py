@@ -726,3 +726,22 @@ def test_a_sensor_of_the_board_is_asked_each_time_and_the_conditions_once_a_seco
     controller.read()
     assert sum("thermal" in path for path in reads) > first
     assert isinstance(controller.board, Board)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_board_comes_back_whenever_the_process_is_ended(tmp_path, number):
+    """The signal just before every single call that touches a file."""
+    gpu_tree(tmp_path)
+    command = [sys.executable, "-m", "tests.support.agent_trees", str(tmp_path), str(int(number))]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
+    stages = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(stages) >= 40
+    assert sum(stage["signal"] == number for stage in stages) >= 40
+    assert all(stage["back"] for stage in stages)
+    assert all(set(stage["left_after"]) <= {"board-jetson.json.part"} for stage in stages)
+    if number == signal.SIGKILL:
+        assert all(stage["left"] for stage in stages if stage["changed"])
+        assert any(stage["changed"] for stage in stages)
+    else:
+        assert not any(stage["changed"] or stage["left"] for stage in stages)

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from tests.support.live.board import LiveBoard
+from tests.support.live.power import MODELS
+
+FAMILIES = sorted(MODELS)
 
 
 def pin(board: LiveBoard, mhz: float) -> None:
@@ -16,6 +19,39 @@ def pin(board: LiveBoard, mhz: float) -> None:
         order = (clock.high_path, clock.low_path) if int(value) > clock.high else (clock.low_path, clock.high_path)
         for path in order:
             board.write(path, value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_holds_what_its_record_holds(family: str) -> None:
+    board = LiveBoard(family)
+    for path in board.writable():
+        assert board.text(path) == board.record["files"][path].strip()
+    for path in board.paths():
+        assert int(board.text(path)) >= 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_clock_follows_late(family: str) -> None:
+    board = LiveBoard(family, settle_s=0.2)
+    board.load = 1.0
+    top_mhz = board.clocks[0].high / board.model.per_mhz
+    before_mhz = board.clock_mhz
+    board.advance(0.19)
+    assert board.clock_mhz == before_mhz < top_mhz
+    board.advance(0.21)
+    assert board.clock_mhz == top_mhz
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pinned_it_stays_there_under_any_load(family: str) -> None:
+    board = LiveBoard(family)
+    middle_mhz = board.clocks[0].listed[3] / board.model.per_mhz
+    pin(board, middle_mhz)
+    for second, load in enumerate((0.0, 1.0, 0.5)):
+        board.load = load
+        board.advance(second + 1.0)
+        # A Nano's GPU has no power while it has nothing to do, and does not follow yet.
+        assert board.clock_mhz == (middle_mhz if load or family != "nano" or second else 76.8)
 
 
 def test_the_older_kernel_refuses_a_minimum_above_the_maximum() -> None:
@@ -38,6 +74,24 @@ def test_the_newer_kernel_lets_the_maximum_win_and_remembers() -> None:
     assert (board.text(clock.low_path), board.text(clock.high_path)) == ("408000000", "408000000")
     board.write(clock.high_path, "1020000000")
     assert board.text(clock.low_path) == "816000000"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("text", ["fast", "", "-5", "1.5"])
+def test_nonsense_is_refused(family: str, text: str) -> None:
+    board = LiveBoard(family)
+    for path in board.writable():
+        before = board.text(path)
+        with pytest.raises(OSError, match="Invalid argument"):
+            board.write(path, text)
+        assert board.text(path) == before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_only_tells_takes_nothing(family: str) -> None:
+    board = LiveBoard(family)
+    with pytest.raises(OSError, match="Permission denied"):
+        board.write(board.clocks[0].now_path, "100")
 
 
 def test_a_value_between_two_steps_becomes_the_higher_one() -> None:
@@ -129,6 +183,21 @@ def test_readings_move_in_the_steps_of_the_chip(family: str, rail: str) -> None:
         assert volts() * amps() / 1e6 == pytest.approx(board.power_w(), abs=0.045)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_power_grows_with_clock_and_load(family: str) -> None:
+    board = LiveBoard(family, settle_s=0.0)
+    before_w = 0.0
+    for step in board.clocks[0].listed[::2]:
+        pin(board, step / board.model.per_mhz)
+        board.load = 1.0
+        assert board.power_w() > before_w
+        before_w = board.power_w()
+        board.load = 0.2
+        assert board.power_w() < before_w
+    parts = [w for rail, w in board.rails_w().items() if rail != board.model.whole and rail not in ("core", "uncore")]
+    assert board.power_w() >= sum(parts)
+
+
 def test_energy_counters_count_and_begin_anew() -> None:
     board = LiveBoard("cpu-laptop")
     psys = next(path for path, entry in board._counters.items() if entry[0] == "psys")
@@ -142,3 +211,40 @@ def test_energy_counters_count_and_begin_anew() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------- heat
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_warms_up_and_cools_down(family: str) -> None:
+    board = LiveBoard(family)
+    begin_c = board.temperature_c
+    board.load = 1.0
+    board.advance(20 * board.model.heat_s)
+    assert begin_c + 5.0 < board.temperature_c < board.model.trip_c
+    assert board.temperature_c == pytest.approx(25.0 + board.model.heat_c_per_w * board.power_w(), abs=0.1)
+    assert all(clock.clamp is None for clock in board.clocks)
+    board.load = 0.0
+    board.advance(60 * board.model.heat_s)
+    assert board.temperature_c == pytest.approx(25.0 + board.model.heat_c_per_w * board.power_w(), abs=0.1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_too_hot_it_throttles_and_recovers(family: str) -> None:
+    board = LiveBoard(family)
+    board.load = 1.0
+    board.advance(1.0)
+    top_mhz = board.clock_mhz
+    board.ambient_c = board.model.trip_c - 0.6 * board.model.heat_c_per_w * board.power_w()
+    board.advance(10 * board.model.heat_s)
+    assert board.clock_mhz < top_mhz
+    assert board.temperature_c < board.model.trip_c + 2.0
+    board.ambient_c = 20.0
+    board.advance(20 * board.model.heat_s)
+    assert board.clock_mhz == top_mhz
+
+
+def test_an_hour_leaves_nothing_behind() -> None:
+    board = LiveBoard("orin-nano")
+    for step in range(3600):
+        board.load = (step % 7) / 7
+        board.advance(float(step))
+    assert len(board._history._pieces) < 20
