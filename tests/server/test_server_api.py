@@ -14,7 +14,7 @@ from tests.support.server import dashboard as rows
 
 from wattune.records import LearningCurve, ProfileTable
 from wattune.records.served import ServedModel, SweepStatus, digest
-from wattune.server.store.schema import JobRow
+from wattune.server.store.schema import JobRow, ModelRow
 
 
 def test_models_are_listed_and_deleted(client, store):
@@ -34,6 +34,17 @@ def test_models_are_listed_and_deleted(client, store):
     assert [one["model"] for one in client.get("/v1/models?limit=1&after=a").json()] == ["b"]
     assert client.delete("/v1/models/a").status_code == 204
     made.problem(client.delete("/v1/models/a"), 404)
+
+
+def test_a_model_of_an_earlier_version_hides_no_other(client, store, caplog):
+    for name in ("a", "b"):
+        made.put_model(store, name)
+    with store.database.session() as session:
+        row = session.get(ModelRow, "a")
+        row.record = {**row.record, "factory": "gru"}
+    assert [one["model"] for one in client.get("/v1/models").json()] == ["b"]
+    assert "the model a" in caplog.text
+    assert client.delete("/v1/models/a").status_code == 204
 
 
 def test_model_with_open_job_cannot_be_deleted(client, store):

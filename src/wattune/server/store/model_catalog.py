@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
 from wattune.records.served import ServedModel
 from wattune.server.store.schema import FileRow, ModelRow, insert_new
 
+_LOG = logging.getLogger("wattune.server.store.model_catalog")
+
 
 def listing(session: Session, *, after: str = "", limit: int = 100) -> list[ServedModel]:
-    """List the models in order of name, starting after the name ``after``."""
+    """List the models in order of name, starting after the name ``after``.
+
+    A model that this version cannot read, such as one with a factory of an earlier version, is left out of the list.
+    """
     rows = session.scalars(select(ModelRow).where(ModelRow.name > after).order_by(ModelRow.name).limit(limit))
-    return [ServedModel.parse(row.record) for row in rows]
+    models = []
+    for row in rows:
+        try:
+            models.append(ServedModel.parse(row.record, source=f"the model {row.name}"))
+        except RecordError as error:
+            _LOG.warning("%s", error)
+    return models
 
 
 def get(session: Session, name: str) -> ServedModel | None:
