@@ -165,11 +165,12 @@ def test_figures_of_older_runs_become_columns(store):
 
 
 def test_older_store_with_notes_of_a_run_opens(store):
-    run = made.put_training(store, samples.run().training, "nano-1")
+    record = samples.run().training
+    run = made.put_training(store, record, "nano-1")
     with store.database.session() as session:
         migrate(session.connection(), "0008")
         session.execute(text("INSERT INTO run_notes VALUES (:run, 'hot', 'Fan off.')"), {"run": run})
     store.database.upgrade()
     with store.database.session() as session:
-        assert session.get(TrainingRow, run).record == samples.run().training.dump()
+        assert session.get(TrainingRow, run).record == record.dump()
         assert not inspect(session.connection()).has_table("run_notes")
