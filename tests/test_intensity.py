@@ -134,6 +134,12 @@ def test_no_other_times_are_cheaper(values, share, from_s, spacing_s, waiting):
         assert math.isclose(least, account, rel_tol=1e-6, abs_tol=1e-3 + slack)
 
 
+def test_of_times_that_take_the_same_the_earliest_is_chosen():
+    forecast = Intensity((0.0, 30.0, 60.0, 90.0, 120.0), (420.0, 400.0, 90.0, 250.0, 400.0))
+    for need_s in (0.8317074, 1 / 3, 7.1):
+        assert cheapest(forecast, need_s, 0.0, 119.0) == ((60.0, 60.0 + need_s),)
+
+
 def test_what_waits_takes_power_too():
     forecast = hourly(300, 290, 200, 100)
     assert cheapest(forecast, HOUR_S, 0.0, 4 * HOUR_S, waiting=0.1) == ((3 * HOUR_S, 4 * HOUR_S),)

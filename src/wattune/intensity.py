@@ -144,13 +144,13 @@ def cheapest(
         return (Stretch(from_s, from_s + need_s),)
 
     def account(stretches: tuple[Stretch, ...]) -> float:
-        return intensity.account(stretches, from_s, waiting)
+        return _rounded(intensity.account(stretches, from_s, waiting))
 
     ends_s = [one.from_s for one, _ in intensity.pieces(from_s, until_s)]
     begins_s = {from_s, until_s - need_s, *ends_s, *(end_s - need_s for end_s in ends_s)}
     # A time without a pause begins or ends with a value, or is at an end of what is allowed.
     allowed_s = sorted(begin_s for begin_s in begins_s if from_s <= begin_s <= until_s - need_s)
-    in_one = min(((Stretch(begin_s, begin_s + need_s),) for begin_s in allowed_s), key=account)
+    in_one = min(((Stretch(begin_s, begin_s + need_s),) for begin_s in allowed_s), key=account)  # the first of equals
     options = (_in_grains(intensity, need_s, from_s, until_s, waiting), in_one)
     return min(options, key=lambda stretches: (account(stretches), len(stretches), stretches))
 
@@ -195,8 +195,13 @@ def _best_end(intensity: Intensity, grains: Sequence[tuple[Stretch, float]], nee
         if length_s >= need_s:
             trained = amount + chosen[0][0] * (length_s - need_s)  # a part of the most expensive one is not needed
             total = (1 - waiting) * trained + waiting * intensity.integral(begin_s, grain.until_s)
-            best = min(best, (total, count))
+            best = min(best, (_rounded(total), count))
     return best[1]
+
+
+def _rounded(account: float) -> float:
+    """The account without its last digits, so that times that take the same are the same, and the earliest is taken."""
+    return float(f"{account:.9g}")
 
 
 def _grains(intensity: Intensity, from_s: float, until_s: float) -> Iterator[tuple[Stretch, float]]:

@@ -41,7 +41,7 @@ def test_a_run_waits_for_the_cleanest_time(wattune, tmp_path, grid):
     assert trained_code == code, trained_err
     again = TrainingRecord.load(tmp_path / "t.json")
     assert again.cap_intervals == training.cap_intervals
-    assert json.loads((folder / "run.json").read_text())["carbon"] == str(grid)
+    assert json.loads((folder / "run.json").read_text())["arguments"]["carbon"] == str(grid)
 
 
 @pytest.mark.parametrize(
