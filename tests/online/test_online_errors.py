@@ -92,7 +92,7 @@ def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
         ({"optimizer": "sgd"}, "optimizer: str"),
         ({"cap_w": PowerCap(9, max_temp_c=70), "device": "real"}, "does not report its temperature"),
         ({"cap_w": float("nan")}, "cap_w: nan"),
-        ({"cap_w": "4.5hp"}, "cap_w: 4.5hp; allowed: watts above zero"),
+        ({"cap_w": "4.5hp"}, "cap: 4.5hp; allowed: watts above zero"),
         ({"batch_sizes": 8}, "batch_sizes: 8; allowed: a list"),
         ({"micro_batch_size": 1.5}, "micro_batch_size: 1.5"),
         ({"efficiency": {}}, "efficiency: dict; allowed: an efficiency record"),
@@ -132,9 +132,10 @@ def test_a_cap_in_another_unit_is_refused():
 
 
 def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of():
+    model = perceptron()
     with pytest.warns(UserWarning, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
-        with session_of(device=RealTimeDevice(), loader=loader_of(), cap_w=4500) as session:
-            train(session)
+        with session_of(model=model, device=RealTimeDevice(), loader=loader_of(), cap_w=4500) as session:
+            train(session, model)
 
 
 def test_an_optimizer_that_needs_a_closure():

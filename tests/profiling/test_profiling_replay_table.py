@@ -153,6 +153,6 @@ def test_what_a_table_cannot_do_is_said_in_one_line(write):
 
 
 def test_a_guided_profile_refuses_knobs_whose_effect_it_cannot_forecast(write):
-    with pytest.raises(InputError, match=r"forecast these knobs.*clock_mhz, cpu_cores.*--strategy full") as caught:
+    with pytest.raises(InputError, match=r"forecast these knobs.*clock_mhz, cpu_cores.*the strategy full") as caught:
         wattune.profile(write(("clock_mhz", "cpu_cores")), cap_w=9.0, strategy="guided")
     assert "\n" not in str(caught.value)
