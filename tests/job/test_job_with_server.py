@@ -159,9 +159,9 @@ def test_a_stopped_run_resumes_with_what_it_has(server, tmp_path, data):
         run(server, tmp_path / "run", data, device_name="stopped", progress=stop)
     state = server.json("/v1/devices/stopped")["status"]
     assert (state["step"], state["says"]) == ("failed", "ended by Stop")
-    arguments = RunFolder(tmp_path / "run").arguments
-    assert (arguments.server, arguments.model) == (server.url, "small-digits")
-    assert (arguments.data, arguments.device_name) == (str(data), "stopped")
+    kept = RunFolder(tmp_path / "run").arguments.arguments
+    assert (kept["server"], kept["model"]) == (server.url, "small-digits")
+    assert (kept["data"], kept["name"]) == (str(data), "stopped")
     assert "token" not in json.dumps(json.loads((tmp_path / "run" / "run.json").read_text()))
     record = run(server, tmp_path / "run", data, device_name="stopped", resume=True)
     whole = run(server, tmp_path / "whole", data, device_name="stopped")
