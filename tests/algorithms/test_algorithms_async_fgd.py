@@ -193,7 +193,7 @@ def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, per
         (separate_layers, {"perturb": "activities", "directions": 3}),
         (noisy_layers, {"perturb": "differences"}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_threads_equal_one_thread(example: Any, options: dict[str, Any], modules: int) -> None:
     """Four modules are the longest pipeline, in which everything waits that can wait."""
