@@ -125,7 +125,9 @@ class RunConfig(BaseModel):
     not go together.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, defer_build=True
+    )
 
     workload: AnyWorkload | None = _key("WORKLOAD", "Workload file (default: the built-in example).")
     device: AnyDevice = _key(
