@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import keep
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.tree import Tree

@@ -30,10 +30,10 @@ from benchmarks.timing import keep
 from wattune.cap import SensorLimit
 from wattune.devices import Meter
 from wattune.devices.agent import BoardDevice
+from wattune.doctor.capture import materialise
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.power.monitor import BoardMonitor
-from wattune_agent.capture import materialise
 from wattune_agent.client import AgentClient
 from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller

@@ -29,10 +29,10 @@ from wattune.cap import SensorLimit
 from wattune.devices import Meter
 from wattune.devices.agent import BoardDevice
 from wattune.devices.base import Device, Sensor
+from wattune.doctor.capture import materialise
 from wattune.point import Knobs
 from wattune.records import StepWork
 from wattune.workloads import example_workload
-from wattune_agent.capture import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 

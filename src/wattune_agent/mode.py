@@ -14,7 +14,7 @@ from wattune_agent.drm import power_limit_w
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken, NotThere
 from wattune_agent.tree import Tree, first_text, number, real, text
 
-__all__ = ["mode", "mode_files", "mode_id", "modes", "switch_mode"]
+__all__ = ["l4t", "mode", "mode_files", "mode_id", "modes", "switch_mode"]
 
 PATIENCE_S = 30.0
 """Time that a switch may take: it stops and starts cores and services, which takes seconds."""
@@ -44,7 +44,7 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
         _add(parts, "power limit", "" if limit_w is None else "{:g} W".format(limit_w))
     _add(parts, "memory clock limit", _emc_cap(tree))
     _add(parts, "fan", _fan(tree))
-    release = _l4t(tree)
+    release = l4t(tree)
     _add(parts, "L4T", release)
     if not release:
         _add(parts, "kernel", text(tree, "/proc/sys/kernel/osrelease").partition("-")[0])
@@ -219,8 +219,8 @@ def _fan(tree: Tree) -> str:
     return ""
 
 
-def _l4t(tree: Tree) -> str:
-    """The release: "# R36 (release), REVISION: 4.3, ..." is 36.4.3."""
+def l4t(tree: Tree) -> str:
+    """The release of Jetson Linux, empty if there is none: "# R36 (release), REVISION: 4.3, ..." is 36.4.3."""
     release = first_text(tree, ["/etc/nv_tegra_release", "/usr/lib/nv_tegra_release"])
     match = re.search(r"R(\d+)\D+REVISION:\s*([\d.]+)", release)
     return "{}.{}".format(match.group(1), match.group(2)) if match else ""

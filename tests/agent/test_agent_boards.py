@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wattune_agent.capture import capture, materialise
+from wattune.doctor.capture import capture, materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import BadRequest

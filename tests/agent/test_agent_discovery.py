@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.agent_sensors import TimedTree, iio_chip, link, put
 
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 from wattune_agent.discovery import board_name, families, find_board, is_tegra
 from wattune_agent.errors import BadRequest, NoReading, NotThere
 from wattune_agent.tree import Tree

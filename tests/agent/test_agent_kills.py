@@ -10,7 +10,7 @@ import pytest
 from tests.support.agent_cards import STEMS, AmdTree, XeTree
 from tests.support.agent_trees import Ending, MadeTree, cpu_tree, gpu_tree, texts
 
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.leftover import restore_left_behind

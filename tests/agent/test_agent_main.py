@@ -16,9 +16,9 @@ from tests.support.agent_socket import ENVIRONMENT, Holder, agent, serving
 from tests.support.live.tree import LiveTree
 from tests.support.live_board import ROOT, wait_for
 
+from wattune.doctor.capture import materialise
 from wattune_agent import server
 from wattune_agent.__main__ import main
-from wattune_agent.capture import materialise
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board

@@ -9,8 +9,8 @@ import pytest
 from tests.support.agent_sensors import TimedTree, script
 from tests.support.agent_trees import CPU, DEVFREQ, HIGH, LOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put
 
+from wattune.doctor.capture import capture, materialise
 from wattune_agent import folders as folders_module
-from wattune_agent.capture import capture, materialise
 from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board

@@ -14,8 +14,8 @@ from tests.support.cli_records import PROFILE
 
 from wattune.devices.agent import BoardDevice
 from wattune.doctor import calibration, default_device, examine, tried_settings
+from wattune.doctor.capture import materialise
 from wattune.errors import DeviceError
-from wattune_agent.capture import materialise
 
 
 def test_a_healthy_board(wattune, tmp_path):

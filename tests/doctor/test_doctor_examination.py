@@ -25,9 +25,9 @@ from wattune.doctor.board_checks import (
     check_torch,
     installed_torch,
 )
+from wattune.doctor.capture import materialise
 from wattune.errors import InputError
 from wattune.records import Supply
-from wattune_agent.capture import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.tree import Tree

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.agent_trees import MadeTree
 
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 from wattune_agent.errors import FileFailed
 
 BOARDS = Path(__file__).parent.parent / "boards"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.live.tree import LiveTree
 
 from wattune.devices.agent import BoardDevice
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 

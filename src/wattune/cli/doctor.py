@@ -121,8 +121,8 @@ def _submit(spec: str, result: Examination, path: Path) -> None:
 
 def _write_board(path: Path, tree: Tree | None, name: str, source: str, **figures: Any) -> None:
     """Write a board record; without files if the device is not read from any."""
+    from wattune.doctor.capture import capture
     from wattune.files import write_json
-    from wattune_agent.capture import capture
 
     if tree is None:
         record = {"record": "board", "version": 1, "name": name, "source": [source], "files": {}}

@@ -17,17 +17,16 @@ from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorErr
 from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.board import Board
-from wattune_agent.capture import versions
 from wattune_agent.client import AgentClient
 from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.drm import free_memory_bytes
 from wattune_agent.errors import AgentError
-from wattune_agent.mode import mode
+from wattune_agent.mode import l4t, mode
 from wattune_agent.protocol import SOCKET
 from wattune_agent.supply import load_supply
-from wattune_agent.tree import Tree
+from wattune_agent.tree import Tree, text
 
 CHECK_S = 1.0
 """Time between checks for another writer that changed our limits."""
@@ -221,7 +220,12 @@ class BoardDevice(RealDevice):
 
     def versions(self) -> dict[str, str]:
         """L4T and the kernel, from the board's files; those of a folder that an agent reads are unknown."""
-        return versions(self._tree) if self._knows_files else {}
+        if not self._knows_files:
+            return {}
+        # A kernel's local version is left out: it may contain a name.
+        kernel = re.match(r"\d+(\.\d+){1,2}", text(self._tree, "/proc/sys/kernel/osrelease"))
+        known = {"l4t": l4t(self._tree), "kernel": kernel.group() if kernel else ""}
+        return {name: version for name, version in known.items() if version}
 
     def conditions(self) -> Conditions:
         """Temperature, throttling and over-current of the latest reading, and what was swapped."""

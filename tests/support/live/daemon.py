@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.support.live.board import LiveBoard
 from tests.support.live.tasks import Throttle, Usage, ids_in
 
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 
 POLL_S = 0.002
 SHOW_S = 0.005

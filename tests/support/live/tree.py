@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.support.live.board import LiveBoard
 
-from wattune_agent.capture import materialise
+from wattune.doctor.capture import materialise
 from wattune_agent.tree import Tree
 
 CALL_S = 1e-4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.agent_trees import link, put
 
-from wattune_agent.capture import PATTERNS, capture, materialise
+from wattune.doctor.capture import PATTERNS, capture, materialise
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden
 from wattune_agent.tree import PROGRAMS, Tree
 

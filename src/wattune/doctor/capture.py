@@ -7,18 +7,20 @@ program's output is stored as text, and ``materialise`` writes it as text, for `
 user's record is ever run. Only listed files are read; none contains a serial number, hardware address or host name.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import shutil
 import stat
 import subprocess
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden
+from wattune_agent.mode import l4t
 from wattune_agent.tree import ANSWERS, Tree
-from wattune_agent.tree import text as text_of
 
-__all__ = ["capture", "materialise", "versions"]
+__all__ = ["capture", "materialise"]
 
 _SENSOR = "{name,in?_label,in?_input,in?_enable,curr?_input,curr?_max,curr?_crit,curr?_*alarm,shunt?_resistor,samples,"
 _SENSOR += "update_interval,oc?_event_cnt,oc?_throt_en,pwm?,pwm?_enable}"
@@ -93,12 +95,12 @@ _QUESTIONS = ("vcgencmd pmic_read_adc", "vcgencmd get_throttled")
 _LINKS_AT_MOST = 40
 
 
-def capture(tree: Tree, source: str = "", note: str = "") -> Dict[str, Any]:
+def capture(tree: Tree, source: str = "", note: str = "") -> dict[str, Any]:
     """Record the board, without writing to it; files that cannot be read are listed under ``unread``."""
-    files: Dict[str, str] = {}
-    links: Dict[str, str] = {}
-    modes: Dict[str, str] = {}
-    unread: Dict[str, str] = {}
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    modes: dict[str, str] = {}
+    unread: dict[str, str] = {}
     for pattern in PATTERNS:
         for path in _matching(tree, pattern):
             try:
@@ -111,59 +113,43 @@ def capture(tree: Tree, source: str = "", note: str = "") -> Dict[str, Any]:
                 files[place] = _text(tree, place, unread)
                 mode = stat.S_IMODE(os.stat(tree.inside(place)).st_mode)
                 if mode not in (0o644, 0o444):
-                    modes[place] = "{:04o}".format(mode & 0o666)
-    record: Dict[str, Any] = {
+                    modes[place] = f"{mode & 0o666:04o}"
+    record: dict[str, Any] = {
         "record": "board",
         "version": 1,
         "name": _name(files),
         "source": [source] if source else [],
     }
-    record["l4t"] = _l4t(files.get("/etc/nv_tegra_release", ""))
+    record["l4t"] = l4t(tree) or None
     record["kernel"] = files.get("/proc/sys/kernel/osrelease", "").strip() or None
     record.update(files=files, links=links, modes=modes, outputs=_outputs(tree), unread=unread, note=note)
     return record
 
 
-def versions(tree: Tree) -> Dict[str, str]:
-    """The board's ``l4t`` and the number of its ``kernel``, as far as they are known.
-
-    A kernel's local version is left out: it may contain a name.
-    """
-    release = _l4t(text_of(tree, "/etc/nv_tegra_release"))
-    kernel = re.match(r"\d+(\.\d+){1,2}", text_of(tree, "/proc/sys/kernel/osrelease"))
-    known = {"l4t": release, "kernel": kernel.group() if kernel else None}
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _l4t(text_of_release: str) -> Optional[str]:
-    release = re.match(r"# R(\d+) \(release\), REVISION: ([\d.]+)", text_of_release)
-    return "{}.{}".format(*release.groups()) if release else None
-
-
-def materialise(record: Dict[str, Any], folder: str) -> str:
+def materialise(record: dict[str, Any], folder: str) -> str:
     """Write the record as a tree into a new or empty folder; returns its path. Raises: BadRequest if it is not a board
     record, or names a path outside the folder."""
     if not isinstance(record, dict) or record.get("record") != "board" or record.get("version") != 1:
         raise BadRequest('this is not a board record of version 1: it needs "record": "board" and "version": 1')
     if os.path.isdir(folder) and os.listdir(folder):
-        raise BadRequest("{} is not empty: a board record is written into a folder of its own".format(folder))
+        raise BadRequest(f"{folder} is not empty: a board record is written into a folder of its own")
     parts = [_texts(record, key) for key in ("files", "links", "modes", "outputs")]
     try:
         _write(folder, *parts)
     except (OSError, ValueError) as error:
-        raise BadRequest("the board record cannot be written as files: {}".format(error)) from error
+        raise BadRequest(f"the board record cannot be written as files: {error}") from error
     return folder
 
 
-def _texts(record: Dict[str, Any], key: str) -> Dict[str, str]:
+def _texts(record: dict[str, Any], key: str) -> dict[str, str]:
     texts = record.get(key, None if key == "files" else {})
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise BadRequest('"{}" of a board record must be an object of texts'.format(key))
+        raise BadRequest(f'"{key}" of a board record must be an object of texts')
     return texts
 
 
 def _write(
-    folder: str, files: Dict[str, str], links: Dict[str, str], modes: Dict[str, str], outputs: Dict[str, str]
+    folder: str, files: dict[str, str], links: dict[str, str], modes: dict[str, str], outputs: dict[str, str]
 ) -> None:
     for path, text in files.items():
         place = _placed(folder, path)
@@ -178,18 +164,18 @@ def _write(
         os.symlink(os.path.relpath(_placed(folder, target), os.path.dirname(place)), place)
     for question, text in outputs.items():
         if question not in _QUESTIONS:
-            raise BadRequest("{!r} is not a command whose output a board record may contain".format(question))
+            raise BadRequest(f"{question!r} is not a command whose output a board record may contain")
         place = _placed(folder, ANSWERS + "/" + question.replace(" ", "/"))
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with open(place, "x", encoding="utf-8", newline="") as file:
             file.write(text)
     for path, octal in modes.items():
         if path not in files:
-            raise BadRequest("{} has a mode, but is not a file of this record".format(path))
+            raise BadRequest(f"{path} has a mode, but is not a file of this record")
         os.chmod(_placed(folder, path), int(octal, 8) & 0o666)
 
 
-def _matching(tree: Tree, pattern: str) -> Tuple[str, ...]:
+def _matching(tree: Tree, pattern: str) -> tuple[str, ...]:
     head, brace, rest = pattern.partition("{")
     if not brace:
         return tuple(tree.glob(pattern))
@@ -198,9 +184,9 @@ def _matching(tree: Tree, pattern: str) -> Tuple[str, ...]:
     return tuple(sorted(set(paths)))
 
 
-def _followed(tree: Tree, path: str) -> Tuple[str, Dict[str, str]]:
+def _followed(tree: Tree, path: str) -> tuple[str, dict[str, str]]:
     """Resolve the path on the board; returns its target and the links on the way."""
-    links: Dict[str, str] = {}
+    links: dict[str, str] = {}
     resolved, parts = "", path.strip("/").split("/")
     while parts:
         place = resolved + "/" + parts.pop(0)
@@ -211,12 +197,12 @@ def _followed(tree: Tree, path: str) -> Tuple[str, Dict[str, str]]:
         target = os.path.normpath(os.path.join(resolved or "/", os.readlink(local)))
         links[place] = target
         if len(links) > _LINKS_AT_MOST:
-            raise FileFailed("{} leads through too many links".format(path))
+            raise FileFailed(f"{path} leads through too many links")
         resolved, parts = "", target.strip("/").split("/") + parts
     return resolved, links
 
 
-def _text(tree: Tree, path: str, unread: Dict[str, str]) -> str:
+def _text(tree: Tree, path: str, unread: dict[str, str]) -> str:
     try:
         text = tree.read(path)
     except (FileFailed, Forbidden) as error:
@@ -231,14 +217,14 @@ def _text(tree: Tree, path: str, unread: Dict[str, str]) -> str:
     return text + ("\0" if "/of_node/" in path or "/devicetree/" in path else "\n")
 
 
-def _name(files: Dict[str, str]) -> str:
+def _name(files: dict[str, str]) -> str:
     model = files.get("/sys/firmware/devicetree/base/model", "")
     dmi = files.get("/sys/devices/virtual/dmi/id/product_name", "") or files.get("/sys/class/dmi/id/product_name", "")
     processor = files.get("/proc/cpuinfo", "").partition(":")[2].partition("\n")[0]
     return model.strip("\0\n ") or dmi.strip() or processor.strip() or "unknown board"
 
 
-def _outputs(tree: Tree) -> Dict[str, str]:
+def _outputs(tree: Tree) -> dict[str, str]:
     answers = {}
     for question in _QUESTIONS:
         name, argument = question.split()
@@ -249,7 +235,7 @@ def _outputs(tree: Tree) -> Dict[str, str]:
         if answer is not None:
             answers[question] = answer
             continue
-        program: Optional[str] = tree.program(name) or (shutil.which(name) if tree.root == "/" else None)
+        program: str | None = tree.program(name) or (shutil.which(name) if tree.root == "/" else None)
         if program is None:
             continue
         try:
@@ -269,5 +255,5 @@ def _outputs(tree: Tree) -> Dict[str, str]:
 
 def _placed(folder: str, path: str) -> str:
     if not isinstance(path, str) or not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise BadRequest("{!r} is not a path of a board".format(path))
+        raise BadRequest(f"{path!r} is not a path of a board")
     return folder.rstrip("/") + path
