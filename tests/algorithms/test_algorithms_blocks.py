@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import partial
 from itertools import islice
@@ -19,6 +20,7 @@ from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.estimate import Estimate, add_gradient
+from wattune.algorithms.forward.layer_tangents import along
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.errors import InputError
 
@@ -258,3 +260,59 @@ def test_masks_are_drawn_from_other_numbers_than_directions() -> None:
     for direction in range(2):
         generator = RandomKey(0, 0, 0, direction).generator(x.device)
         assert not torch.equal(masks[0], torch.empty_like(x).bernoulli_(0.5, generator=generator) > 0)
+
+
+# --------------------------------------------------------------------------------- layers, frozen blocks, shares
+
+
+NORMALISATIONS = {
+    "layer": (nn.LayerNorm(6), (5, 4, 6)),
+    "layer over two dimensions": (nn.LayerNorm((4, 6)), (5, 4, 6)),
+    "layer without weights": (nn.LayerNorm(6, elementwise_affine=False), (5, 6)),
+    "groups": (nn.GroupNorm(2, 4), (5, 4, 3, 3)),
+    "groups without weights": (nn.GroupNorm(2, 4, affine=False), (5, 4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", NORMALISATIONS)
+def test_a_normalisation_has_the_tangents_of_torch_func(name: str) -> None:
+    layer, shape = NORMALISATIONS[name]
+    draws = torch.Generator().manual_seed(5)
+    layer = copy.deepcopy(layer).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, generator=draws)
+    x = 3 * torch.randn(shape, generator=draws, dtype=torch.float64) + 1
+    directions = [torch.randn(shape, generator=draws, dtype=torch.float64) for _ in range(2)]
+    tangents = list(directions)
+    with torch.no_grad():
+        output = along(layer, x, tangents)
+        for direction, tangent in zip(directions, tangents, strict=True):
+            wanted, moved = torch.func.jvp(layer, (x,), (direction,))
+            torch.testing.assert_close(output, wanted)
+            torch.testing.assert_close(tangent, moved)
+
+
+def test_the_exact_end_has_its_share_of_uneven_micro_batches() -> None:
+    trainable = points(optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    (batch,) = islice(trainable.batches(8), 1)
+    ends = []
+    for spec in ("forward-gradient:perturb=activities", "backprop"):
+        algorithm = open_algorithm(spec, trainable, 8, micro_batch_size=3)  # 3, 3 and 2 samples
+        (step,) = algorithm.run([batch])
+        assert step.samples == 8
+        ends.append([p.grad for p in list(algorithm.module.parameters())[-2:]])
+    torch.testing.assert_close(*ends)
+
+
+def test_a_frozen_block_in_front_draws_no_direction_in_either_pass() -> None:
+    """Else the second pass would go along other directions than the first."""
+    frozen, learning = nn.Linear(12, 6).requires_grad_(False), nn.Linear(6, 5)
+    net = nn.Sequential(frozen, nn.Tanh(), learning).double()
+    perturbed, key, (x, _) = PerturbedBlocks(net, Alpha(net, 8), 2), RandomKey(3, 1), batch()
+    derivatives = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with forward_ad.level():
+        _, directions = perturbed.dual(x, None, key)
+        perturbed.add_gradient(x, derivatives, key)
+    assert directions is not None
+    wanted = sum(s[:, None] * u for s, u in zip(derivatives, directions, strict=True)) / (8 * 2)
+    torch.testing.assert_close(learning.bias.grad, wanted.sum(0))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.contract import assert_same
 from tests.support.algorithm_examples import Example, images, noisy_points, vectors
+from tests.support.pipeline_examples import opened
 from torch import nn
 
 from wattune.algorithms.forward import partition
@@ -91,3 +92,27 @@ def test_parts_pass_one_tensor_on() -> None:
     trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Two()), vectors())
     with pytest.raises(WorkloadError, match="tuple"):
         partition.costs(trainable, perturbed(trainable.model(0)), 2)
+
+
+@pytest.mark.parametrize(("perturb", "ends"), [("weights", [1, 8]), ("activities", [2, 8])])
+def test_modules_are_cut_by_what_their_parts_cost(perturb: str, ends: list[int]) -> None:
+    """Seven cheap parts weigh less than the wide one in front; an activation stays with its perturbed layer."""
+
+    def build() -> nn.Module:
+        cheap = (part for _ in range(3) for part in (nn.Tanh(), nn.Linear(8, 8)))
+        return nn.Sequential(nn.Linear(20_000, 8), *cheap, nn.Tanh())
+
+    trainable = Example(build, vectors(20_000))
+    assert opened(trainable, f"modules=2,perturb={perturb}", batch_size=32).cuts == ends
+
+
+def test_a_frozen_part_costs_less_than_one_that_learns() -> None:
+    def build(*, frozen: bool) -> nn.Module:
+        begin = [nn.Linear(64, 64).requires_grad_(not frozen) for _ in range(4)]
+        return nn.Sequential(*begin, *(nn.Linear(64, 64) for _ in range(4)))
+
+    cuts = [
+        opened(Example(lambda f=frozen: build(frozen=f), vectors(64)), "modules=2", batch_size=32).cuts[0]
+        for frozen in (False, True)
+    ]
+    assert cuts[0] == 4 < cuts[1]
