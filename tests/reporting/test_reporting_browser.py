@@ -61,7 +61,7 @@ frame.onload = () => {{
   for (const box of page.querySelectorAll("html, .card, .scroll, .tile, td"))
     if (box.clientWidth && box.scrollWidth > box.clientWidth + 1)
       wide.push(box.className + " " + box.textContent.slice(0, 40));
-  const shown = [...page.querySelectorAll("[data-figure] svg")].filter((svg) => svg.getBoundingClientRect().width > 0);
+  const shown = [...page.querySelectorAll("[role=img] svg")].filter((svg) => svg.getBoundingClientRect().width > 0);
   out.textContent = "wide: " + wide.length + " " + wide.join("; ") + " shown: " + shown.length + " end";
 }};
 </script>""")

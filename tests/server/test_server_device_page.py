@@ -1,27 +1,15 @@
-"""The page of one device: its state, its past runs, and their readings one run after another."""
+"""The page of one device: its state, its past runs, and the readings of the newest one."""
 
 from __future__ import annotations
 
-import re
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.server.test_server_dashboard_pages import shown
+from tests.server.test_server_dashboard_pages import shown, titles
 from tests.support import report_records as samples
 from tests.support.server import dashboard as made
 
-from wattune.point import Knobs
 from wattune.reporting import phrases
 from wattune.server.dashboard import device_page, run_views
-from wattune.server.dashboard.device_page import HISTORY_RUNS
-from wattune.server.dashboard.run_charts import MOST_POINTS, history_charts
 
 RECORD = samples.run().training
-
-
-def titles(page):
-    return [a["aria-label"].split(":")[0] for a in page.all("svg") if "chart" in a.get("class", "")][::2]
 
 
 def test_device_page_shows_state_and_past_runs(client, store):
@@ -38,8 +26,7 @@ def test_device_page_shows_state_and_past_runs(client, store):
     links = [a["href"] for a in page.all("a")]
     assert [link.removeprefix("/runs/") for link in links if link.startswith("/runs/")] == [ids["runs"][0], older]
     assert {f"/profiles/{ids['profile']}", "/runs"} <= {link.partition("?")[0] for link in links}
-    assert titles(page) == ["Power", "Setting"]
-    assert "The newest 2 runs, oldest first" in page.text
+    assert titles(page) == ["Power during training"]
     assert "/devices/nano-1" in [a["href"] for a in shown(client, "/").all("a")]
     assert "/devices/nano-1" in [a["href"] for a in shown(client, f"/runs/{older}").all("a")]
 
@@ -62,44 +49,8 @@ def test_device_without_status_or_without_runs(client, store):
     assert client.get("/devices/nobody").status_code == 404
 
 
-def test_device_page_draws_few_runs_and_says_what_it_sums(client, store, monkeypatch):
-    monkeypatch.setattr(device_page, "PAGE_ROWS", HISTORY_RUNS + 1)
-    for index in range(HISTORY_RUNS + 3):
+def test_device_page_says_what_it_sums(client, store, monkeypatch):
+    monkeypatch.setattr(device_page, "PAGE_ROWS", 2)
+    for index in range(4):
         made.put_training(store, RECORD, "nano-1", ago_s=index)
-    page = shown(client, "/devices/nano-1")
-    assert f"those of the newest {HISTORY_RUNS + 1} of {HISTORY_RUNS + 3} runs" in page.text
-    assert f"The newest {HISTORY_RUNS} runs" in page.text
-
-
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 1500)), min_size=1, max_size=HISTORY_RUNS))
-def test_readings_of_runs_follow_each_other(runs):
-    records = [
-        RECORD.model_copy(update={"time_s": time_s, "trace": (RECORD.trace * 6)[:count]}) for time_s, count in runs
-    ]
-    charts, _ = history_charts(records)
-    power = next((chart for chart in charts if chart.title == "Power"), None)
-    if power is None:
-        assert not any(count for _, count in runs)
-        return
-    assert sum(len(line.points) for line in power.lines) <= MOST_POINTS
-    lines = iter(power.lines)
-    offset_s = 0.0
-    for record in records:
-        if record.trace:
-            line = next(lines)
-            readings = {(offset_s + sample.time_s, sample.power_w) for sample in record.trace}
-            assert set(line.points) <= readings
-            assert max(power_w for _, power_w in line.points) == max(power_w for _, power_w in readings)
-        offset_s += record.time_s
-
-
-@pytest.mark.parametrize("other", [{"power_limit_w": 9.0}, {}], ids=["power limit", "no knob"])
-def test_settings_of_another_knob_are_not_in_one_chart(other):
-    changed = RECORD.plan.model_copy(update={"clock_mhz": None, **other, "cap_w": 9.0})
-    assert RECORD.plan.knobs != Knobs(other)
-    charts, notes = history_charts([RECORD.model_copy(update={"plan": changed}), RECORD])
-    by_title = {chart.title: chart for chart in charts}
-    assert len(by_title["Power"].lines) == 2
-    assert len(by_title["Setting"].lines) == 1
-    assert by_title["Power"].target is None
-    assert re.search("different caps", notes["Power"])
+    assert "those of the newest 2 of 4 runs" in shown(client, "/devices/nano-1").text

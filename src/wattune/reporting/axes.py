@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypeGuard
 
 from wattune.reporting.charts import Axis, Chart, Panel
 
@@ -14,6 +15,9 @@ CHARACTER = 6.4
 
 LINE = 15
 """Height of a line of text, in pixels."""
+
+LARGEST = 1e15
+"""Larger numbers are left out of charts."""
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
@@ -131,15 +135,21 @@ def _scaled(axis: Axis, is_x: bool, panels: Sequence[Panel]) -> PlacedAxis:
     if axis.categories:
         return PlacedAxis(axis, is_x, -0.5, len(axis.categories) - 0.5)
     marks = [mark for panel in panels for mark in panel.marks]
-    values = [value for mark in marks for value in (mark.x if is_x else mark.y) if value is not None]
-    values += [rule.value for panel in panels for rule in panel.rules if rule.vertical == is_x]
+    shown = [value for mark in marks for value in (mark.x if is_x else mark.y)]
+    shown += [rule.value for panel in panels for rule in panel.rules if rule.vertical == is_x]
     if is_x:
-        values += [end for panel in panels for band in panel.bands for end in (band.begin, band.end)]
+        shown += [end for panel in panels for band in panel.bands for end in (band.begin, band.end)]
+    values = [value for value in shown if is_drawable(value)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     space = 0.05 * (high - low) or 0.1 * abs(high) or 1.0
     if axis.from_zero or (low == 0 and high > 0):
         return PlacedAxis(axis, is_x, min(0.0, low), max(0.0, high) + space)
     return PlacedAxis(axis, is_x, low - space, high + space)
+
+
+def is_drawable(value: float | None) -> TypeGuard[float]:
+    """True if the value is known and small enough to draw: a record may hold any number."""
+    return value is not None and abs(value) < LARGEST
 
 
 def _wrapped(text: str, room: float) -> list[str]:
@@ -161,5 +171,5 @@ def text_at(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
 
 
 def line_between(x0: float, y0: float, x1: float, y1: float, colour: str, more: str = "") -> str:
-    """A straight SVG path; ``more``: further style."""
-    return f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" style="stroke:{colour}{more}"/>'
+    """A straight SVG path; ``more``: further attributes."""
+    return f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{colour}"{more}/>'

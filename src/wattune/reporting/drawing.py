@@ -1,19 +1,37 @@
-"""Charts as SVG, in the colours of the page's style sheet: nothing else is needed to show them."""
+"""Charts as SVG, in the colours of the page's style sheet: nothing else is needed to show them.
+
+Colours and strokes are attributes, not styles: the content security policy of the server's pages forbids inline styles.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 
-from wattune.reporting.axes import PlacedAxis, line_between, placed_axes, text_at
+from wattune.reporting.axes import PlacedAxis, is_drawable, line_between, placed_axes, text_at
 from wattune.reporting.charts import Area, Band, Bars, Chart, Dots, HeatMap, Line, Mark, Panel, Rule, Values
 
 NARROW = 480
 """Width in pixels below which a drawing is for a phone."""
 
-_DASHES = {"solid": "", "dashed": ";stroke-dasharray:6 4", "dotted": ";stroke-dasharray:2 3"}
+_DASHES = {"solid": "", "dashed": ' stroke-dasharray="6 4"', "dotted": ' stroke-dasharray="2 3"'}
+
+
+_SHADES = (
+    (0, 1, 0, "low"),
+    (25, 1, 0, "low"),
+    (50, 1, 0, "low"),
+    (100, 1, 0, "middle"),
+    (58, 2, 1, "high"),
+    (80, 2, 1, "high"),
+    (100, 2, 1, "high"),
+)
+"""Shades of a heat map: percent of one of its three colours mixed with another one, and which text is readable on it.
+
+Few steps, each readable: between the steps around the middle neither a light nor a dark text would be.
+"""
 
 
 def draw(chart: Chart, width: int, height: int) -> str:
@@ -26,8 +44,9 @@ def draw(chart: Chart, width: int, height: int) -> str:
     parts = [_band(band, x, y) for panel, (x, y) in panels for band in panel.bands]
     parts += [axis.drawn() for axis in dict.fromkeys(axis for pair in axes for axis in pair)]
     parts += [_mark(mark, x, y) for panel, (x, y) in panels for mark in panel.marks]
-    parts += [_rule(rule, x, y) for panel, (x, y) in panels for rule in panel.rules]
-    parts += [_label(rule, x, y) for panel, (x, y) in panels for rule in panel.rules if rule.label]
+    rules = [(rule, x, y) for panel, (x, y) in panels for rule in panel.rules if is_drawable(rule.value)]
+    parts += [_rule(*rule) for rule in rules]
+    parts += [_label(*rule) for rule in rules if rule[0].label]
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}">{"".join(parts)}</svg>'
 
 
@@ -53,7 +72,7 @@ def _mark(mark: Mark, x: PlacedAxis, y: PlacedAxis) -> str:
 
 def _points(xs: Values, ys: Values, x: PlacedAxis, y: PlacedAxis) -> Iterator[tuple[float, float] | None]:
     for one, other in zip(xs, ys, strict=True):
-        yield None if one is None or other is None else (x.at(one), y.at(other))
+        yield (x.at(one), y.at(other)) if is_drawable(one) and is_drawable(other) else None
 
 
 def _line(line: Line, x: PlacedAxis, y: PlacedAxis) -> str:
@@ -63,20 +82,20 @@ def _line(line: Line, x: PlacedAxis, y: PlacedAxis) -> str:
             onward = f"H{point[0]:g}V{point[1]:g}" if line.stairs else f"L{point[0]:g} {point[1]:g}"
             text.append(onward if before is not None else f"M{point[0]:g} {point[1]:g}")
         before = point
-    style = f"fill:none;stroke:{line.colour};stroke-width:{line.width};stroke-linejoin:round{_DASHES[line.dash]}"
-    return f'<path d="{"".join(text)}" style="{style}">{_title(line.name)}</path>' if text else ""
+    stroke = f'stroke="{line.colour}" stroke-width="{line.width}" stroke-linejoin="round"{_DASHES[line.dash]}'
+    return f'<path d="{"".join(text)}" fill="none" {stroke}>{_title(line.name)}</path>' if text else ""
 
 
 def _area(area: Area, x: PlacedAxis, y: PlacedAxis) -> str:
     """One path for each part between gaps; a part of one point is as narrow as its stroke."""
     parts, upper, lower = [], list[str](), list[str]()
     for place, low, high in zip((*area.x, 0.0), (*area.low, None), (*area.high, None), strict=True):
-        if low is not None and high is not None:
+        if is_drawable(low) and is_drawable(high):
             upper.append(f"{x.at(place):g} {y.at(high):g}")
             lower.insert(0, f"{x.at(place):g} {y.at(low):g}")
         elif upper:
-            style = f"fill:{area.colour};stroke:{area.colour};stroke-width:{8 if len(upper) == 1 else 0}"
-            parts.append(f'<path d="M{"L".join(upper + lower)}Z" style="{style};opacity:{area.opacity}"/>')
+            paint = f'fill="{area.colour}" stroke="{area.colour}" stroke-width="{8 if len(upper) == 1 else 0}"'
+            parts.append(f'<path d="M{"L".join(upper + lower)}Z" {paint} opacity="{area.opacity}"/>')
             upper, lower = [], []
     return "".join(parts)
 
@@ -89,21 +108,21 @@ def _dots(dots: Dots, x: PlacedAxis, y: PlacedAxis) -> str:
 
 def _marker(dots: Dots, x: float, y: float, title: str) -> str:
     size = dots.size / 2
-    filled, outlined = f"fill:{dots.colour}", f"fill:none;stroke:{dots.colour};stroke-width:1.8"
+    filled, outlined = f'fill="{dots.colour}"', f'fill="none" stroke="{dots.colour}" stroke-width="1.8"'
     match dots.symbol:
         case "cross":
             rising, falling = f"M{x - size:g} {y + size:g}L{x + size:g} {y - size:g}", f"L{x + size:g} {y + size:g}"
-            return f'<path d="M{x - size:g} {y - size:g}{falling}{rising}" style="{outlined}">{title}</path>'
+            return f'<path d="M{x - size:g} {y - size:g}{falling}{rising}" {outlined}>{title}</path>'
         case "triangle-up" | "triangle-down":
             way = -size if dots.symbol == "triangle-up" else size
             d = f"M{x - size:g} {y - way:g}H{x + size:g}L{x:g} {y + way:g}Z"
-            return f'<path d="{d}" style="{filled}">{title}</path>'
+            return f'<path d="{d}" {filled}>{title}</path>'
         case "square":
             box = f'x="{x - size:g}" y="{y - size:g}" width="{2 * size:g}" height="{2 * size:g}"'
-            return f'<rect {box} style="{filled}">{title}</rect>'
+            return f"<rect {box} {filled}>{title}</rect>"
         case "circle" | "ring":
-            style = filled if dots.symbol == "circle" else outlined
-            return f'<circle cx="{x:g}" cy="{y:g}" r="{size:g}" style="{style}">{title}</circle>'
+            paint = filled if dots.symbol == "circle" else outlined
+            return f'<circle cx="{x:g}" cy="{y:g}" r="{size:g}" {paint}>{title}</circle>'
 
 
 def _bars(bars: Bars, x: PlacedAxis, y: PlacedAxis) -> str:
@@ -111,13 +130,12 @@ def _bars(bars: Bars, x: PlacedAxis, y: PlacedAxis) -> str:
     thick = (0.65 if bars.horizontal else 0.75) * across.length / max(1, len(bars.lengths))
     parts = []
     for place, length in enumerate(bars.lengths):
-        if length is None:
+        if not is_drawable(length):
             continue
         middle, zero, tip = across.at(place), along.at(0.0), along.at(length)
         low, size = min(zero, tip), abs(tip - zero)
         box = (low, middle - thick / 2, size, thick) if bars.horizontal else (middle - thick / 2, low, thick, size)
-        style = f'rx="2" style="fill:{bars.colours[place]}"'
-        parts.append(f"<rect {_box(*box)} {style}>{_title(bars.hovers[place])}</rect>")
+        parts.append(f'<rect {_box(*box)} rx="2" fill="{bars.colours[place]}">{_title(bars.hovers[place])}</rect>')
         if bars.texts:
             parts.append(text_at(middle, zero - 7, bars.texts[place], "middle", ' class="on"'))
         if error := bars.errors[place] if bars.errors else None:
@@ -127,42 +145,36 @@ def _bars(bars: Bars, x: PlacedAxis, y: PlacedAxis) -> str:
 
 
 def _heat_map(heat: HeatMap, x: PlacedAxis, y: PlacedAxis) -> str:
-    known = [value for row in heat.values for value in row if value is not None]
-    low, high = min(known), max(known)
-    # The middle colour at the geometric mean: step times span two orders of magnitude, and the lowest clocks, which
-    # are never chosen, would otherwise take all shades.
-    mean = (math.sqrt(low * high) - low) / (high - low) if high > low else 0.5
+    # Logarithms: step times span two orders of magnitude, and the lowest clocks, which are never chosen, would
+    # otherwise take all shades.
+    known = [math.log(value) for row in heat.values for value in row if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
     width, height = abs(x.at(1) - x.at(0)), abs(y.at(1) - y.at(0))
     small = ' class="fine"' if width < 36 else ""
     parts = []
     for row, values in enumerate(heat.values):
         for column, value in enumerate(values):
-            share = None if value is None else (value - low) / (high - low) if high > low else 0.5
-            fill = "var(--blank)" if share is None else _mixed(share, mean, heat.colours)
+            share = 0.5 if value is None or high <= low else (math.log(value) - low) / (high - low)
+            percent, of, over, text_colour = _SHADES[round(share * (len(_SHADES) - 1))]
+            fill = f"color-mix(in oklab, {heat.colours[of]} {percent}%, {heat.colours[over]})"
             box = _box(x.at(column) - width / 2 + 1, y.at(row) - height / 2 + 1, width - 2, height - 2)
-            parts.append(f'<rect {box} style="fill:{fill}">{_title(heat.hovers[row][column])}</rect>')
-            if share is not None:
-                colour = "var(--card)" if share > mean else "var(--text)"
-                style = f'{small} style="fill:{colour};pointer-events:none"'
+            paint = "var(--blank)" if value is None else fill
+            parts.append(f'<rect {box} fill="{paint}">{_title(heat.hovers[row][column])}</rect>')
+            if value is not None:
+                style = f'{small} fill="var(--on-{text_colour})" pointer-events="none"'
                 parts.append(text_at(x.at(column), y.at(row) + 4, heat.texts[row][column], "middle", style))
     return "".join(parts)
-
-
-def _mixed(share: float, mean: float, colours: Sequence[str]) -> str:
-    first, second, third = colours
-    if share <= mean:
-        return f"color-mix(in srgb, {second} {100 * share / mean:.0f}%, {first})"
-    return f"color-mix(in srgb, {third} {100 * (share - mean) / (1 - mean):.0f}%, {second})"
 
 
 def _rule(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
     place = (x if rule.vertical else y).at(rule.value)
     ends = (place, y.start, place, y.end) if rule.vertical else (x.start, place, x.end, place)
-    return line_between(*ends, "var(--quiet)" if rule.quiet else "var(--cap)", f"{_DASHES['dashed']};stroke-width:1.5")
+    stroke = f'{_DASHES["dashed"]} stroke-width="1.5"'
+    return line_between(*ends, "var(--quiet)" if rule.quiet else "var(--cap)", stroke)
 
 
 def _label(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
-    style = f' style="fill:{"var(--muted)" if rule.quiet else "var(--cap)"}"'
+    style = "" if rule.quiet else ' fill="var(--cap)"'
     if rule.vertical:
         return text_at(x.at(rule.value), y.end - 5, rule.label, "middle", style)
     end, anchor = (x.start, "start") if rule.quiet else (x.end, "end")
@@ -172,7 +184,7 @@ def _label(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
 def _band(band: Band, x: PlacedAxis, y: PlacedAxis) -> str:
     left, right = x.at(band.begin), x.at(band.end)
     colour = "var(--accent)" if band.chosen else "var(--quiet)"
-    return f'<rect {_box(left, y.end, right - left, y.start - y.end)} style="fill:{colour};opacity:0.15"/>'
+    return f'<rect {_box(left, y.end, right - left, y.start - y.end)} fill="{colour}" opacity="0.15"/>'
 
 
 def _transposed(panel: Panel) -> Panel:

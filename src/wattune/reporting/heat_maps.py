@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from wattune.point import BatchShape, Knobs
 from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileTable
 from wattune.reporting import phrases
+from wattune.reporting.axes import LARGEST
 from wattune.reporting.charts import Axis, Bars, Chart, Dots, HeatMap, Line, Mark, Panel, Rule, Symbol
 from wattune.reporting.page import Figure
 from wattune.search.observation import capped_powers
+
+LEAST = 1e-15
+"""Smaller values are left out of maps."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def _figure(
     if len(grid.columns) == 1:
         return Figure(key, title, origin, _bars(grid, value, unit, colours, plan), height=320)
     places = [[(row, column) for column in range(len(grid.columns))] for row in range(len(grid.rows))]
-    values = [[value(grid.cells[place]) if place in grid.cells else None for place in row] for row in places]
+    values = [[_drawn(value(grid.cells[place])) if place in grid.cells else None for place in row] for row in places]
     heat = HeatMap(
         values,
         texts=[["" if v is None else number(v) for v in row] for row in values],
@@ -211,6 +215,11 @@ def _hover(grid: ProfileGrid, row: int, column: int) -> str:
 
 def _row_title(grid: ProfileGrid) -> str:
     return "batch size" if all(b == m for b, m in grid.rows) else "batch size / micro-batch size"
+
+
+def _drawn(value: float) -> float | None:
+    """The value, or None if it is not plausible: a record may hold any number."""
+    return value if LEAST < value < LARGEST else None
 
 
 def number(value: float) -> str:

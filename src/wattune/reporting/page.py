@@ -129,12 +129,13 @@ def _header(page: Page) -> str:
 
 
 def _section(section: Section) -> str:
-    items = "\n".join(_item(item) for item in section.items)
+    items = "\n".join(render_item(item) for item in section.items)
     intro = f'<p class="intro">{escape(section.intro)}</p>' if section.intro else ""
     return f'<section><h2>{escape(section.title)}</h2>{intro}\n<div class="grid">\n{items}\n</div></section>'
 
 
-def _item(item: Figure | Table | Note) -> str:
+def render_item(item: Figure | Table | Note) -> str:
+    """Render one item as HTML, whose style sheet is ``page.css``, or that of the server's pages."""
     if isinstance(item, Note):
         return f'<div class="card wide empty"><h3>{escape(item.title)}</h3><p>{escape(item.text)}</p></div>'
     note = f'<p class="note">{escape(item.note)}</p>' if item.note else ""
@@ -154,7 +155,7 @@ def _item(item: Figure | Table | Note) -> str:
 def _drawings(item: Figure) -> str:
     """The legend of a figure, and its drawings for a large and a small screen, of which one is shown."""
     names = "".join(
-        f'<li><span style="background:{colour}"></span>{escape(name)}</li>'
+        f'<li><svg viewBox="0 0 14 4"><rect width="14" height="4" rx="2" fill="{colour}"/></svg>{escape(name)}</li>'
         for name, colour in legend(item.chart).items()
     )
     large = draw(item.chart, _WIDE if item.wide else _HALF, item.height)

@@ -4,11 +4,8 @@ pages       routes
 device_page the page of one device
 run_pages   the pages of training runs
 run_views   their data, read from the store
-run_charts  their charts over time
 token_pages the page of the tokens
 views       data of the other pages, read from the store
-heatmap     a profile as heat maps, and the operating point chosen under every cap
-line_chart  line charts as geometry
 responses   templates rendered to HTML responses
 """
 

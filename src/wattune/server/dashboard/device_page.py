@@ -1,4 +1,4 @@
-"""Page of one device: its state, live, its past runs, and their readings one run after another."""
+"""Page of one device: its state, live, its past runs, and the readings of the newest one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wattune.reporting import training_charts
 from wattune.server.dashboard import run_views, views
 from wattune.server.dashboard.responses import Name, Reader, not_found, respond
-from wattune.server.dashboard.run_charts import history_charts
 from wattune.server.dashboard.run_views import RunQuery
 from wattune.server.dashboard.views import PAGE_ROWS
 from wattune.server.store.statuses import READER_S
 
 router = APIRouter()
-
-HISTORY_RUNS = 6
-"""Number of runs whose readings are drawn: a record is up to megabytes, and each run has a colour of its own."""
 
 
 @router.get("/devices/{name}")
@@ -33,14 +30,14 @@ def device(request: Request, identity: Reader, name: Name, history: bool = True)
         query = RunQuery(device=name)
         runs = run_views.runs(session, query, PAGE_ROWS) if history else []
         total = run_views.count(session, query) if history else 0
-        newest = run_views.trainings(session, [run.id for run in runs[:HISTORY_RUNS]])
+        newest = run_views.training(session, runs[0].id) if runs else None
     if state is None and not runs:
         return not_found(request, "device", "/")
     values: dict[str, Any] = {}
     if history:
-        charts, notes = history_charts(newest[::-1])
+        figure = None if newest is None else training_charts.power_trace(newest[-1])
         sums = {field: _sum(getattr(run, field) for run in runs) for field in ("time_s", "energy_j", "above_cap_s")}
-        values = {"charts": charts, "notes": notes, "runs": runs, "total": total, "sums": sums, "drawn": len(newest)}
+        values = {"figures": [figure] if figure else [], "runs": runs, "total": total, "sums": sums}
     return respond(request, "device.html", section="Devices", name=name, state=state, history=history, **values)
 
 

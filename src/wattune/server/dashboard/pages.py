@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -12,26 +13,16 @@ from sqlalchemy import func, select
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from wattune.errors import OutputError, RecordError
-from wattune.records import LearningCurve, ProfileTable, SampleEfficiency
+from wattune.cap import PowerCap
+from wattune.errors import OutputError, WattuneError
+from wattune.planning import plan
+from wattune.records import LearningCurve, Plan, ProfileTable, SampleEfficiency
 from wattune.records.served import SweepStatus
-from wattune.reporting import phrases
-from wattune.reporting.heat_maps import arrange
+from wattune.reporting import batch_size_charts, heat_maps, metric_charts
+from wattune.reporting.page import Figure
 from wattune.server import security
 from wattune.server.dashboard import views
-from wattune.server.dashboard.heatmap import (
-    CapStep,
-    as_json,
-    cap_steps,
-    checked_cap,
-    fits_page,
-    heatmaps,
-    slider,
-    step_at,
-    strip,
-)
-from wattune.server.dashboard.line_chart import Chart, Line, colour
-from wattune.server.dashboard.responses import Key, Name, Reader, embedded, message, not_found, respond
+from wattune.server.dashboard.responses import Key, Name, Reader, message, not_found, respond
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
 from wattune.server.routes.jobs import cancel_as
@@ -41,7 +32,8 @@ from wattune.server.store.statuses import READER_S
 
 router = APIRouter()
 
-NO_POINT = "no measured point stays under this cap"
+MAX_CELLS = 4096
+"""Maximum number of cells of a map: sparse measurements can make a map of the square of their number."""
 
 
 @router.get("/")
@@ -90,17 +82,21 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
         return not_found(request, "job", "/jobs")
     record, owner, is_shared = row
     curve = None if record is None else SampleEfficiency.parse(record)
-    learning, lost_runs = _learning_chart(request.app.state.files, status)
+    curves, lost_runs = _curves(request.app.state.files, status)
+    figures: list[Figure] = []
+    if curves:
+        runs = metric_charts.single_runs("curves", "Learning curves of the proxy", curves)
+        figures.append(replace(runs, wide=False, folded=False))
+    if curve is not None:
+        figures.append(batch_size_charts.samples_to_target(curve))
     return respond(
         request,
         "job.html",
         section="Jobs",
         job=status,
         curve=curve,
-        learning=learning,
+        figures=figures,
         lost=lost_runs,
-        relative=None if curve is None else _relative_chart(curve),
-        relative_note="Band: 90 %." if curve is not None and any(p.low is not None for p in curve.points) else "",
         may_change=identity.may("admin") if status.ended else security.may_cancel(identity, owner, is_shared=is_shared),
     )
 
@@ -144,7 +140,7 @@ def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "",
             return not_found(request, "profile", "/profiles")
         table, publisher, created_s = row
         curves = views.curves(session, table, job or None)
-    if not fits_page(table):
+    if len({cell.shape for cell in table.cells}) * len({cell.knobs for cell in table.cells}) > MAX_CELLS:
         text = f"It has {len(table.cells)} cells, too many to draw. GET /v1/profiles/{profile_id} returns the record."
         return message(request, "A large profile", text, status=200, back="/profiles")
     values: dict[str, Any] = {"id": profile_id, "table": table, "publisher": publisher, "created_s": created_s}
@@ -221,75 +217,42 @@ def _local_path(path: str) -> str:
     return path if is_ours and not path.startswith("//") and path.isprintable() else "/"
 
 
-def _learning_chart(files: FileStore, status: SweepStatus) -> tuple[Chart, int]:
-    """Chart of the learning curves so far, and the number of unreadable ones."""
-    sizes, curves, lost_runs = sorted({run.batch_size for run in status.runs}), [], 0
+def _curves(files: FileStore, status: SweepStatus) -> tuple[list[LearningCurve], int]:
+    """Read the learning curves so far; return them and the number of unreadable ones."""
+    curves, lost_runs = [], 0
     for run in status.runs:
-        if run.curve is None:
-            continue
-        try:
-            curves.append(LearningCurve.model_validate_json(files.read(run.curve)))
-        except OutputError:
-            lost_runs += 1
-    lines = [
-        Line(
-            f"batch size {curve.batch_size}",
-            [(point.samples, point.metric) for point in curve.evaluations],
-            colour(sizes, curve.batch_size),
-            dotted=not curve.reached,
-        )
-        for curve in sorted(curves, key=lambda curve: (curve.batch_size, curve.seed))
-    ]
-    target = next((curve.target for curve in curves), None)
-    metric = phrases.metric(curves[0].metric if curves else None)
-    return Chart("Learning curves of the proxy", "samples", metric, lines, target), lost_runs
-
-
-def _relative_chart(curve: SampleEfficiency) -> Chart | None:
-    points = sorted(
-        (point.batch_size, point.relative_samples, point.low, point.high)
-        for point in curve.points
-        if point.relative_samples is not None
-    )
-    band = [(float(size), low, high) for size, _, low, high in points if low is not None and high is not None]
-    line = Line("relative samples", [(size, relative) for size, relative, _, _ in points], marks=True)
-    title = f"Samples relative to batch size {curve.reference_batch_size}"
-    sizes = [float(size) for size, *_ in points]
-    return Chart(title, "batch size", "relative samples", [line], band=band, logs="x", x_ticks=sizes)
+        if run.curve is not None:
+            try:
+                curves.append(LearningCurve.model_validate_json(files.read(run.curve)))
+            except OutputError:
+                lost_runs += 1
+    return curves, lost_runs
 
 
 def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]], cap: str, job: str) -> dict[str, Any]:
-    grid = arrange(table)
+    """Plan with the profile under the cap, and draw it as the report does."""
     selected = next((entry for entry in curves if entry[0] == job), curves[0] if curves else None)
     job_id, curve = ("", None) if selected is None else (selected[0], selected[2])
     problem = f"There is no finished job {job[:8]}." if job and job != job_id else ""
-    steps: list[CapStep] = []
-    for efficiency in (curve, None):
+    wanted = PowerCap.parse(cap) if cap.strip() else PowerCap()
+    chosen: Plan | None = None
+    if curve is not None and table.measured:
         try:
-            steps = cap_steps(table, efficiency) if table.measured else []
-            break
-        except RecordError as error:
+            chosen = plan(table, curve, cap=wanted)
+        except WattuneError as error:
             problem = f"{error}."
-    low_w, high_w = slider(steps) if steps else (0.0, 1.0)
-    cap_w = checked_cap(cap, high_w)
-    step, picks = step_at(steps, cap_w), strip(steps, low_w, high_w, grid)
+    figures: list[Figure | None] = []
+    if table.measured:
+        figures += [heat_maps.time_map(table, chosen), heat_maps.power_map(table, chosen)]
+    if chosen is not None:
+        figures.append(batch_size_charts.time_to_target(chosen, table, curve))
+    if curve is not None:
+        figures.append(batch_size_charts.samples_to_target(curve))
     return {
         "problem": problem,
         "curves": curves,
         "job_id": job_id,
-        "steps": steps,
-        "step": step,
-        "no_point_text": NO_POINT,
-        "low": f"{low_w:.2f}",
-        "high": f"{high_w:.2f}",
-        "slider_step": "0.01",
-        "cap_w": cap_w,
-        "picks": picks,
-        "sizes": sorted({(pick.batch_size, pick.colour) for pick in picks}),
-        "edges": [-1 if at is None else at for at in step.marked] if step else [-1] * len(grid.rows),
-        "known": [any(at == row for at, _ in (*grid.cells, *grid.aborted)) for row in range(len(grid.rows))],
-        "maps": heatmaps(table),
-        "row_title": "batch size" if all(b == m for b, m in grid.rows) else "batch size / micro-batch size",
-        "column_title": grid.title,
-        "steps_json": embedded({"steps": as_json(steps), "none": NO_POINT, "rows": len(grid.rows)}),
+        "cap": cap.strip(),
+        "chosen": chosen,
+        "figures": [figure for figure in figures if figure is not None],
     }

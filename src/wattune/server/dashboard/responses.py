@@ -1,11 +1,10 @@
 """HTML responses from templates, and parameters of their routes.
 
-Values are escaped here alone, and a policy forbids loading from other sites.
+Values are escaped here and in the report's figures alone, and a policy forbids loading from other sites.
 """
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from http import HTTPStatus
 from pathlib import Path
@@ -21,8 +20,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from wattune.reporting import phrases
+from wattune.reporting.page import Figure, render_item
 from wattune.server import security
-from wattune.server.dashboard.line_chart import Line, draw
 from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import NO_NUL
 
@@ -98,12 +97,6 @@ class Compressed:
         await (self._compressed if is_page else self._app)(scope, receive, send)
 
 
-def embedded(value: object) -> Markup:
-    """Serialize JSON for a script element, escaped so that it can neither end the element nor begin another one."""
-    text = json.dumps(value, allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
 def ago(seconds_s: float) -> str:
     """Format a duration as elapsed time: "just now", "12 s ago", "3 h ago"."""
     if seconds_s < 3:
@@ -124,9 +117,9 @@ def iso(moment_s: float) -> str:
     return datetime.fromtimestamp(moment_s, timezone.utc).isoformat(timespec="seconds")
 
 
-def names(lines: list[Line]) -> list[tuple[str, int]]:
-    """List the entries of a legend: each name once."""
-    return list(dict.fromkeys((line.name, line.colour) for line in lines))
+def drawn(figures: list[Figure]) -> Markup:
+    """Draw figures as the report does, which escapes their texts itself."""
+    return Markup("\n".join(map(render_item, figures)))
 
 
 def _environment() -> Environment:
@@ -140,7 +133,7 @@ def _environment() -> Environment:
     )
     # Inline, because browsers request the icon again whenever the address changes, as it does with the slider.
     environment.globals.update(words=phrases, icon=ICON)
-    environment.filters.update(ago=ago, clock=clock, iso=iso, draw=draw, names=names)
+    environment.filters.update(ago=ago, clock=clock, iso=iso, drawn=drawn)
     return environment
 
 

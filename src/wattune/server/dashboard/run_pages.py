@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wattune.reporting import metric_charts, training_charts
 from wattune.server.dashboard import run_views
 from wattune.server.dashboard.responses import Key, Name, Reader, not_found, respond
-from wattune.server.dashboard.run_charts import run_charts
 from wattune.server.dashboard.run_views import RunQuery
 from wattune.server.dashboard.views import PAGE_ROWS
 
@@ -50,7 +50,7 @@ def run(request: Request, identity: Reader, run_id: Name) -> Response:
     if row is None:
         return not_found(request, "run", "/runs")
     device, model, created_s, record = row
-    charts, notes = run_charts(record)
+    figures = (training_charts.power_trace(record), metric_charts.evaluations(record))
     return respond(
         request,
         "run.html",
@@ -60,7 +60,6 @@ def run(request: Request, identity: Reader, run_id: Name) -> Response:
         model=model,
         created_s=created_s,
         run=record,
-        charts=charts,
-        notes=notes,
+        figures=[figure for figure in figures if figure is not None],
         most=PAGE_ROWS,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -116,12 +115,6 @@ def training(session: Session, run_id: str) -> tuple[str, str | None, float, Tra
     """Read device, model, time of upload and record of a training run; None if there is none."""
     row = session.get(TrainingRow, run_id)
     return None if row is None else (row.device, row.model_name, row.created_s, TrainingRecord.parse(row.record))
-
-
-def trainings(session: Session, ids: Sequence[str]) -> list[TrainingRecord]:
-    """Read the records of the given training runs, in their order; missing ones are left out."""
-    rows = {row.id: row for row in session.scalars(select(TrainingRow).where(TrainingRow.id.in_(ids)))}
-    return [TrainingRecord.parse(rows[key].record) for key in ids if key in rows]
 
 
 _RUN = tuple(getattr(TrainingRow, field.name) for field in fields(RunView))

@@ -35,10 +35,10 @@
   let fetching = false;
   let since = new Date();
 
-  // Makes `old` like `fresh`, node by node, so that focus, selection and open details are preserved.
+  // Makes `old` like `fresh`, node by node, so that focus and selection are preserved.
   function morph(old, fresh) {
     for (const { name } of [...old.attributes]) {
-      if (!fresh.hasAttribute(name) && !(name === "open" && old.localName === "details")) old.removeAttribute(name);
+      if (!fresh.hasAttribute(name)) old.removeAttribute(name);
     }
     for (const { name, value } of fresh.attributes) {
       if (old.getAttribute(name) !== value) old.setAttribute(name, value);
