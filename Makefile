@@ -47,7 +47,7 @@ test-without-torch:
 	$(PYTHON) -m venv --clear $(TORCHLESS)
 	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
 	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt numpy pydantic rich typer \
-		httpx nvidia-ml-py packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
+		httpx packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
 		pytest pytest-timeout pytest-xdist
 	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
 		--ignore tests/devices/test_devices_believable.py

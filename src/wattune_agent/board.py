@@ -24,7 +24,10 @@ class Conditions(NamedTuple):
 
 class Clock:
     """A clock that can be pinned to one of its frequencies. Implementations: devfreq's (GPU), cpufreq's (CPU), the
-    memory's (EMC), NVML's (a card)."""
+    memory's (EMC), NVML's (a card, whose power limit is pinned in the same way: ``knob`` says so)."""
+
+    knob = "clock_mhz"
+    """The name of what is pinned. The values of "power_limit_w" are watts, here and in each method."""
 
     unit = ""
     """The unit that the clock drives: "gpu", "cpu" or "memory"."""
@@ -92,6 +95,10 @@ class CardFacts:
 
     def mode(self) -> Dict[str, str]:
         """The parts of the card's mode, in words; raises nothing."""
+        raise NotImplementedError
+
+    def clock_mhz(self) -> Optional[float]:
+        """The present clock, also where another knob is set; raises nothing."""
         raise NotImplementedError
 
     def facts(self) -> Dict[str, Any]:

@@ -90,6 +90,7 @@ class Controller:
             "name": board.name,
             "mode": dict(board.mode),
             "unit": clock.unit if clock is not None else "",
+            "knob": clock.knob if clock is not None else "",
             "settings_mhz": self._settings_mhz(self._main()) if clock is not None else [],
             "others_mhz": {name: self._settings_mhz(held) for name, held in self._others.items()},
             "rail": sensor.rail if sensor is not None else "",
@@ -112,10 +113,6 @@ class Controller:
             raise NotThere("no power sensor: " + ("; ".join(self.board.problems) or "none was found"))
         reading = self.board.sensor.read()
         now = self._now_conditions()
-        try:
-            clock_mhz = self.board.clock.now_mhz() if self.board.clock is not None else None
-        except AgentError:
-            clock_mhz = None
         return {
             "power_w": reading.power_w,
             "rails_w": dict(reading.rails_w),
@@ -123,8 +120,18 @@ class Controller:
             "throttled": list(now.throttled),
             "over_current": now.over_current,
             "notices": list(now.notices),
-            "clock_mhz": clock_mhz,
+            "clock_mhz": self._clock_mhz(),
         }
+
+    def _clock_mhz(self) -> Optional[float]:
+        """The present clock, also of a card whose power limit is set; None if it cannot be read."""
+        clock, card = self.board.clock, self.board.card
+        if card is not None and (clock is None or clock.knob != Clock.knob):
+            return card.clock_mhz()
+        try:
+            return clock.now_mhz() if clock is not None else None
+        except AgentError:
+            return None
 
     def check(self) -> List[Dict[str, Any]]:
         """The board's events since the last call; call it about once a second while the board is pinned.
@@ -429,6 +436,8 @@ class Controller:
 
     def _look_for_missing(self) -> None:
         board, now_s = self.board, self._tree.now_s()
+        if board.card is not None:
+            return  # its parts come with its driver; a knob that it lacks may have been left out on purpose
         if (board.clock is not None and board.sensor is not None) or now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s

@@ -125,7 +125,8 @@ def lock_path(files: List[str]) -> str:
 
 def _restore(tree: Tree, snapshot: Snapshot, own_lock: Optional[Lock]) -> List[str]:
     lock = _lock(tree, snapshot)
-    ours = lock is not None and own_lock is not None and lock.path == own_lock.path
+    # Both files of a card have one lock.
+    ours = lock is not None and own_lock is not None and place(tree, lock.path) == place(tree, own_lock.path)
     if lock is not None and not ours and not lock.acquire():
         raise busy_with(tree, snapshot.family, lock.path)
     try:

@@ -166,8 +166,10 @@ def same_text(one: str, other: str, tolerance: int = 0) -> bool:
 def tolerance_of(path: str) -> int:
     """The allowed difference between a written and a read limit: 1 kHz in the file's unit; 0 for any other file.
 
-    1 MHz of a memory clock, which firmware derives from a PLL: 3199 MHz may read 3200.
+    1 MHz of a memory clock, which firmware derives from a PLL: 3199 MHz may read 3200. Half a watt of a card's limit.
     """
+    if _CARD_LIMIT.fullmatch(path):
+        return 500
     return per_mhz_of(path) // (1 if _EMC_RATE.fullmatch(path) else 1000)
 
 
@@ -180,6 +182,8 @@ def per_mhz_of(path: str) -> int:
     """The file's units per MHz; 0 for a file that is not a limit of a frequency."""
     if _EMC_RATE.fullmatch(path):
         return 1000000
+    if _CARD_LIMIT.fullmatch(path):
+        return 1000
     folder, _, name = path.rpartition("/")
     for high, (low, per_mhz) in PAIRS.items():
         if name in (low, high):
@@ -219,6 +223,7 @@ _RAILGATE = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*railgate_enable")
 _POWER = re.compile(r"/sys/devices/(?:[^/]+/)*[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/power/control")
 _BOOST = re.compile(_CPU + r"(?:cpufreq/boost|intel_pstate/no_turbo|(?:cpufreq/policy[0-9]+|cpu[0-9]+/cpufreq)/boost)")
 _CARD = re.compile(r"/nvml/[A-Za-z0-9-]{1,90}/locked_clock_mhz")
+_CARD_LIMIT = re.compile(r"/nvml/[A-Za-z0-9-]{1,90}/power_limit_mw")
 _CORE = re.compile(_CPU + r"cpu[0-9]+/online")
 _XE = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*tile[0-9]+/gt[0-9]+/freq0/(?:min|max)_freq")
 _AMD = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*power_dpm_force_performance_level")
@@ -236,6 +241,7 @@ _UNLOCKED = re.compile(r"none")
 
 _KINDS = (
     (_CARD, _UNLOCKED),
+    (_CARD_LIMIT, _FREQUENCY),
     (_DEVFREQ, _FREQUENCY),
     (_CPUFREQ, _FREQUENCY),
     (_RAILGATE, _SWITCH),

@@ -79,7 +79,7 @@ class Lock:
 def place(tree: Tree, path: str) -> str:
     """The file on this machine that is locked for this file of the tree. Raises: FileFailed.
 
-    A card has none of the kernel's, so one beside the snapshots is locked; wattune's ``--device nvidia`` locks it too.
+    A card has none of the kernel's, so one beside the snapshots is locked for all of its files.
     """
     uuid = card_of(path)
     return os.path.join(state_folder(tree), "nvidia-{}.lock".format(uuid)) if uuid else tree.inside(path)

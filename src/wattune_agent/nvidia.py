@@ -1,60 +1,94 @@
-"""An NVIDIA card as a board: its locked graphics clock, its energy counter, its conditions.
+"""An NVIDIA card as a board: its locked graphics clock or its power limit, its energy counter, its conditions.
 
-The driver keeps a lock when the process that set it dies, and does not report it. The lock therefore appears as a file
-of the tree, ``/nvml/UUID/locked_clock_mhz``: it reads the clock that this process has locked, or "none". Snapshot,
-restore and watch treat it like a kernel's file; its original text is always "none".
+The driver keeps both when the process that set them dies, and does not report a lock. Both therefore appear as files of
+the tree, for snapshot, restore and watch to treat like a kernel's. ``/nvml/UUID/locked_clock_mhz`` reads the clock that
+this process has locked, or "none", which is always its original text: a lock of another program is not restored.
+``/nvml/UUID/power_limit_mw`` reads what the driver reports. Memory clocks and modes are never touched.
 """
 
-import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+import math
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from wattune_agent.board import Board, CardFacts, Clock, Conditions, PowerSensor, Reading
 from wattune_agent.energy_steps import REFRESH_S, WINDOW_S, EnergySteps
-from wattune_agent.errors import AgentError, BadRequest, NoReading
+from wattune_agent.errors import AgentError, BadRequest, NoReading, NotTaken
+from wattune_agent.limits import same_text, tolerance_of
+from wattune_agent.restoring import restore_all
 from wattune_agent.settings import thinned
-from wattune_agent.tree import Tree, lock_file, text
+from wattune_agent.tree import Tree, card_file
 
 if TYPE_CHECKING:
     from wattune_agent.nvml import Card
 
-__all__ = ["FAMILY", "card_names", "find_card", "is_card"]
+__all__ = ["BEST", "FAMILY", "card_names", "find_card", "is_card"]
 
 FAMILY = "nvidia"
 """The family of cards; "nvidia:1" and "nvidia:GPU-..." name one of several."""
+
+BEST = "best"
+"""In place of a knob's name: the power limit if it can be set, below which the card chooses its clocks itself and loses
+little, otherwise the locked clock."""
 
 TOLERANCE_MHZ = 15.0
 """Difference from the lock up to which a clock counts as locked: the driver may round to its next step."""
 
 COVERS = "the GPU board with its memory, not the rest of the machine"
 
-POWER_LIMIT = "power limit"
+HELD = "power limit"
+"""Reason that holds the clock of a card in its ordinary state, at its top clocks."""
 
 
-class NvidiaClock(Clock):
-    """The graphics clock of a card, locked to one frequency."""
+class CardKnob(Clock):
+    """A knob of a card, by its file."""
 
     unit = "gpu"
+    file, words, measure = "", "", ""
+
+    def __init__(self, tree: Tree, card: "Card", settings: Sequence[int]) -> None:
+        """Raises: BadRequest without settings."""
+        self._tree = tree
+        self._card = card
+        self._file = card_file(card.uuid, self.file)
+        self.settings_mhz = tuple(map(float, thinned(settings)))
+        if not self.settings_mhz:
+            raise BadRequest("{} has no {} that can be set".format(card.name, self.words))
+
+    def files(self) -> List[str]:
+        """The one file."""
+        return [self._file]
+
+    def pin(self, mhz: float) -> Dict[str, str]:
+        """Write the file and verify it. Raises: BadRequest, NotTaken, Forbidden, FileFailed."""
+        if mhz not in self.settings_mhz:
+            raise BadRequest("{} has no {:g} {}".format(self._card.name, mhz, self.measure))
+        text = self._text(mhz)
+        self._tree.write(self._file, text)
+        now = self._tree.read(self._file)
+        if not same_text(now, text, tolerance_of(self._file)):
+            raise NotTaken("{} was written {}, but reads {}".format(self._file, text, now))
+        return {}
+
+    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
+        """None: another program's lock is not reported, and the card's own range bounds its power limit."""
+        return None
+
+    def restore(self, texts: Dict[str, str]) -> None:
+        """Write the original text back. Raises: NotRestored."""
+        restore_all(self._tree, {self._file: texts[self._file]})
+
+    def _text(self, mhz: float) -> str:
+        raise NotImplementedError
+
+
+class LockedClock(CardKnob):
+    """The graphics clock of a card, locked to one frequency."""
+
+    file, words, measure = "locked_clock_mhz", "clock", "MHz"
     reports_pin = False
 
     def __init__(self, tree: Tree, card: "Card") -> None:
         """Raises: FileFailed; BadRequest if no clock can be locked."""
-        self._tree = tree
-        self._card = card
-        self._file = lock_file(card.uuid)
-        self.settings_mhz = tuple(float(mhz) for mhz in thinned(card.clocks_mhz()))
-        if not self.settings_mhz:
-            raise BadRequest("{} has no clocks that can be locked".format(card.name))
-
-    def files(self) -> List[str]:
-        """The lock."""
-        return [self._file]
-
-    def pin(self, mhz: float) -> Dict[str, str]:
-        """Lock the clock. Raises: BadRequest, Forbidden, FileFailed."""
-        if mhz not in self.settings_mhz:
-            raise BadRequest("{} has no {:g} MHz".format(self._card.name, mhz))
-        self._tree.write(self._file, "{:.0f}".format(mhz))
-        return {}
+        super().__init__(tree, card, card.clocks_mhz())
 
     def pinned_mhz(self) -> Optional[float]:
         """The clock that this process has locked."""
@@ -68,13 +102,33 @@ class NvidiaClock(Clock):
             return clock_mhz
         return locked_mhz
 
-    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
-        """None: another program's lock is not reported."""
-        return None
+    def _text(self, mhz: float) -> str:
+        return "{:.0f}".format(mhz)
 
-    def restore(self, texts: Dict[str, str]) -> None:
-        """Leave the clock to the driver again. Raises: Forbidden, FileFailed."""
-        self._tree.write(self._file, texts[self._file])
+
+class PowerLimit(CardKnob):
+    """The power limit of a card, in whole watts."""
+
+    knob = "power_limit_w"
+    file, words, measure = "power_limit_mw", "power limit", "W"
+
+    def __init__(self, tree: Tree, card: "Card") -> None:
+        """Raises: FileFailed; BadRequest if no limit can be set."""
+        from wattune_agent.nvml import may_administer
+
+        lowest_w, highest_w = card.limits_w() or (1.0, 0.0)
+        super().__init__(tree, card, range(math.ceil(lowest_w), math.floor(highest_w) + 1))
+        if may_administer() and not card.takes_limit():
+            raise BadRequest("{} reports a power limit, but its driver refuses to set it".format(card.name))
+
+    def pinned_mhz(self) -> Optional[float]:
+        """The limit that is set, in watts."""
+        return int(self._tree.read(self._file)) / 1000.0
+
+    now_mhz = pinned_mhz
+
+    def _text(self, mhz: float) -> str:
+        return "{:.0f}".format(1000 * mhz)
 
 
 class CardSensor(PowerSensor):
@@ -114,11 +168,12 @@ class CardSensor(PowerSensor):
 
 
 class OneCard(CardFacts):
-    """The conditions, mode and facts of a card, in place of the machine's."""
+    """The conditions, mode and facts of a card, in place of the machine's. ``knob``: the name of what is set on it."""
 
-    def __init__(self, tree: Tree, card: "Card") -> None:
+    def __init__(self, tree: Tree, card: "Card", knob: str) -> None:
         self._tree = tree
         self._card = card
+        self._sets_limit = knob == PowerLimit.knob
 
     def conditions(self) -> Conditions:
         """The card's own: the machine's other temperatures and limits are not those of training on it."""
@@ -126,39 +181,55 @@ class OneCard(CardFacts):
             held_back, temperature_c = self._card.held_back(), self._card.temperature_c()
         except AgentError:
             return Conditions(None, (), None)
-        throttled = tuple(reason for reason in held_back if reason != POWER_LIMIT)
-        return Conditions(temperature_c, throttled, None, (POWER_LIMIT,) if POWER_LIMIT in held_back else ())
+        throttled = tuple(reason for reason in held_back if reason != HELD)
+        # A limit that was asked for is not even worth a notice.
+        return Conditions(temperature_c, throttled, None, (HELD,) if HELD in held_back and not self._sets_limit else ())
+
+    def clock_mhz(self) -> Optional[float]:
+        """The present graphics clock."""
+        try:
+            return self._card.clock_mhz()
+        except AgentError:
+            return None
 
     def mode(self) -> Dict[str, str]:
         """Driver, and the card's settings that affect its speed or power."""
-        parts = {}
-        version = re.search(
-            r"^NVRM version:.*?\s(\d+\.\d[\d.]*)\s", text(self._tree, "/proc/driver/nvidia/version"), re.M
-        )
-        if version is not None:
-            parts["driver"] = version.group(1)
         try:
-            is_persistent, limit_w = self._card.is_persistent(), self._card.limit_w()
+            driver, limit_w = self._tree.cards().driver(), self._card.limit_w()
+            switches = {"persistence": self._card.is_persistent(), "ECC": self._card.has_ecc()}
         except AgentError:
-            return parts
-        if is_persistent is not None:
-            parts["persistence"] = "on" if is_persistent else "off"
-        if limit_w is not None:
+            return {}
+        parts = {"driver": driver} if driver else {}
+        parts.update({name: "on" if is_on else "off" for name, is_on in switches.items() if is_on is not None})
+        if self._card.is_divided():
+            parts["MIG"] = "on"
+        if limit_w is not None and not self._sets_limit:
             parts["power limit"] = "{:g} W".format(limit_w)
         return parts
 
     def facts(self) -> Dict[str, Any]:
-        """UUID, compute capability and free memory of the card, and the names of all cards in the driver's order."""
+        """UUID, compute capability, memory and highest power limit of the card, the version of its driver, and the
+        names of all cards in the driver's order."""
         try:
             names = {card.uuid: card.name for card in self._tree.cards().all()}
-            memory_bytes = self._card.free_bytes()
+            driver, limits_w = self._tree.cards().driver(), self._card.limits_w()
+            memory_bytes, shares_memory = self._card.free_bytes(), self._card.shares_memory()
         except AgentError:
-            names, memory_bytes = {self._card.uuid: self._card.name}, None
+            names, driver, limits_w, memory_bytes, shares_memory = (
+                {self._card.uuid: self._card.name},
+                "",
+                None,
+                None,
+                False,
+            )
         return {
             "uuid": self._card.uuid,
             "names": names,
             "capability": list(self._card.capability),
             "memory_bytes": memory_bytes,
+            "shares_memory": shares_memory,
+            "highest_w": None if limits_w is None else limits_w[1],
+            "driver": driver,
         }
 
 
@@ -175,36 +246,37 @@ def card_names(tree: Tree) -> List[str]:
         return []
 
 
-def find_card(tree: Tree, family: str) -> Board:
-    """The card of this family. Raises: BadRequest if the card does not exist, NotThere without a driver, FileFailed."""
+def find_card(tree: Tree, family: str, knob: str = Clock.knob) -> Board:
+    """The card of this family. ``knob``: the name of what is to be set, ``BEST``, or empty for nothing.
+
+    Raises: BadRequest if the card does not exist, NotThere without a driver, FileFailed.
+    """
     from wattune_agent.nvml import may_administer
 
     card = tree.cards().find(family.partition(":")[2] or "0")
     problems: List[str] = []
-    clock: Optional[Clock] = None
     sensor: Optional[PowerSensor] = None
-    try:
-        clock = NvidiaClock(tree, card)
-    except BadRequest as error:
-        problems.append(str(error))
-    else:
-        if not may_administer():
-            problems.append(
-                "a change of the clock needs CAP_SYS_ADMIN: run the agent as root (a container also needs --cap-add "
-                "SYS_ADMIN)"
-            )
-        if not card.lists_clocks():
-            problems.append(
-                "the driver lists no clocks of {}: the settings are a grid up to its highest one, which was never "
-                "tried on such a card".format(card.name)
-            )
     if card.energy_j() is not None or card.usage_w() is not None:
         sensor = CardSensor(card)
     else:
-        problems.append("{} tells no power (looked for the energy counter and the reported power)".format(card.name))
+        problems.append(
+            "{} tells no power (looked for the energy counter and the reported power); on a Jetson use --device "
+            "jetson, otherwise a meter of your own by --device external:COMMAND".format(card.name)
+        )
+    clock = _knob_of(tree, card, knob, problems)
+    if clock is not None and not may_administer():
+        problems.append(
+            "a change of a card's clock or limit needs CAP_SYS_ADMIN: run as root (a container also needs --cap-add "
+            "SYS_ADMIN), or set nothing with --device nvidia:0?actuator=none"
+        )
+    if clock is not None and clock.knob == Clock.knob and not card.lists_clocks():
+        problems.append(
+            "the driver lists no clocks of {}: the settings are a grid up to its highest one, which was never "
+            "tried on such a card".format(card.name)
+        )
     if card.is_divided():
         problems.append("the GPU is divided into instances (MIG): its power is that of all of them together")
-    own = OneCard(tree, card)
+    own = OneCard(tree, card, "" if clock is None else clock.knob)
     return Board(
         tree,
         family="{}:{}".format(FAMILY, card.uuid),
@@ -215,3 +287,17 @@ def find_card(tree: Tree, family: str) -> Board:
         problems=problems,
         card=own,
     )
+
+
+def _knob_of(tree: Tree, card: "Card", knob: str, problems: List[str]) -> Optional[Clock]:
+    if knob == BEST and card.limits_w() is not None:
+        try:
+            return PowerLimit(tree, card)
+        except BadRequest as error:
+            problems.append("{}: its clock is locked instead".format(error))
+    try:
+        if knob:
+            return PowerLimit(tree, card) if knob == PowerLimit.knob else LockedClock(tree, card)
+    except BadRequest as error:
+        problems.append(str(error))
+    return None

@@ -11,9 +11,12 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, NotThere
 from wattune_agent.settings import grid
 
-__all__ = ["AMPERE", "GA100", "Card", "Cards", "may_administer"]
+__all__ = ["AMPERE", "GA100", "LIMIT", "LOCK", "Card", "Cards", "may_administer"]
 
 LIBRARY = "libnvidia-ml.so.1"
+
+LOCK, LIMIT = "locked_clock_mhz", "power_limit_mw"
+"""The files of a tree that stand for a card, in its folder: see ``wattune_agent.nvidia``."""
 
 AMPERE, VOLTA, UNKNOWN_ARCHITECTURE = 7, 5, 0xFFFFFFFF
 
@@ -29,12 +32,13 @@ _GRAPHICS = 0  # the clock, and the sensor of the chip's temperature
 _VGPU = 2
 _TEMPERATURE_V1 = 0x100000C
 
+_NOT_SUPPORTED = 3
 _NO_PERMISSION = 4
 _NO_DRIVER = {9: "Driver Not Loaded", 12: "Library Not Found", 18: "Driver/library version mismatch"}
 _CODES = {
     1: "Uninitialized",
     2: "Invalid Argument",
-    3: "Not Supported",
+    _NOT_SUPPORTED: "Not Supported",
     _NO_PERMISSION: "Insufficient Permissions",
     6: "Not Found",
     13: "Function Not Found",
@@ -75,33 +79,50 @@ class Cards:
         self._cards: Dict[str, "Card"] = {}
 
     def all(self) -> List["Card"]:
-        """Every card, in the driver's order. Raises: NotThere without a driver, FileFailed."""
-        library = self._opened()
-        count = ctypes.c_uint()
-        _check(_code(library, "nvmlDeviceGetCount_v2", ctypes.byref(count)), "the number of cards")
+        """Every card that answers, in the driver's order. Raises: NotThere without a driver, FileFailed."""
         cards = []
-        for index in range(count.value):
-            handle = ctypes.c_void_p()
-            code = _code(library, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-            _check(code, "card {}".format(index))
-            card = Card(library, handle)
-            # The same object each time: it knows what it was locked to.
-            cards.append(self._cards.setdefault(card.uuid, card))
+        for index in range(self.count()):
+            try:
+                cards.append(self._card(index))
+            except FileFailed:  # this card is lost: the others still work
+                pass
         return cards
+
+    def count(self) -> int:
+        """Number of cards, lost ones included. Raises: NotThere without a driver, FileFailed."""
+        count = ctypes.c_uint()
+        _check(_code(self._opened(), "nvmlDeviceGetCount_v2", ctypes.byref(count)), "the number of cards")
+        return int(count.value)
+
+    def driver(self) -> str:
+        """Version of the driver; empty if the driver does not report it."""
+        buffer = ctypes.create_string_buffer(96)
+        code = _code(self._opened(), "nvmlSystemGetDriverVersion", buffer, ctypes.c_uint(96))
+        return buffer.value.decode("utf-8", "replace") if code == 0 else ""
 
     def find(self, which: str) -> "Card":
         """The card of this index or UUID. Raises: BadRequest if there is none; as ``all``."""
         if which in self._cards:
             return self._cards[which]
-        cards = self.all()
-        for index, card in enumerate(cards):
-            if which in (card.uuid, str(index)):
+        count = self.count()
+        if which in map(str, range(count)):
+            return self._card(int(which))
+        for card in self.all():
+            if card.uuid == which:
                 return card
         raise BadRequest(
             "no such NVIDIA card: {}; allowed: an index below {}, or a UUID as `nvidia-smi -L` shows it".format(
-                which, len(cards)
+                which, count
             )
         )
+
+    def _card(self, index: int) -> "Card":
+        library, handle = self._opened(), ctypes.c_void_p()
+        code = _code(library, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        _check(code, "card {}".format(index))
+        card = Card(library, handle)
+        # The same object each time: it knows what it was locked to.
+        return self._cards.setdefault(card.uuid, card)
 
     def _opened(self) -> Any:
         with self._opening:
@@ -134,6 +155,29 @@ class Card:
         self.architecture = self._number("nvmlDeviceGetArchitecture") or 0
         self.capability = self._pair("nvmlDeviceGetCudaComputeCapability") or (0, 0)
 
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def read(self, file: str) -> str:
+        """The text of one of the card's files. Raises: FileFailed."""
+        if file == LOCK:
+            return self.locked
+        limit_mw = self._number("nvmlDeviceGetPowerManagementLimit")
+        if limit_mw is None:
+            raise FileFailed("the power limit of {} cannot be read".format(self.name))
+        return str(limit_mw)
+
+    def write(self, file: str, text: str) -> None:
+        """Write one of the card's files. Raises: Forbidden, FileFailed."""
+        if file == LOCK:
+            self._lock(text)
+        else:
+            _check(self._set_limit(int(text)), "the power limit of {}".format(self.name))
+
+    def check_writable(self) -> None:
+        """Raises: Forbidden if this process may not change the card."""
+        if not may_administer():
+            _check(_NO_PERMISSION, "the clock of {}".format(self.name))
+
     # --------------------------------------------------------------------------------------------------------- clocks
 
     def clocks_mhz(self) -> List[int]:
@@ -156,11 +200,8 @@ class Card:
         """The present graphics clock."""
         return self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(_GRAPHICS))
 
-    def lock(self, text: str) -> None:
-        """Lock the graphics clock to this many MHz, or leave it to the driver again (``UNLOCKED``).
-
-        Raises: Forbidden, FileFailed.
-        """
+    def _lock(self, text: str) -> None:
+        """Lock the graphics clock to this many MHz, or leave it to the driver again (``UNLOCKED``)."""
         if text == UNLOCKED:
             code = _code(self._library, "nvmlDeviceResetGpuLockedClocks", self._handle)
         else:
@@ -171,11 +212,6 @@ class Card:
         self._is_refused = text != UNLOCKED and code == _NO_PERMISSION  # and nothing has to be released after that
         _check(code, "the locked clock of {}".format(self.name))
         self.locked = text
-
-    def check_lockable(self) -> None:
-        """Raises: Forbidden if this process may not lock the clock."""
-        if not may_administer():
-            _check(_NO_PERMISSION, "the locked clock of {}".format(self.name))
 
     # ---------------------------------------------------------------------------------------------------------- power
 
@@ -194,6 +230,20 @@ class Card:
         """The power limit."""
         limit_mw = self._number("nvmlDeviceGetPowerManagementLimit")
         return None if limit_mw is None else limit_mw / 1000.0
+
+    def limits_w(self) -> Optional[Tuple[float, float]]:
+        """The lowest and the highest power limit; None for a card without one, such as a GB10."""
+        limits_mw = self._pair("nvmlDeviceGetPowerManagementLimitConstraints")
+        return None if limits_mw is None else (limits_mw[0] / 1000.0, limits_mw[1] / 1000.0)
+
+    def takes_limit(self) -> bool:
+        """False if the driver refuses to set the power limit, tried with the present one: a laptop's card has a range
+        of limits, and refuses each of them."""
+        limit_mw = self._number("nvmlDeviceGetPowerManagementLimit")
+        return limit_mw is not None and self._set_limit(limit_mw) in (0, _NO_PERMISSION)
+
+    def _set_limit(self, limit_mw: int) -> int:
+        return _code(self._library, "nvmlDeviceSetPowerManagementLimit", self._handle, ctypes.c_uint(limit_mw))
 
     # ----------------------------------------------------------------------------------------------------- conditions
 
@@ -217,6 +267,15 @@ class Card:
         """Free memory."""
         out = _Memory()
         return float(out.free) if self._asks("nvmlDeviceGetMemoryInfo", ctypes.byref(out)) else None
+
+    def shares_memory(self) -> bool:
+        """True if the card has no memory of its own but the machine's (GB10): the driver has no answer for it then."""
+        return _code(self._library, "nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(_Memory())) == _NOT_SUPPORTED
+
+    def has_ecc(self) -> Optional[bool]:
+        """True if the memory corrects errors, which takes some of its speed."""
+        modes = self._pair("nvmlDeviceGetEccMode")
+        return None if modes is None else bool(modes[0])
 
     def is_divided(self) -> bool:
         """True if the card is divided into instances (MIG)."""
@@ -281,9 +340,8 @@ def _check(code: int, what: str) -> None:
         )
     elif code == _NO_PERMISSION:
         error = Forbidden(
-            "{} may not be set by this user: run the agent as root (a container also needs --cap-add SYS_ADMIN)".format(
-                what
-            )
+            "{} may not be set by this user: run the agent as root and use --device agent, or run this as root (a "
+            "container also needs --cap-add SYS_ADMIN)".format(what)
         )
     raise error
 

@@ -17,7 +17,7 @@ from wattune_agent.errors import AgentError, FileFailed, Forbidden
 if TYPE_CHECKING:
     from wattune_agent.nvml import Card, Cards
 
-__all__ = ["ANSWERS", "PROGRAMS", "Tree", "card_of", "first_text", "lock_file", "number", "real", "text"]
+__all__ = ["ANSWERS", "PROGRAMS", "Tree", "card_file", "card_of", "first_text", "number", "real", "text"]
 
 PROGRAMS = "WATTUNE_RUN_PROGRAMS_BELOW_ROOT"
 """An environment variable: with "1" in it, programs below a root other than "/" are run if they are this user's own."""
@@ -26,7 +26,7 @@ ANSWERS = "/outputs"
 """The folder of a recorded board with its programs' outputs, a text file for each command."""
 
 
-_LOCK_FILE = re.compile(r"/nvml/([A-Za-z0-9-]{1,90})/locked_clock_mhz")
+_CARD_FILE = re.compile(r"/nvml/([A-Za-z0-9-]{1,90})/(locked_clock_mhz|power_limit_mw)")
 
 
 class Tree:
@@ -52,7 +52,7 @@ class Tree:
     def read(self, path: str) -> str:
         """The file's text, without the white space and NUL bytes around it. Raises: Forbidden, FileFailed."""
         if card_of(path):
-            return self._card(path).locked
+            return self._card(path).read(path.rpartition("/")[2])
         try:
             descriptor = self._opened(path, os.O_RDONLY)
             try:
@@ -79,7 +79,7 @@ class Tree:
         Raises: Forbidden, FileFailed.
         """
         if card_of(path):
-            self._card(path).lock(text)
+            self._card(path).write(path.rpartition("/")[2], text)
             return
         try:
             descriptor = self._opened(path, os.O_WRONLY | os.O_TRUNC)
@@ -105,7 +105,7 @@ class Tree:
     def check_writable(self, path: str) -> None:
         """Check that the file can be written. Raises: Forbidden if this user may not, FileFailed if it is missing."""
         if card_of(path):
-            self._card(path).check_lockable()
+            self._card(path).check_writable()
             return
         if not self.exists(path):
             raise self._mapped(OSError(errno.ENOENT, os.strerror(errno.ENOENT)), path, "written")
@@ -221,14 +221,14 @@ class Tree:
         return FileFailed("{} cannot be {}: {}".format(full_path, action, error.strerror or error))
 
 
-def lock_file(uuid: str) -> str:
-    """The file of a tree that stands for the locked clock of an NVIDIA card: see ``wattune_agent.nvidia``."""
-    return "/nvml/{}/locked_clock_mhz".format(uuid)
+def card_file(uuid: str, name: str) -> str:
+    """The file of a tree that stands for a card's lock or power limit: see ``wattune_agent.nvidia``."""
+    return "/nvml/{}/{}".format(uuid, name)
 
 
 def card_of(path: str) -> str:
-    """The UUID of the card whose lock this file is; empty for any other file."""
-    match = _LOCK_FILE.fullmatch(path)
+    """The UUID of the card whose file this is; empty for any other file."""
+    match = _CARD_FILE.fullmatch(path)
     return match.group(1) if match is not None else ""
 
 

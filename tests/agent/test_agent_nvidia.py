@@ -7,13 +7,22 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import pynvml
 import pytest
 from tests.support.agent_socket import served
-from tests.support.fake_nvml import FakeGpu, FakeLibrary
+from tests.support.fake_nvml import (
+    GB10,
+    GPU_IS_LOST,
+    HEAT,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    POWER_CAP,
+    VGPU,
+    CardTree,
+    FakeGpu,
+    FakeLibrary,
+)
 
 from wattune.devices import open_device
-from wattune.devices.nvidia.claims import Held
 from wattune.errors import DeviceUnavailable
 from wattune.point import Knobs
 from wattune_agent import nvml
@@ -21,13 +30,22 @@ from wattune_agent.__main__ import main
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotKept, NotRestored, NotThere
+from wattune_agent.errors import (
+    BadRequest,
+    Busy,
+    FileFailed,
+    Forbidden,
+    NoReading,
+    NotKept,
+    NotRestored,
+    NotTaken,
+    NotThere,
+)
 from wattune_agent.lease import BoardLease
 from wattune_agent.limits import fits
-from wattune_agent.nvidia import card_names
-from wattune_agent.nvml import Cards
+from wattune_agent.nvidia import card_names, find_card
 from wattune_agent.snapshot import snapshots
-from wattune_agent.tree import Tree, lock_file
+from wattune_agent.tree import Tree, card_file
 from wattune_agent.watch import ANSWERS
 
 HIGHEST, LOWEST = 1440.0, 210.0
@@ -40,15 +58,6 @@ def environment(monkeypatch, tmp_path):
     monkeypatch.setattr(nvml, "STATUS", str(tmp_path / "status"))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
-
-
-class CardTree(Tree):
-    """A folder of files, in a machine with these cards."""
-
-    def __init__(self, root, library):
-        super().__init__(str(root))
-        self.library = library
-        self._cards = Cards(lambda: library)
 
 
 def disown(controller, tree):
@@ -74,40 +83,22 @@ def controller(tree):
         yield controller
 
 
-def test_numbers_are_those_of_the_library():
-    assert (nvml.AMPERE, nvml.VOLTA) == (pynvml.NVML_DEVICE_ARCH_AMPERE, pynvml.NVML_DEVICE_ARCH_VOLTA)
-    assert nvml.UNKNOWN_ARCHITECTURE == pynvml.NVML_DEVICE_ARCH_UNKNOWN
-    assert nvml._GRAPHICS == pynvml.NVML_CLOCK_GRAPHICS == pynvml.NVML_TEMPERATURE_GPU
-    assert nvml._VGPU == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
-    assert getattr(pynvml, "nvmlTemperature_v1", 0x100000C) == nvml._TEMPERATURE_V1
-    assert nvml._NO_PERMISSION == pynvml.NVML_ERROR_NO_PERMISSION
-    assert (
-        {9, 12, 18}
-        == set(nvml._NO_DRIVER)
-        == {
-            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-        }
-    )
-    assert {
-        pynvml.nvmlClocksEventReasonSwPowerCap: "power limit",
-        pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
-        pynvml.nvmlClocksEventReasonSwThermalSlowdown: "heat",
-        pynvml.nvmlClocksEventReasonHwThermalSlowdown: "heat (hardware)",
-        pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
-    } == nvml._HOLDS_BACK
-
-
 def test_the_card_is_described(tree, gpu, controller):
     board = controller.describe()
     assert (board["name"], board["unit"], board["rail"]) == ("NVIDIA A30", "gpu", "energy counter")
     assert board["family"] == f"nvidia:{gpu.uuid}"
     assert (board["settings_mhz"][0], board["settings_mhz"][-1], len(board["settings_mhz"])) == (LOWEST, HIGHEST, 16)
-    assert board["mode"] == {"persistence": "on", "power limit": "165 W"}
+    assert board["mode"] == {"driver": "550.54.15", "persistence": "on", "ECC": "on", "power limit": "165 W"}
     assert board["problems"] == []
-    facts = {"uuid": gpu.uuid, "names": {gpu.uuid: gpu.name}, "capability": [8, 0], "memory_bytes": 20 * 2**30}
-    assert board["card"] == facts
+    assert board["card"] == {
+        "uuid": gpu.uuid,
+        "names": {gpu.uuid: gpu.name},
+        "capability": [8, 0],
+        "memory_bytes": 20 * 2**30,
+        "shares_memory": False,
+        "highest_w": 165.0,
+        "driver": "550.54.15",
+    }
     assert card_names(tree) == [f"nvidia:{gpu.uuid}"]
     reading = controller.read()
     assert reading["power_w"] == pytest.approx(gpu.power_of(1440), rel=0.1)
@@ -134,20 +125,25 @@ def test_a_machine_without_a_driver_has_no_card(tmp_path, broken, text):
 
 
 def test_a_machine_without_the_library_has_no_card(tmp_path):
-    def load():
-        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
-
-    tree = Tree(str(tmp_path))
-    tree._cards = Cards(load)
+    tree = CardTree(tmp_path, None)
     with pytest.raises(NotThere, match="--gpus all"):
         find_board(tree, "nvidia")
     assert card_names(tree) == []
 
 
+def test_a_lost_card_takes_no_other_card_away(tmp_path, gpu):
+    lost = FakeGpu(uuid="GPU-lost", fails={"nvmlDeviceGetName": GPU_IS_LOST})
+    tree = CardTree(tmp_path, FakeLibrary(lost, gpu))
+    assert find_board(tree, "nvidia:1").name == gpu.name
+    assert card_names(tree) == [f"nvidia:{gpu.uuid}"]
+    with pytest.raises(FileFailed, match="lost"):
+        find_board(tree, "nvidia:0")
+
+
 def test_a_copy_of_a_board_has_no_card(tmp_path):
     assert card_names(Tree(str(tmp_path))) == []
     with pytest.raises(FileFailed, match="copy of a board"):
-        Tree(str(tmp_path)).write(lock_file("GPU-1"), "none")
+        Tree(str(tmp_path)).write(card_file("GPU-1", "locked_clock_mhz"), "none")
 
 
 def test_a_pin_is_a_lock_and_ends_with_it(tree, gpu, controller):
@@ -197,8 +193,39 @@ def test_another_programs_release_is_answered_a_few_times(gpu, controller):
     assert gpu.changes.count(("lock", (210, 210))) == 1 + ANSWERS
 
 
+def test_a_power_limit_is_set_and_restored_as_a_clock_is(tree, gpu):
+    gpu.limit_mw = 120_000
+    with Controller(find_card(tree, "nvidia", "power_limit_w")) as controller:
+        board = controller.describe()
+        assert (board["knob"], board["settings_mhz"][0], board["settings_mhz"][-1]) == ("power_limit_w", 100.0, 165.0)
+        assert "power limit" not in board["mode"]
+        controller.pin(165.0)
+        assert len(snapshots(tree)) == 1
+        reading = controller.read()
+        assert (reading["clock_mhz"], reading["notices"]) == (HIGHEST, [])
+        gpu.limit_mw = 150_000
+        assert [event["kind"] for event in controller.check()] == ["another writer"]
+        assert gpu.limit_mw == 165_000
+        tree.library.nvmlDeviceSetPowerManagementLimit = lambda handle, limit: 0
+        with pytest.raises(NotTaken, match="was written 100000, but reads 165000"):
+            controller.pin(100.0)
+        del tree.library.nvmlDeviceSetPowerManagementLimit
+    assert gpu.limit_mw == 120_000
+    assert snapshots(tree) == []
+
+
+def test_a_limit_that_a_killed_process_left_is_restored_before_the_clock_is_locked(tree, gpu):
+    controller = Controller(find_card(tree, "nvidia", "power_limit_w"))
+    controller.pin(100.0)
+    disown(controller, tree)
+    with Controller(find_board(tree, "nvidia")) as another:
+        another.pin(LOWEST)
+        assert (gpu.limit_mw, gpu.locked) == (165_000, (210, 210))
+        assert [event["kind"] for event in another.check()] == ["left behind"]
+
+
 def test_its_conditions_are_its_own(gpu, controller):
-    gpu.reasons = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonSwThermalSlowdown
+    gpu.reasons = POWER_CAP | HEAT
     gpu.temperature_c = 81
     reading = controller.read()
     assert (reading["temperature_c"], reading["throttled"], reading["notices"]) == (81.0, ["heat"], ["power limit"])
@@ -207,10 +234,10 @@ def test_its_conditions_are_its_own(gpu, controller):
 
 
 def test_a_lost_card_gives_no_reading(gpu, controller):
-    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = GPU_IS_LOST
     with pytest.raises(NoReading, match="lost"):
         controller.read()
-    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = NOT_SUPPORTED
     with pytest.raises(NoReading, match="is gone"):
         controller.read()
 
@@ -230,13 +257,16 @@ def test_a_card_without_a_counter_reports_its_power(tmp_path, changes, rail, win
         assert controller.read()["power_w"] == pytest.approx(gpu.power_of(1440))
 
 
-def test_a_card_that_lists_no_clocks_has_a_grid(tmp_path):
-    gpu = FakeGpu(name="NVIDIA GB10", memory_clocks=(), highest_mhz=3003)
+def test_a_gb10_has_a_grid_of_clocks_and_the_machines_memory(tmp_path):
+    gpu = FakeGpu(**GB10)
     tree = CardTree(tmp_path, FakeLibrary(gpu))
     board = find_board(tree, "nvidia")
     assert (board.clock.settings_mhz[0], board.clock.settings_mhz[-1]) == (751.0, 3003.0)
     assert "never tried" in board.problems[-1]
-    gpu.virtual = pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    facts = board.card.facts()
+    assert (facts["memory_bytes"], facts["shares_memory"], facts["highest_w"]) == (None, True, None)
+    assert board.mode == {"driver": "550.54.15", "persistence": "on"}
+    gpu.virtual = VGPU
     assert find_board(tree, "nvidia").clock is None
     gpu.virtual, gpu.energy, gpu.usage = 0, False, False
     assert find_board(tree, "nvidia").sensor is None
@@ -245,6 +275,7 @@ def test_a_card_that_lists_no_clocks_has_a_grid(tmp_path):
 def test_what_a_card_does_not_tell_is_left_out(tmp_path):
     optional = (
         "nvmlDeviceGetPersistenceMode",
+        "nvmlDeviceGetEccMode",
         "nvmlDeviceGetPowerManagementLimit",
         "nvmlDeviceGetMemoryInfo",
         "nvmlDeviceGetMigMode",
@@ -253,21 +284,21 @@ def test_what_a_card_does_not_tell_is_left_out(tmp_path):
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetCurrentClocksThrottleReasons",
     )
-    gpu = FakeGpu(fails=dict.fromkeys(optional, pynvml.NVML_ERROR_NO_PERMISSION))
-    library = FakeLibrary(gpu, lacks={"nvmlDeviceGetVirtualizationMode"})
+    gpu = FakeGpu(fails=dict.fromkeys(optional, NO_PERMISSION))
+    library = FakeLibrary(gpu, lacks={"nvmlDeviceGetVirtualizationMode", "nvmlSystemGetDriverVersion"})
     with Controller(find_board(CardTree(tmp_path, library), "nvidia")) as controller:
         board, reading = controller.describe(), controller.read()
     assert (board["mode"], board["card"]["memory_bytes"], board["problems"]) == ({}, None, [])
     assert (reading["temperature_c"], reading["throttled"]) == (None, [])
+    assert not board["card"]["shares_memory"]
 
 
 # -------------------------------------------------------------------------------------------------- who controls it
 
 KILLED = """
 import os, sys
-from tests.agent.test_agent_nvidia import CardTree, LOWEST, nvml
-from tests.support.agent_socket import served
-from tests.support.fake_nvml import FakeGpu, FakeLibrary
+from tests.agent.test_agent_nvidia import LOWEST, nvml
+from tests.support.fake_nvml import CardTree, FakeGpu, FakeLibrary
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import find_board
 
@@ -300,7 +331,7 @@ def test_what_a_killed_process_locked_is_released_later(tmp_path):
 
 def test_a_card_that_cannot_be_restored_keeps_its_snapshot(tree, gpu, controller):
     controller.pin(LOWEST)
-    gpu.fails["nvmlDeviceResetGpuLockedClocks"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    gpu.fails["nvmlDeviceResetGpuLockedClocks"] = GPU_IS_LOST
     with pytest.raises(NotRestored, match="GPU is lost"):
         controller.restore()
     assert len(snapshots(tree)) == 1
@@ -309,7 +340,7 @@ def test_a_card_that_cannot_be_restored_keeps_its_snapshot(tree, gpu, controller
     assert (gpu.locked, snapshots(tree)) == (None, [])
 
 
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_GPU_IS_LOST])
+@pytest.mark.parametrize("code", [NO_PERMISSION, GPU_IS_LOST])
 def test_nor_is_it_taken_for_restored_by_a_process_that_locked_nothing(tree, gpu, controller, tmp_path, code):
     controller.pin(LOWEST)
     disown(controller, tree)
@@ -325,7 +356,7 @@ def test_nor_is_it_taken_for_restored_by_a_process_that_locked_nothing(tree, gpu
 
 
 def test_a_snapshot_restores_nothing_but_an_unlocked_clock(tree, gpu, controller, monkeypatch):
-    path = lock_file(gpu.uuid)
+    path = card_file(gpu.uuid, "locked_clock_mhz")
     assert fits(path, "none")
     assert not any(fits(path, text) for text in ("210", "0", "none\n", "x"))
     assert not fits("/nvml/../locked_clock_mhz", "none")
@@ -338,17 +369,28 @@ def test_a_snapshot_restores_nothing_but_an_unlocked_clock(tree, gpu, controller
     assert gpu.changes == changes
 
 
-def test_the_agent_and_wattune_itself_do_not_share_a_card(tree, gpu, controller, tmp_path):
-    held = Held(tmp_path / "var/lib/wattune", gpu.uuid)
+def test_a_limit_in_a_file_of_another_user_is_never_set(tree, gpu, monkeypatch):
+    """Root would otherwise set any limit of the card for anyone who writes a file."""
+    path = card_file(gpu.uuid, "power_limit_mw")
+    assert fits(path, "165000")
+    assert not any(fits(path, text) for text in ("none", "-1", "99999999999", ""))
+    controller = Controller(find_card(tree, "nvidia", "power_limit_w"))
+    controller.pin(100.0)
+    monkeypatch.setattr("wattune_agent.snapshot._is_foreign", lambda uid: True)
+    disown(controller, tree)
+    changes = list(gpu.changes)
+    with pytest.raises(NotKept, match="may not write"):
+        restore_left_behind(tree)
+    assert gpu.changes == changes
+
+
+def test_both_knobs_of_a_card_have_one_controller(tree, controller):
     controller.pin(LOWEST)
-    with pytest.raises(DeviceUnavailable, match=r"another process controls this GPU.*--device agent"):
-        held.claim()
-    controller.restore()
-    held.claim()
-    with pytest.raises(Busy, match="another controller has the nvidia:GPU"):
-        controller.pin(LOWEST)
-    held.let_go()
-    controller.pin(LOWEST)
+    with Controller(find_card(tree, "nvidia", "power_limit_w")) as another:
+        with pytest.raises(Busy, match="another controller has the nvidia:GPU"):
+            another.pin(100.0)
+        controller.restore()
+        another.pin(100.0)
 
 
 # ---------------------------------------------------------------------------------------------------- over the socket
@@ -372,12 +414,12 @@ def test_an_ordinary_user_trains_on_the_agents_card(tree, gpu, tmp_path):
             assert (device.name, device.trains_on, device.shares_memory) == ("NVIDIA A30", "gpu", False)
             assert device.data_types == {"fp32", "tf32", "fp16", "bf16"}
             assert device.memory_bytes == 20 * 2**30
-            assert device.mode == "persistence on, power limit 165 W"
+            assert device.mode == "driver 550.54.15, persistence on, ECC on, power limit 165 W"
             with device.at(Knobs(clock_mhz=LOWEST)):
                 assert gpu.locked == (210, 210)
                 assert device.power_w() > 0
             assert gpu.locked is None
-            gpu.reasons = pynvml.nvmlClocksEventReasonSwPowerCap
+            gpu.reasons = POWER_CAP
             time.sleep(1.1)
             assert device.conditions().notices == ("power limit",)
         finally:

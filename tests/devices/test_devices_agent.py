@@ -18,7 +18,7 @@ from tests.support.live_devices import RECORDS, unpack, virtual
 
 from wattune.cap import SensorLimit
 from wattune.devices import known_devices, open_device
-from wattune.devices.agent import CHECK_S, _usable
+from wattune.devices.agent import CHECK_S, usable
 from wattune.devices.spec_options import with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
@@ -147,7 +147,7 @@ def test_a_counter_that_may_not_be_read_is_named(tmp_path):
     device = virtual(tree)
     assert "energy_uj" in device.problems[0]
     with pytest.raises(DeviceUnavailable, match=r"energy_uj may not be read.*root") as caught:
-        _usable(device)
+        usable(device)
     assert caught.value.exit_code == 2
 
 

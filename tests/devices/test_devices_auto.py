@@ -25,11 +25,16 @@ def without_sensor(tree):
     return tree
 
 
-def here(monkeypatch, *, agents=(), local=(), cards=()):
-    """What is found on this computer."""
-    monkeypatch.setattr(auto, "agent_specs", lambda: list(agents))
-    monkeypatch.setattr(auto, "local_specs", lambda root=None: list(local))
-    install(monkeypatch, FakeLibrary(*(FakeGpu() for _ in cards)))
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """Put these into this computer."""
+
+    def put(*, agents=(), local=(), cards=()):
+        monkeypatch.setattr(auto, "agent_specs", lambda: list(agents))
+        monkeypatch.setattr(auto, "local_specs", lambda root=None: list(local))
+        install(monkeypatch, tmp_path, FakeLibrary(*(FakeGpu() for _ in cards)))
+
+    return put
 
 
 def test_a_board_in_a_folder(tree):
@@ -41,45 +46,45 @@ def test_a_board_in_a_folder(tree):
     assert [(entry.backend, entry.auto) for entry in known] == [("jetson", True), ("cpu", False)]
 
 
-def test_an_agent_comes_first(monkeypatch, tree, tmp_path):
+def test_an_agent_comes_first(here, tree, tmp_path):
     with serving(tree, tmp_path / "agent.sock") as agent:
-        here(monkeypatch, agents=[f"agent:{agent.socket}"], local=[f"jetson?root={tree}"], cards="1")
+        here(agents=[f"agent:{agent.socket}"], local=[f"jetson?root={tree}"], cards="1")
         device = open_device("auto")
         assert device.spec == f"agent:{agent.socket}"
         device.close()
 
 
-def test_one_that_does_not_answer_is_passed_over(monkeypatch, tree, tmp_path):
-    here(monkeypatch, agents=[f"agent:{tmp_path / 'none.sock'}"], local=[f"jetson?root={tree}"])
+def test_one_that_does_not_answer_is_passed_over(here, tree, tmp_path):
+    here(agents=[f"agent:{tmp_path / 'none.sock'}"], local=[f"jetson?root={tree}"])
     device = open_device("auto")
     assert device.spec == f"jetson?root={tree}"
     device.close()
 
 
-def test_a_card_comes_before_the_cpu(monkeypatch, tree):
-    here(monkeypatch, local=[f"cpu?root={tree}"], cards="1")
+def test_a_card_comes_before_the_cpu(here, tree):
+    here(local=[f"cpu?root={tree}"], cards="1")
     device = open_device("auto")
     assert device.spec == "nvidia:0"
     device.close()
 
 
-def test_a_cpu_with_a_sensor(monkeypatch, tmp_path):
+def test_a_cpu_with_a_sensor(here, tmp_path):
     board = unpack("raspberry-pi-5", tmp_path / "board")
-    here(monkeypatch, local=[f"cpu?root={board}"])
+    here(local=[f"cpu?root={board}"])
     device = open_device("auto")
     assert device.spec == f"cpu?root={board}"
     device.close()
 
 
-def test_what_was_tried_is_told(monkeypatch, tree):
+def test_what_was_tried_is_told(here, tree):
     without_sensor(tree)
-    here(monkeypatch, local=[f"jetson?root={tree}", f"cpu?root={tree}"])
+    here(local=[f"jetson?root={tree}", f"cpu?root={tree}"])
     with pytest.raises(DeviceUnavailable) as caught:
         open_device("auto")
     assert isinstance(caught.value, DeviceError)
     assert all(word in str(caught.value) for word in (f"jetson?root={tree}: ", f"cpu?root={tree}: ", "wattune devices"))
     assert not any(entry.auto for entry in known_devices(str(tree)))
-    here(monkeypatch)
+    here()
     with pytest.raises(DeviceUnavailable, match="neither agent, jetson, nvidia nor cpu is here"):
         open_device("auto")
 

@@ -13,7 +13,6 @@ from tests.support.agent_trees import texts
 from tests.support.live_board import live
 from tests.support.live_devices import unpack
 
-from wattune.devices.base import Leftover
 from wattune.devices.group import open_group, watch
 from wattune.devices.group.watch import restore
 from wattune.devices.group.watcher import Watcher
@@ -112,7 +111,7 @@ def test_a_watcher_without_boards_starts_nothing():
 
 
 def test_a_watcher_ends_with_the_group(tmp_path):
-    watcher = Watcher([Leftover("board", str(tmp_path))])
+    watcher = Watcher([str(tmp_path)])
     watcher.changed()
     process = watcher._process
     watcher.restored()
@@ -124,7 +123,7 @@ def test_a_watcher_ends_with_the_group(tmp_path):
 
 
 def test_a_watcher_that_was_killed_is_started_again(tmp_path):
-    watcher = Watcher([Leftover("board", str(tmp_path))])
+    watcher = Watcher([str(tmp_path)])
     watcher.changed()
     first = watcher._process
     first.kill()
@@ -133,15 +132,6 @@ def test_a_watcher_that_was_killed_is_started_again(tmp_path):
     assert watcher._process is not first
     watcher.restored()
     watcher.close()
-
-
-def test_gpus_are_restored_from_the_folder_of_their_snapshots(tmp_path, monkeypatch):
-    folders = []
-    monkeypatch.setattr(
-        "wattune.devices.nvidia.gpu_restore.restore_gpus", lambda folder: folders.append(folder) or ["no lock"]
-    )
-    assert restore([Leftover("gpu", str(tmp_path))]) == ["no lock"]
-    assert folders == [tmp_path]
 
 
 def test_what_cannot_be_restored_yet_is_tried_again(tmp_path, monkeypatch):
@@ -154,7 +144,7 @@ def test_what_cannot_be_restored_yet_is_tried_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr("wattune_agent.leftover.restore_left_behind", attempt)
     monkeypatch.setattr(watch, "PAUSE_S", 0.0)
-    assert restore([Leftover("board", str(tmp_path))]) == ["as it was"]
+    assert restore([str(tmp_path)]) == ["as it was"]
 
 
 def test_what_cannot_be_restored_is_told(tmp_path, monkeypatch):
@@ -162,7 +152,7 @@ def test_what_cannot_be_restored_is_told(tmp_path, monkeypatch):
         raise Busy("another controller has it")
 
     monkeypatch.setattr("wattune_agent.leftover.restore_left_behind", attempt)
-    assert restore([Leftover("board", str(tmp_path))], try_for_s=0.0) == ["another controller has it"]
+    assert restore([str(tmp_path)], try_for_s=0.0) == ["another controller has it"]
 
 
 @pytest.mark.slow
@@ -173,7 +163,7 @@ def test_a_board_behind_an_agent_needs_no_watch(tmp_path):
         with serving(first, socket):
             group = open_group([f"agent:{socket}", f"jetson?root={second}"])
             try:
-                assert [member.leftover for member in group.members] == [None, Leftover("board", str(second))]
+                assert [member.leftover for member in group.members] == [None, str(second)]
                 with group.at(group.safest):
                     assert [member.current() for member in group.members] == [member.safest for member in group.members]
                     assert group.power_w() == pytest.approx(sum(member.power_w() for member in group.members), rel=0.5)

@@ -60,7 +60,7 @@ def class_checks(source: str, classes: set[str]) -> list[int]:
 
 
 def test_the_implementations_are_found():
-    assert {"Device", "RealDevice", "SimulatedDevice", "ReplayDevice", "NvidiaDevice"} <= device_classes()
+    assert {"Device", "RealDevice", "SimulatedDevice", "ReplayDevice", "BoardDevice"} <= device_classes()
 
 
 def test_no_class_of_a_device_is_asked_for_outside_the_package():
@@ -85,7 +85,7 @@ def test_no_class_of_a_device_is_asked_for_outside_the_package():
         "issubclass(type(device), ExternalDevice)",
         "from wattune.devices import ReplayDevice",
         "from wattune.devices import Device as D\nisinstance(device, D)",
-        "def name(device):\n    match device:\n        case NvidiaDevice():\n            return device.name",
+        "def name(device):\n    match device:\n        case ExternalDevice():\n            return device.name",
     ],
 )
 def test_a_planted_check_is_found(planted):

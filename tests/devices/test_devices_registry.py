@@ -25,7 +25,7 @@ def board(tmp_path_factory):
 
 
 def test_every_registered_name_opens(tmp_path, board, monkeypatch):
-    install(monkeypatch, FakeLibrary(FakeGpu()))
+    install(monkeypatch, tmp_path, FakeLibrary(FakeGpu()))
     with serving(board, tmp_path / "agent.sock") as agent:
         specs = {
             "agent": f"agent:{agent.socket}",

@@ -1,25 +1,22 @@
-"""NVIDIA's management library as pynvml and the agent call it: the C functions, their codes and their out-parameters.
+"""NVIDIA's management library as the agent calls it: the C functions, their codes and their out-parameters.
 
-It stands where pynvml keeps ``libnvidia-ml.so.1``, so pynvml itself is the real one. Which function returns which code
-when is from the comments of nvml.h. The GPU's energy counter moves every tenth of a second of real time.
+Which function returns which code when is from the comments of nvml.h, as are the numbers. A GPU's energy counter moves
+every tenth of a second of real time.
 """
 
 from __future__ import annotations
 
-import ctypes
 import time
 from dataclasses import dataclass, field
 
-import pynvml
-from pynvml import (
-    NVML_ERROR_INSUFFICIENT_SIZE,
-    NVML_ERROR_INVALID_ARGUMENT,
-    NVML_ERROR_NO_PERMISSION,
-    NVML_ERROR_NOT_FOUND,
-    NVML_ERROR_NOT_SUPPORTED,
-    NVML_ERROR_UNINITIALIZED,
-    NVML_SUCCESS,
-)
+from wattune_agent.nvml import Cards
+from wattune_agent.tree import Tree
+
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = range(5)
+NOT_FOUND, INSUFFICIENT_SIZE, GPU_IS_LOST, UNKNOWN = 6, 7, 15, 999
+PASCAL, VOLTA, AMPERE, BLACKWELL = 4, 5, 7, 10
+POWER_CAP, HEAT, HARDWARE_HEAT, IDLE = 0x04, 0x20, 0x40, 0x01
+VGPU = 2
 
 REFRESH_S = 0.1
 
@@ -30,19 +27,19 @@ class FakeGpu:
 
     name: str = "NVIDIA A30"
     uuid: str = "GPU-5f0c1f2a-0000-4000-8000-000000000001"
-    architecture: int = pynvml.NVML_DEVICE_ARCH_AMPERE
+    architecture: int = AMPERE
     capability: tuple[int, int] = (8, 0)
     memory_clocks: tuple[int, ...] = (1215,)
     clocks: tuple[int, ...] = tuple(range(1440, 195, -15))
-    limits_mw: tuple[int, int] = (100_000, 165_000)
+    limits_mw: tuple[int, int] | None = (100_000, 165_000)
     limit_mw: int = 165_000
-    free_bytes: int = 20 * 2**30
+    free_bytes: int | None = 20 * 2**30
     temperature_c: int = 41
     highest_mhz: int = 1440
     virtual: int = 0
     reasons: int = 0
     mig: bool = False
-    instant: bool = True
+    ecc: bool = True
     energy: bool = True
     usage: bool = True
     newer_temperature: bool = True
@@ -59,7 +56,6 @@ class FakeGpu:
     _next: tuple[float, int] | None = None
 
     def __post_init__(self):
-        self.struct = pynvml.struct_c_nvmlDevice_t()
         self._power_w = self.power_of(self._clock)
 
     def power_of(self, clock):
@@ -99,7 +95,7 @@ class FakeLibrary:
     ``broken``: the code that ``nvmlInit`` returns, as without a loaded driver.
     """
 
-    def __init__(self, *gpus: FakeGpu, root=True, lacks=(), broken=NVML_SUCCESS):
+    def __init__(self, *gpus: FakeGpu, root=True, lacks=(), broken=SUCCESS):
         self.gpus = list(gpus)
         self.root = root
         self.lacks = set(lacks)
@@ -114,38 +110,23 @@ class FakeLibrary:
     # -------------------------------------------------------------------------------------------------------- library
 
     def nvmlInitWithFlags(self, flags):
-        if self.broken == NVML_SUCCESS:
+        if self.broken == SUCCESS:
             self.users += 1
         return self.broken
 
-    def nvmlShutdown(self):
-        if not self.users:
-            return NVML_ERROR_UNINITIALIZED
-        self.users -= 1
-        return NVML_SUCCESS
-
     def nvmlSystemGetDriverVersion(self, buffer, size):
         buffer.value = b"550.54.15"
-        return NVML_SUCCESS
+        return SUCCESS
 
     def nvmlDeviceGetCount_v2(self, out):
         return self._give(out, len(self.gpus))
 
     def nvmlDeviceGetHandleByIndex_v2(self, index, out):
         if index.value >= len(self.gpus):
-            return NVML_ERROR_INVALID_ARGUMENT
-        return self._point(out, self.gpus[index.value])
-
-    def nvmlDeviceGetHandleByUUID(self, uuid, out):
-        for gpu in self.gpus:
-            if gpu.uuid.encode() == uuid.value:
-                return self._point(out, gpu)
-        return NVML_ERROR_NOT_FOUND
+            return INVALID_ARGUMENT
+        return self._give(out, index.value + 1)
 
     # -------------------------------------------------------------------------------------------------------- reading
-
-    def nvmlDeviceGetIndex(self, handle, out):
-        return self._answer(handle, "nvmlDeviceGetIndex", lambda gpu: self._give(out, self.gpus.index(gpu)))
 
     def nvmlDeviceGetName(self, handle, buffer, size):
         return self._answer(handle, "nvmlDeviceGetName", lambda gpu: self._write(buffer, gpu.name))
@@ -165,14 +146,14 @@ class FakeLibrary:
 
     def nvmlDeviceGetSupportedMemoryClocks(self, handle, count, out):
         def answer(gpu):
-            return self._list(count, out, gpu.memory_clocks) if gpu.memory_clocks else NVML_ERROR_NOT_SUPPORTED
+            return self._list(count, out, gpu.memory_clocks) if gpu.memory_clocks else NOT_SUPPORTED
 
         return self._answer(handle, "nvmlDeviceGetSupportedMemoryClocks", answer)
 
     def nvmlDeviceGetSupportedGraphicsClocks(self, handle, memory, count, out):
         def answer(gpu):
             if memory.value not in gpu.memory_clocks:
-                return NVML_ERROR_NOT_FOUND
+                return NOT_FOUND
             return self._list(count, out, gpu.clocks)
 
         return self._answer(handle, "nvmlDeviceGetSupportedGraphicsClocks", answer)
@@ -188,34 +169,28 @@ class FakeLibrary:
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle, out):
         def answer(gpu):
-            if not gpu.energy or gpu.architecture < pynvml.NVML_DEVICE_ARCH_VOLTA:
-                return NVML_ERROR_NOT_SUPPORTED
+            if not gpu.energy or gpu.architecture < VOLTA:
+                return NOT_SUPPORTED
             return self._give(out, int(gpu.now()[2] * 1000))
 
         return self._answer(handle, "nvmlDeviceGetTotalEnergyConsumption", answer)
 
-    def nvmlDeviceGetFieldValues(self, handle, count, out):
-        def answer(gpu):
-            for value in out._obj[: count.value]:
-                known = value.fieldId == pynvml.NVML_FI_DEV_POWER_INSTANT and value.scopeId == 0 and gpu.instant
-                value.nvmlReturn = NVML_SUCCESS if known else NVML_ERROR_NOT_SUPPORTED
-                value.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-                value.value.uiVal = int(gpu.now()[1] * 1000) if known else 0
-            return NVML_SUCCESS
-
-        return self._answer(handle, "nvmlDeviceGetFieldValues", answer)
-
     def nvmlDeviceGetPowerUsage(self, handle, out):
         def answer(gpu):
-            return self._give(out, int(gpu.now()[1] * 1000)) if gpu.usage else NVML_ERROR_NOT_SUPPORTED
+            return self._give(out, int(gpu.now()[1] * 1000)) if gpu.usage else NOT_SUPPORTED
 
         return self._answer(handle, "nvmlDeviceGetPowerUsage", answer)
 
     def nvmlDeviceGetPowerManagementLimit(self, handle, out):
-        return self._answer(handle, "nvmlDeviceGetPowerManagementLimit", lambda gpu: self._give(out, gpu.limit_mw))
+        def answer(gpu):
+            return NOT_SUPPORTED if gpu.limits_mw is None else self._give(out, gpu.limit_mw)
+
+        return self._answer(handle, "nvmlDeviceGetPowerManagementLimit", answer)
 
     def nvmlDeviceGetPowerManagementLimitConstraints(self, handle, low, high):
         def answer(gpu):
+            if gpu.limits_mw is None:
+                return NOT_SUPPORTED
             self._give(low, gpu.limits_mw[0])
             return self._give(high, gpu.limits_mw[1])
 
@@ -224,9 +199,9 @@ class FakeLibrary:
     def nvmlDeviceGetTemperatureV(self, handle, out):
         def answer(gpu):
             if not gpu.newer_temperature:
-                return NVML_ERROR_NOT_SUPPORTED
+                return NOT_SUPPORTED
             out._obj.temperature = gpu.temperature_c
-            return NVML_SUCCESS
+            return SUCCESS
 
         return self._answer(handle, "nvmlDeviceGetTemperatureV", answer)
 
@@ -243,8 +218,10 @@ class FakeLibrary:
 
     def nvmlDeviceGetMemoryInfo(self, handle, out):
         def answer(gpu):
+            if gpu.free_bytes is None:
+                return NOT_SUPPORTED
             out._obj.free = gpu.free_bytes
-            return NVML_SUCCESS
+            return SUCCESS
 
         return self._answer(handle, "nvmlDeviceGetMemoryInfo", answer)
 
@@ -255,19 +232,21 @@ class FakeLibrary:
         return self._answer(handle, "nvmlDeviceGetPersistenceMode", lambda gpu: self._give(out, 1))
 
     def nvmlDeviceGetEccMode(self, handle, current, pending):
-        return self._answer(handle, "nvmlDeviceGetEccMode", lambda gpu: self._give(current, 1))
+        return self._answer(
+            handle, "nvmlDeviceGetEccMode", lambda gpu: self._give(current, 1) if gpu.ecc else NOT_SUPPORTED
+        )
 
     # -------------------------------------------------------------------------------------------------------- changing
 
     def nvmlDeviceSetGpuLockedClocks(self, handle, low, high):
         def change(gpu):
-            if gpu.architecture < pynvml.NVML_DEVICE_ARCH_VOLTA:
-                return NVML_ERROR_NOT_SUPPORTED
+            if gpu.architecture < VOLTA:
+                return NOT_SUPPORTED
             if not 0 < low.value <= high.value:
-                return NVML_ERROR_INVALID_ARGUMENT
+                return INVALID_ARGUMENT
             gpu.changes.append(("lock", (low.value, high.value)))
             gpu.lock(low.value, high.value)
-            return NVML_SUCCESS
+            return SUCCESS
 
         return self._change(handle, "nvmlDeviceSetGpuLockedClocks", change)
 
@@ -275,18 +254,20 @@ class FakeLibrary:
         def change(gpu):
             gpu.changes.append(("reset", None))
             gpu.unlock()
-            return NVML_SUCCESS
+            return SUCCESS
 
         return self._change(handle, "nvmlDeviceResetGpuLockedClocks", change)
 
     def nvmlDeviceSetPowerManagementLimit(self, handle, limit):
         def change(gpu):
+            if gpu.limits_mw is None:
+                return NOT_SUPPORTED
             if not gpu.limits_mw[0] <= limit.value <= gpu.limits_mw[1]:
-                return NVML_ERROR_INVALID_ARGUMENT
+                return INVALID_ARGUMENT
             gpu.changes.append(("limit", limit.value))
             gpu.now()
             gpu.limit_mw = limit.value
-            return NVML_SUCCESS
+            return SUCCESS
 
         return self._change(handle, "nvmlDeviceSetPowerManagementLimit", change)
 
@@ -294,50 +275,73 @@ class FakeLibrary:
 
     def _answer(self, handle, name, answer):
         if not self.users:
-            return NVML_ERROR_UNINITIALIZED
-        address = handle.value if isinstance(handle, ctypes.c_void_p) else ctypes.addressof(handle.contents)
-        gpu = next((g for g in self.gpus if ctypes.addressof(g.struct) == address), None)
-        if gpu is None:
-            return NVML_ERROR_INVALID_ARGUMENT
+            return UNINITIALIZED
+        gpu = self.gpus[handle.value - 1]
         gpu.calls.append(name)
         return gpu.fails.get(name) or answer(gpu)
 
     def _change(self, handle, name, change):
-        return self._answer(handle, name, lambda gpu: change(gpu) if self.root else NVML_ERROR_NO_PERMISSION)
-
-    def _point(self, out, gpu):
-        if isinstance(out._obj, ctypes.c_void_p):  # the agent's handles are opaque
-            out._obj.value = ctypes.addressof(gpu.struct)
-        else:
-            out._obj.contents = gpu.struct
-        return NVML_SUCCESS
+        return self._answer(handle, name, lambda gpu: change(gpu) if self.root else NO_PERMISSION)
 
     def _give(self, out, value):
         out._obj.value = value
-        return NVML_SUCCESS
+        return SUCCESS
 
     def _write(self, buffer, text):
         buffer.value = text.encode()
-        return NVML_SUCCESS
+        return SUCCESS
 
     def _list(self, count, out, values):
         before, count._obj.value = count._obj.value, len(values)
         if before < len(values):
-            return NVML_ERROR_INSUFFICIENT_SIZE
+            return INSUFFICIENT_SIZE
         for index, value in enumerate(values):
             out[index] = value
-        return NVML_SUCCESS
+        return SUCCESS
 
 
-def install(monkeypatch, library: FakeLibrary | None) -> FakeLibrary | None:
-    """Let pynvml find this library; None: none, as on a machine without a driver."""
-    monkeypatch.setattr(pynvml, "nvmlLib", library)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
-    if library is None:
+class CardTree(Tree):
+    """A folder of files, in a machine with these cards; None: in a machine without the library."""
 
-        def load():
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    def __init__(self, root, library: FakeLibrary | None):
+        super().__init__(str(root))
+        self.library = library
+        self._cards = Cards(self._load)
 
-        monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", load)
+    def _load(self):
+        if self.library is None:
+            raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+        return self.library
+
+
+def install(monkeypatch, folder, library: FakeLibrary | None) -> FakeLibrary | None:
+    """Let ``--device nvidia`` find this library, as root, and keep its snapshots in ``folder``."""
+    (folder / "status").write_text("CapEff:\t000001ffffffffff\n")
+    monkeypatch.setattr("wattune_agent.nvml.STATUS", str(folder / "status"))
+    monkeypatch.setattr("wattune.devices.nvidia.Tree", lambda: CardTree(folder, library))
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
     return library
+
+
+GB10 = {
+    "name": "NVIDIA GB10",
+    "architecture": BLACKWELL,
+    "capability": (12, 1),
+    "memory_clocks": (),
+    "highest_mhz": 3003,
+    "limits_mw": None,
+    "free_bytes": None,
+    "ecc": False,
+}
+"""A DGX Spark as `nvidia-smi` 580 prints it: "Pwr:Usage/Cap 3W / N/A", "Memory-Usage Not Supported", ECC "N/A"; its
+energy counter answers."""
+
+LAPTOP = {
+    "name": "NVIDIA GeForce RTX 4080 Laptop GPU",
+    "limits_mw": (5_000, 150_000),
+    "limit_mw": 150_000,
+    "fails": {"nvmlDeviceSetPowerManagementLimit": NOT_SUPPORTED},
+}
+"""A laptop's card: a range of limits is reported, and each is refused, while `nvidia-smi -lgc 210,1800` works.
+Source: NVIDIA/open-gpu-kernel-modules #483."""

@@ -22,11 +22,7 @@ def restore(config: RunConfig, as_json: Json = False) -> None:
 
     sysfs_root = config.sysfs_root
     with mapped():
-        messages = list(restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root))))
-    if sysfs_root is None:
-        from wattune.devices.nvidia.gpu_restore import restore_gpus
-
-        messages += restore_gpus()
+        messages = restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root)))
     if as_json:
         emit_json({"restored": messages})
     else:

@@ -1,4 +1,4 @@
-"""Real boards, Jetsons, CPUs and GPUs of AMD and Intel, by the agent's code in this process or an agent run by root."""
+"""Real boards: Jetsons, CPUs and cards, by the agent's code in this process or by an agent that root runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from wattune.cap import SensorLimit
-from wattune.devices.base import BoardController, Conditions, Knob, Leftover, Sensor
-from wattune.devices.nvidia.cards import check_visible, data_types
+from wattune.devices.base import BoardController, Conditions, Knob, Sensor
+from wattune.devices.cards import check_visible, data_types
 from wattune.devices.real_time import RealDevice, mapped, told
 from wattune.devices.spec_options import split_options, with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
@@ -59,8 +59,6 @@ class BoardDevice(RealDevice):
     switched, which stays switched until ``close``.
     """
 
-    controller: BoardController
-
     def __init__(
         self,
         controller: BoardController,
@@ -69,10 +67,10 @@ class BoardDevice(RealDevice):
         chosen: str | None = None,
         loosen: Callable[[], None] | None = None,
     ):
-        self.controller = controller
+        self._board = controller
         self._loosen = loosen
         self._tree = tree or Tree()
-        self.leftover = None if tree is None else Leftover("board", tree.root)  # an agent restores it
+        self.leftover = None if tree is None else tree.root  # an agent restores it
         with mapped():
             board = controller.describe()
         self.name = str(board["name"])
@@ -81,20 +79,24 @@ class BoardDevice(RealDevice):
         self._knows_files = tree is not None or self.kind == "measured"
         self._offered = _knobs(board, chosen)
         self.knobs = self._offered if chosen is not None else self._offered[:1]
+        self._main = self._offered[0].name if self._offered else "clock_mhz"
+        if self._main == "clock_mhz":  # a guard compares its settings with the clock of each reading
+            self.controller = controller
         family = str(board["family"])
         card = board.get("card")  # an older agent has none
         self.card: Mapping[str, Any] | None = card
         self.trains_on = "cpu" if family == "cpu" else "gpu"
-        self.shares_memory = family in ("jetson", "cpu")
+        self.shares_memory = family in ("jetson", "cpu") or bool(card and card.get("shares_memory"))
         self.data_types = (
             _data_types(family, self._tree, self.name) if card is None else data_types(tuple(card["capability"]))
         )
         self.sensor = _sensor(board)
         self.problems = tuple(board["problems"])
-        if card is not None:
-            self.memory_bytes = card["memory_bytes"]
-        elif self.shares_memory:
+        self.highest_w = None if card is None else card.get("highest_w")
+        if self.shares_memory:
             self.memory_bytes = told(free_bytes, self._tree)
+        elif card is not None:
+            self.memory_bytes = card["memory_bytes"]
         else:
             self.memory_bytes = free_memory_bytes(self._tree, family)
         try:
@@ -140,10 +142,10 @@ class BoardDevice(RealDevice):
     def _apply(self, knobs: Knobs) -> None:
         with self._changing:
             with mapped():
-                others = {name: float(mhz) for name, mhz in knobs.items() if name != "clock_mhz"}
+                others = {name: float(value) for name, value in knobs.items() if name != self._main}
                 try:
                     # A failed call leaves the clocks as they were found, or pinned.
-                    self.controller.pin(float(knobs["clock_mhz"]), others or None)
+                    self._board.pin(float(knobs[self._main]), others or None)
                 finally:
                     self._collect()
             if knobs != self._pinned:
@@ -163,7 +165,7 @@ class BoardDevice(RealDevice):
                 if self._loosen is not None:
                     self._loosen()  # the controller still watches the pin: it is not called until the next one
                     return
-                self.controller.restore()
+                self._board.restore()
             self._collect()
 
     def arm_guard(self, limit: SensorLimit) -> None:
@@ -171,9 +173,9 @@ class BoardDevice(RealDevice):
 
         Raises: DeviceError.
         """
-        if isinstance(self.controller, AgentClient) and self.knobs:
+        if isinstance(self._board, AgentClient) and self.knobs:
             with mapped():
-                self.controller.guard(limit.limit_w, limit.max_temp_c, limit.window_s)
+                self._board.guard(limit.limit_w, limit.max_temp_c, limit.window_s)
 
     # -------------------------------------------------------------------------------------------------------- reading
 
@@ -181,7 +183,7 @@ class BoardDevice(RealDevice):
         self._check()
         try:
             with mapped(), self._asking:
-                reading = self.controller.read()
+                reading = self._board.read()
         except SensorError:
             raise
         except DeviceError as error:  # a file that vanished or an agent that exited: no reading either way
@@ -204,7 +206,7 @@ class BoardDevice(RealDevice):
     def _collect(self) -> None:
         """Collect the events that the controller noticed."""
         try:
-            for event in self.controller.check():
+            for event in self._board.check():
                 self._note(str(event["kind"]), str(event["text"]))
         except AgentError as error:
             self._note("unreadable", str(error))
@@ -219,12 +221,13 @@ class BoardDevice(RealDevice):
         return None if reading is None else reading["clock_mhz"]
 
     def versions(self) -> dict[str, str]:
-        """L4T and the kernel, from the board's files; those of a folder that an agent reads are unknown."""
-        if not self._knows_files:
-            return {}
-        # A kernel's local version is left out: it may contain a name.
-        kernel = re.match(r"\d+(\.\d+){1,2}", text(self._tree, "/proc/sys/kernel/osrelease"))
-        known = {"l4t": l4t(self._tree), "kernel": kernel.group() if kernel else ""}
+        """L4T and the kernel, from the board's files (those of a folder that an agent reads are unknown), and the
+        driver of a card."""
+        known = {"driver": str((self.card or {}).get("driver", ""))}
+        if self._knows_files:
+            # A kernel's local version is left out: it may contain a name.
+            kernel = re.match(r"\d+(\.\d+){1,2}", text(self._tree, "/proc/sys/kernel/osrelease"))
+            known.update(l4t=l4t(self._tree), kernel=kernel.group() if kernel else "")
         return {name: version for name, version in known.items() if version}
 
     def conditions(self) -> Conditions:
@@ -251,7 +254,7 @@ class BoardDevice(RealDevice):
             latest = self._reading
             if latest is not None and self.now_s() - latest[0] < FRESH_S:
                 return latest[1]
-            return self.controller.read()
+            return self._board.read()
         except AgentError:
             return None
         finally:
@@ -261,7 +264,7 @@ class BoardDevice(RealDevice):
         """Restore the board and its mode, and release it. Raises: DeviceError."""
         self._pinned = None
         with mapped():
-            self.controller.close()
+            self._board.close()
 
 
 # ------------------------------------------------------------------------------------------------------------- openers
@@ -273,22 +276,22 @@ def open_jetson(rest: str, *, seed: int = 0) -> BoardDevice:
 
     Raises: DeviceUnavailable if there is none, or it has no power sensor.
     """
-    return _usable(find_local("jetson", rest))
+    return usable(find_local("jetson", rest))
 
 
 def open_cpu(rest: str, *, seed: int = 0) -> BoardDevice:
     """Open this computer's CPU; options as for ``open_jetson``. Raises: DeviceUnavailable."""
-    return _usable(find_local("cpu", rest))
+    return usable(find_local("cpu", rest))
 
 
 def open_amd(rest: str, *, seed: int = 0) -> BoardDevice:
     """Open this computer's AMD GPU; options as for ``open_jetson``. Raises: DeviceUnavailable."""
-    return _usable(find_local("amd", rest))
+    return usable(find_local("amd", rest))
 
 
 def open_intel(rest: str, *, seed: int = 0) -> BoardDevice:
     """Open this computer's Intel GPU; options as for ``open_jetson``. Raises: DeviceUnavailable."""
-    return _usable(find_local("intel", rest))
+    return usable(find_local("intel", rest))
 
 
 def open_agent(rest: str, *, seed: int = 0) -> BoardDevice:
@@ -296,12 +299,28 @@ def open_agent(rest: str, *, seed: int = 0) -> BoardDevice:
 
     Raises: DeviceUnavailable.
     """
-    device = _usable(find_agent(rest))
+    device = usable(find_agent(rest))
     try:
         if device.card is not None:
             check_visible(device.card["uuid"], device.card["names"])
     except BaseException:
         device.close()
+        raise
+    return device
+
+
+def usable(device: BoardDevice) -> BoardDevice:
+    """The device if its sensor reads. Raises: DeviceUnavailable."""
+    try:
+        if not device.sensor.rail:
+            raise DeviceUnavailable(_why_no_sensor(device))
+        try:
+            device.power_w()
+        except SensorError as error:
+            raise DeviceUnavailable(str(error)) from error
+    except BaseException:
+        with suppress(DeviceError):
+            device.close()
         raise
     return device
 
@@ -360,22 +379,6 @@ def agent_specs() -> list[str]:
 # ------------------------------------------------------------------------------------------------------------- private
 
 
-def _usable(device: BoardDevice) -> BoardDevice:
-    """The device if its sensor reads. Raises: DeviceUnavailable."""
-    try:
-        if not device.sensor.rail:
-            raise DeviceUnavailable(_why_no_sensor(device))
-        try:
-            device.power_w()
-        except SensorError as error:
-            raise DeviceUnavailable(str(error)) from error
-    except BaseException:
-        with suppress(DeviceError):
-            device.close()
-        raise
-    return device
-
-
 def _not_ours(board: Board) -> list[str]:
     """The problem of a clock that this user may not set, as a sentence; empty if the clock can be set."""
     for path in board.clock.files() if board.clock is not None else []:
@@ -414,8 +417,9 @@ def _why_no_sensor(device: BoardDevice) -> str:
 
 def _knobs(board: Mapping[str, Any], chosen: str | None) -> tuple[Knob, ...]:
     """The knobs that the board has, or those chosen among them. Raises: InputError."""
-    clocks_mhz = {"clock_mhz": board["settings_mhz"], **board.get("others_mhz", {})}  # an older agent has no others
-    knobs = {name: Knob(name, tuple(map(float, values))) for name, values in clocks_mhz.items() if values}
+    # An older agent has neither others nor a knob's name.
+    settings = {board.get("knob") or "clock_mhz": board["settings_mhz"], **board.get("others_mhz", {})}
+    knobs = {name: Knob(name, tuple(map(float, values))) for name, values in settings.items() if values}
     words = {KNOB_WORDS.get(name, str(board["unit"])): name for name in knobs}
     if chosen is None:
         return tuple(knobs.values())

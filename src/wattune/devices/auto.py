@@ -53,7 +53,7 @@ def _specs(options: dict[str, str], tried: list[str]) -> Iterator[str]:
     if "jetson" in local:
         yield with_options(local["jetson"], mode=options.get("mode"), knobs=knobs)
     if not options:
-        from wattune.devices.nvidia.gpu import nvidia_specs
+        from wattune.devices.nvidia import nvidia_specs
 
         try:
             yield from nvidia_specs()

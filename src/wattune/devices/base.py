@@ -134,14 +134,6 @@ class ExactStep(NamedTuple):
     power_peak_w: float
 
 
-class Leftover(NamedTuple):
-    """A place in which a killed process leaves what has to be restored: the ``folder`` of a "board" with its files
-    (``wattune_agent.leftover``), or of the snapshots of a "gpu" (``wattune.devices.nvidia.claims``)."""
-
-    kind: Literal["board", "gpu"]
-    folder: str
-
-
 class BoardController(Protocol):
     """Direct access to a board's clock and sensor: a ``Controller`` in this process, or an agent's ``AgentClient``."""
 
@@ -235,8 +227,9 @@ class Device(ABC):
     """Direct access to the board for a guard that runs beside training; None if ``at`` is the only way."""
     group: DeviceGroup | None = None
     """The group that this device is, with its members; None for one device."""
-    leftover: Leftover | None = None
-    """The place of what another process has to restore if this one is killed inside ``at``; None if nothing does."""
+    leftover: str | None = None
+    """Root of the board's files, if another process has to restore the board after this one was killed inside ``at``
+    (``wattune_agent.leftover``)."""
 
     # ------------------------------------------------------------------------------------------------ for backends
 

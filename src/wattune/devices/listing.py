@@ -38,7 +38,7 @@ def _local(root: str | None) -> Iterator[tuple[str, Find]]:
 
 
 def _nvidia() -> Iterator[tuple[str, Find]]:
-    from wattune.devices.nvidia.gpu import find_nvidia, nvidia_specs
+    from wattune.devices.nvidia import find_nvidia, nvidia_specs
 
     try:
         specs = nvidia_specs()

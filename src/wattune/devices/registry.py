@@ -21,7 +21,7 @@ OPENERS = {
     "external": "wattune.devices.external:open_external",
     "intel": "wattune.devices.agent:open_intel",
     "jetson": "wattune.devices.agent:open_jetson",
-    "nvidia": "wattune.devices.nvidia.gpu:open_nvidia",
+    "nvidia": "wattune.devices.nvidia:open_nvidia",
     "recorded": "wattune.devices.replay:open_recorded",
     "replay": "wattune.devices.replay:open_replay",
     "sim": "wattune.devices.simulator.simulated:open_simulated",

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from typing import cast
 
 from wattune.devices.base import Device
+from wattune.devices.cards import trained_elsewhere
 from wattune.devices.group.device_group import DeviceGroup
 from wattune.devices.group.parts import label, named
 from wattune.devices.group.real import RealGroup
 from wattune.devices.group.virtual import VirtualGroup
-from wattune.devices.nvidia.cards import trained_elsewhere
 from wattune.devices.registry import open_device
 from wattune.devices.virtual_time import VirtualDevice
 from wattune.errors import DeviceError, DeviceUnavailable, InputError

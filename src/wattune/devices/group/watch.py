@@ -13,11 +13,8 @@ import select
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from wattune.devices.base import Leftover
 from wattune.devices.group.watcher import CHANGED, RESTORED
-from wattune.errors import DeviceError
 
 LOOK_S = 0.5
 """Time between two looks at the parent: its pipe stays open while a fork lives, such as a data loader's worker."""
@@ -48,8 +45,12 @@ def await_end(pipe: int, parent: int) -> bool:
     return word == CHANGED
 
 
-def restore(leftovers: Sequence[Leftover], try_for_s: float = TRY_FOR_S) -> list[str]:
-    """Restore what dead processes left in these places, and try again for a while. Returns: what was done, in words."""
+def restore(leftovers: Sequence[str], try_for_s: float = TRY_FOR_S) -> list[str]:
+    """Restore the boards that dead processes left below these roots, and try again for a while. Returns: what was done,
+    in words."""
+    from wattune_agent.leftover import restore_left_behind
+    from wattune_agent.tree import Tree
+
     said: list[str] = []
     waiting = list(leftovers)
     until_s = time.monotonic() + try_for_s
@@ -57,7 +58,7 @@ def restore(leftovers: Sequence[Leftover], try_for_s: float = TRY_FOR_S) -> list
         failed = {}
         for leftover in waiting:
             try:
-                said += _restore(leftover)
+                said += restore_left_behind(Tree(leftover))
             except Exception as error:  # noqa: BLE001 - nobody is left who could handle it
                 failed[leftover] = str(error)
         waiting = list(failed)
@@ -68,25 +69,9 @@ def restore(leftovers: Sequence[Leftover], try_for_s: float = TRY_FOR_S) -> list
     return said
 
 
-def _restore(leftover: Leftover) -> list[str]:
-    if leftover.kind == "board":
-        from wattune_agent.leftover import restore_left_behind
-        from wattune_agent.tree import Tree
-
-        return restore_left_behind(Tree(leftover.folder))
-    from wattune.devices.nvidia.claims import held_gpus
-    from wattune.devices.nvidia.gpu_restore import restore_gpus
-
-    folder = Path(leftover.folder)
-    said = restore_gpus(folder)
-    if not said and any(held_gpus(folder)):
-        raise DeviceError(f"a running process controls a GPU of {folder}")
-    return said
-
-
 def main() -> None:
     """Watch, and restore."""
-    leftovers = [Leftover(*entry) for entry in json.loads(sys.argv[1])]
+    leftovers = json.loads(sys.argv[1])
     if await_end(sys.stdin.fileno(), int(sys.argv[2])):
         for line in restore(leftovers):
             sys.stderr.write(f"wattune: {line}\n")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from wattune.devices.base import Leftover
 from wattune.errors import DeviceError
 
 PROGRAM: Final = "wattune.devices.group.watch"
@@ -27,9 +26,9 @@ _unfinished: list[subprocess.Popen[bytes]] = []
 
 
 class Watcher:
-    """The watching process of the places in ``leftovers``, from the first change on; nothing without such places."""
+    """A process that watches the boards below the roots in ``leftovers``, from the first change on."""
 
-    def __init__(self, leftovers: Sequence[Leftover]):
+    def __init__(self, leftovers: Sequence[str]):
         self._leftovers = sorted(set(leftovers))
         self._process: subprocess.Popen[bytes] | None = None
         self._said = RESTORED
