@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument(
         "--device",
         metavar="NAME",
-        help="jetson, cpu, amd, intel, or nvidia[:CARD], which is never the default; default: the first one found",
+        help="jetson, cpu, or nvidia[:CARD], which is never the default; default: the first one found",
     )
     serving.add_argument("--socket", metavar="PATH", default=SOCKET)
     serving.add_argument(

@@ -9,10 +9,9 @@ import os
 import re
 import threading
 import weakref
-from typing import AbstractSet, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import Conditions
-from wattune_agent.drm import DRIVERS
 from wattune_agent.errors import AgentError, FileFailed
 from wattune_agent.pmic import ask, can_be_asked, is_raspberry
 from wattune_agent.tree import Tree, number, real, text
@@ -48,9 +47,9 @@ _PI_FILE = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 class _Watch:
     """The files of one tree, found once, and what they showed at first."""
 
-    def __init__(self, tree: Tree, monitor: str) -> None:
+    def __init__(self, tree: Tree) -> None:
         self.lock = threading.Lock()
-        self.temperatures = _temperatures(tree, {monitor}) if monitor else _zones(tree)
+        self.temperatures = _zones(tree)
         self.cooling = _cooling(tree)
         self.alarms = _alarms(tree)
         self.counters = _event_counters(tree)
@@ -68,31 +67,28 @@ class _Watch:
         self.alarms_seen = 0
 
 
-_WATCHES: "weakref.WeakKeyDictionary[Tree, Dict[str, _Watch]]" = weakref.WeakKeyDictionary()
-"""The watches of a tree, by the monitor of the card if temperatures are those of a card."""
+_WATCHES: "weakref.WeakKeyDictionary[Tree, _Watch]" = weakref.WeakKeyDictionary()
+"""Watch of each tree."""
 
 _WATCHES_LOCK = threading.Lock()
 
 
-def conditions(tree: Tree, family: str = "") -> Conditions:
+def conditions(tree: Tree) -> Conditions:
     """The board's current state. A value that it does not report is None or empty; nothing here raises.
 
     ``throttled`` names each cause of throttling: a cooling device above its resting state, a processor's counter that
     rose since the previous call, a Raspberry Pi's firmware. ``over_current``: the supply's events since the board
-    booted, and alarms of the power monitors since the first call. ``family``: temperatures of a graphics card are those
-    of its own monitor, which other families leave out.
+    booted, and alarms of the power monitors since the first call.
     """
-    monitor = DRIVERS.get(family, "")
     with _WATCHES_LOCK:
-        watches = _WATCHES.setdefault(tree, {})
-        if monitor not in watches:
-            watches[monitor] = _Watch(tree, monitor)
-        watch = watches[monitor]
+        if tree not in _WATCHES:
+            _WATCHES[tree] = _Watch(tree)
+        watch = _WATCHES[tree]
     with watch.lock:
         throttled = _clamped(tree, watch) + _counted(tree, watch) + _pi_throttled(tree, watch)
         hottest_c = _hottest_c(tree, watch)
         if hottest_c is None and watch.temperatures:
-            watches.pop(monitor, None)  # a driver was reloaded and its files have other numbers: look again
+            _WATCHES.pop(tree, None)  # a driver was reloaded and its files have other numbers: look again
         return Conditions(hottest_c, tuple(throttled), _over_current(tree, watch))
 
 
@@ -197,15 +193,10 @@ def _over_current(tree: Tree, watch: _Watch) -> Optional[int]:
 def _zones(tree: Tree) -> List[str]:
     """The temperatures of board and processor: an AMD processor has no zone, but a monitor."""
     zones = [folder + "/temp" for kind, folder in _thermal(tree, "thermal_zone") if not _NOT_THE_CHIP.search(kind)]
-    return zones + _temperatures(tree, _CHIP_MONITORS)
-
-
-def _temperatures(tree: Tree, monitors: AbstractSet[str]) -> List[str]:
-    paths: List[str] = []
     for name in tree.glob("/sys/class/hwmon/*/name"):
-        if text(tree, name) in monitors:
-            paths += tree.glob(os.path.dirname(name) + "/temp*_input")
-    return paths
+        if text(tree, name) in _CHIP_MONITORS:
+            zones += tree.glob(os.path.dirname(name) + "/temp*_input")
+    return zones
 
 
 def _cooling(tree: Tree) -> List[Tuple[str, str]]:

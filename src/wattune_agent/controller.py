@@ -325,7 +325,7 @@ class Controller:
         try:
             snapshot = self._of_now(clock)
             snapshot.save()
-            for clamp in conditions(self._tree, self.board.family).throttled if self.board.card is None else ():
+            for clamp in conditions(self._tree).throttled if self.board.card is None else ():
                 self._events.append(event(self._tree, "clamped", AS_FOUND.format(clamp)))
         except BaseException:
             self._let_go()
@@ -458,7 +458,7 @@ class Controller:
         now_s, cached = self._tree.now_s(), self._conditions
         if cached is None or now_s - cached[0] >= CONDITIONS_S:
             card = self.board.card
-            now = conditions(self._tree, self.board.family) if card is None else card.conditions()
+            now = conditions(self._tree) if card is None else card.conditions()
             cached = self._conditions = (now_s, now)
         return cached[1]
 

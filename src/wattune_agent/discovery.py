@@ -3,11 +3,9 @@
 import re
 from typing import Dict, List, Optional, Tuple
 
-from wattune_agent.amdgpu import find_amd
 from wattune_agent.board import Board, Clock, PowerSensor
 from wattune_agent.cpufreq import find_cpu_clock
 from wattune_agent.devfreq import find_gpu_clock
-from wattune_agent.drm import UNTRIED, best_card, card_name
 from wattune_agent.emc import find_memory_clock
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.ina3221 import find_rails
@@ -16,19 +14,15 @@ from wattune_agent.nvidia import find_card, is_card
 from wattune_agent.pmic import find_pmic, is_raspberry
 from wattune_agent.rapl import find_rapl
 from wattune_agent.tree import Tree, first_text, text
-from wattune_agent.xe import find_xe
 
 __all__ = ["FAMILIES", "board_name", "compatible", "families", "find_board", "is_tegra"]
 
-FAMILIES = ("jetson", "cpu", "amd", "intel")
-"""The supported families: a Jetson by its GPU, any computer by its CPU, and the GPUs of AMD (driver amdgpu) and Intel
-(xe). The first one that is present is the default; the last two come last because no such card was ever tried. Beside
-them, NVIDIA's cards by their names, "nvidia", "nvidia:INDEX" or "nvidia:UUID": never the default."""
+FAMILIES = ("jetson", "cpu")
+"""Supported families: a Jetson by its GPU, any computer by its CPU. The first one that is present is the default.
+Beside them, NVIDIA's cards by their names, "nvidia", "nvidia:INDEX" or "nvidia:UUID": never the default."""
 
 CPU_SETTINGS = 6
 """Most settings of a Jetson's CPU beside its GPU: each multiplies those of the other clocks."""
-
-_CARDS = ("amd", "intel")
 
 _DEVICE_TREES = ("/proc/device-tree", "/sys/firmware/devicetree/base")
 _DMI = "/sys/class/dmi/id/"
@@ -51,7 +45,7 @@ def find_board(tree: Tree, family: str) -> Board:
     return Board(
         tree,
         family=family,
-        name=_card_name(tree, family) or board_name(tree) or family,
+        name=board_name(tree) or family,
         clock=clock,
         sensor=sensor,
         mode=mode(tree, family),
@@ -67,7 +61,7 @@ def families(tree: Tree) -> List[str]:
         names.append("jetson")
     if _is_there(tree, "cpu"):
         names.append("cpu")
-    return names + [family for family in _CARDS if _is_there(tree, family)]
+    return names
 
 
 def board_name(tree: Tree) -> str:
@@ -102,9 +96,6 @@ def is_tegra(tree: Tree) -> bool:
 
 def _parts(tree: Tree, family: str) -> Tuple[Optional[Clock], Optional[PowerSensor], List[str]]:
     clock: Optional[Clock]
-    if family in _CARDS:
-        clock, sensor, problems = find_amd(tree) if family == "amd" else find_xe(tree)
-        return clock, sensor, problems if clock is None and sensor is None else [*problems, UNTRIED]
     clock, problems = find_gpu_clock(tree) if family == "jetson" else find_cpu_clock(tree)
     sensor, more = find_rails(tree) if family == "jetson" else _cpu_sensor(tree)
     return clock, sensor, [*problems, *more]
@@ -120,11 +111,6 @@ def _others(tree: Tree) -> Dict[str, Clock]:
     if cpu is not None and all(map(tree.writable, cpu.files())):
         clocks["cpu_clock_mhz"] = cpu
     return clocks
-
-
-def _card_name(tree: Tree, family: str) -> str:
-    folder = best_card(tree, family) if family in _CARDS else None
-    return card_name(tree, family, folder) if folder is not None else ""
 
 
 def _cpu_sensor(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
@@ -157,8 +143,6 @@ def _other_vendor(tree: Tree) -> bool:
 def _is_there(tree: Tree, family: str) -> bool:
     if family == "jetson":
         return is_tegra(tree)
-    if family in _CARDS:
-        return best_card(tree, family) is not None
     if tree.exists("/sys/devices/system/cpu") or tree.exists("/proc/cpuinfo") or is_raspberry(tree):
         return True
     return bool(tree.glob("/sys/class/powercap/intel-rapl:*"))
@@ -167,6 +151,4 @@ def _is_there(tree: Tree, family: str) -> bool:
 def _missing(family: str, tree: Tree) -> str:
     if family == "jetson":
         return "no Jetson here ({})".format(board_name(tree) or "no name")
-    if family in _CARDS:
-        return "no GPU of this kind here"
     return "no CPU to be found in {}".format(tree.root)

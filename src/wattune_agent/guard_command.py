@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="jetson, cpu, amd, intel, nvidia[:CARD] or agent[:SOCKET]; default: the board that is found",
+        help="jetson, cpu, nvidia[:CARD] or agent[:SOCKET]; default: the board that is found",
     )
     parser.add_argument("--clock", type=quantity(MHZ), metavar="612MHz", help="pin the clock at this frequency")
     parser.add_argument(

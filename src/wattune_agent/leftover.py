@@ -83,7 +83,7 @@ def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
     failures = [] if began_anew else bring_back(tree, snapshot.files)
     messages: List[str] = []
     if failures and all(failure.clamped for failure in failures):
-        clamps = conditions(tree, snapshot.family).throttled
+        clamps = conditions(tree).throttled
         if clamps:
             messages = ["{}; {} throttles it now, but it was written".format(failures[0].text, ", ".join(clamps))]
             failures = []

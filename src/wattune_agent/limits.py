@@ -50,8 +50,6 @@ HIGHEST_MHZ = 10000
 """A limit above this is not plausible: an unlimited one reads as the top clock, or as 2147483647 Hz."""
 
 PAIRS = {"max_freq": ("min_freq", 1000000), "scaling_max_freq": ("scaling_min_freq", 1000)}
-_IN_MHZ = "/freq0"
-"""The folder of an Intel GPU's limits, which have the names of devfreq's, but are in MHz."""
 
 Failure = NamedTuple("Failure", [("path", str), ("text", str), ("clamped", bool)])
 Failure.__doc__ = """A file that was not restored, and why. ``clamped``: the write succeeded, but the file reads lower,
@@ -61,7 +59,7 @@ as it does while the kernel throttles the clock."""
 class FrequencyLimits:
     """The smallest and the largest allowed frequency, each a file with a whole number in it.
 
-    ``per_mhz``: the files' units per MHz (1000000 in devfreq, 1000 in cpufreq, 1 in xe).
+    ``per_mhz``: the files' units per MHz (1000000 in devfreq, 1000 in cpufreq).
     """
 
     def __init__(self, tree: Tree, low_path: str, high_path: str, per_mhz: int) -> None:
@@ -184,10 +182,10 @@ def per_mhz_of(path: str) -> int:
         return 1000000
     if _CARD_LIMIT.fullmatch(path):
         return 1000
-    folder, _, name = path.rpartition("/")
+    name = path.rpartition("/")[2]
     for high, (low, per_mhz) in PAIRS.items():
         if name in (low, high):
-            return 1 if folder.endswith(_IN_MHZ) else per_mhz
+            return per_mhz
     return 0
 
 
@@ -225,16 +223,12 @@ _BOOST = re.compile(_CPU + r"(?:cpufreq/boost|intel_pstate/no_turbo|(?:cpufreq/p
 _CARD = re.compile(r"/nvml/[A-Za-z0-9-]{1,90}/locked_clock_mhz")
 _CARD_LIMIT = re.compile(r"/nvml/[A-Za-z0-9-]{1,90}/power_limit_mw")
 _CORE = re.compile(_CPU + r"cpu[0-9]+/online")
-_XE = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*tile[0-9]+/gt[0-9]+/freq0/(?:min|max)_freq")
-_AMD = re.compile(r"/sys/(?:devices|class)/(?:[^/]+/)*power_dpm_force_performance_level")
 _MEMORY = re.compile(r"/sys/kernel/(?:nvpmodel_clk_cap/emc|nvpmodel_emc_cap/emc_iso_cap)")
 _EMC_LOCK = re.compile(r"/sys/kernel/debug/(?:bpmp/debug/clk/emc/mrq_rate_locked|clk/override\.emc/clk_state)")
 _EMC_RATE = re.compile(r"/sys/kernel/debug/(?:bpmp/debug/clk/emc/rate|clk/override\.emc/clk_rate)")
 
 _FREQUENCY = re.compile(r"\s*[0-9]{1,12}\s*", re.ASCII)
 _RUNTIME = re.compile(r"\s*(?:auto|on)\s*", re.ASCII)
-# Not "manual" and "perf_determinism": what was chosen under them cannot be read, so it could not be restored.
-_LEVEL = re.compile(r"\s*(?:auto|low|high|profile_(?:standard|min_sclk|min_mclk|peak))\s*", re.ASCII)
 _SWITCH = re.compile(r"\s*[01]\s*", re.ASCII)
 
 _UNLOCKED = re.compile(r"none")
@@ -247,8 +241,6 @@ _KINDS = (
     (_RAILGATE, _SWITCH),
     (_POWER, _RUNTIME),
     (_BOOST, _SWITCH),
-    (_XE, _FREQUENCY),
-    (_AMD, _LEVEL),
     (_CORE, _SWITCH),
     (_MEMORY, _FREQUENCY),
     (_EMC_LOCK, _SWITCH),

@@ -10,7 +10,6 @@ import subprocess
 from typing import Dict, List, Optional, Union
 
 from wattune_agent.cpufreq import has_cores
-from wattune_agent.drm import power_limit_w
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken, NotThere
 from wattune_agent.tree import Tree, first_text, number, real, text
 
@@ -28,7 +27,7 @@ _CPU = "/sys/devices/system/cpu"
 def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
     """The parts of the mode, in words, in a fixed order. Parts that the board does not report are left out.
 
-    The pinned clock is not part of it: the GPU's on a Jetson or a card, the CPU's on a board that trains on its CPU.
+    The pinned clock is not part of it: the GPU's on a Jetson, the CPU's on a board that trains on its CPU.
     """
     parts: Dict[str, str] = {}
     number_now = mode_id(tree)
@@ -39,9 +38,6 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
     if family == "jetson":
         _add(parts, "CPU limit", _cpu_limits(tree))
         _add(parts, "jetson_clocks", _jetson_clocks(tree))
-    if family in ("amd", "intel"):
-        limit_w = power_limit_w(tree, family)
-        _add(parts, "power limit", "" if limit_w is None else "{:g} W".format(limit_w))
     _add(parts, "memory clock limit", _emc_cap(tree))
     _add(parts, "fan", _fan(tree))
     release = l4t(tree)

@@ -42,7 +42,7 @@ Zone.__doc__ = (
 
 
 class RaplSensor(PowerSensor):
-    """The processor's packages and, if there is a counter for it, the memory; in ``xe``, an Intel GPU."""
+    """The processor's packages and, if there is a counter for it, the memory."""
 
     period_s = PERIOD_S
 

@@ -29,7 +29,6 @@ def test_every_registered_name_opens(tmp_path, board, monkeypatch):
     with serving(board, tmp_path / "agent.sock") as agent:
         specs = {
             "agent": f"agent:{agent.socket}",
-            "amd": f"amd?root={unpack('amd-levels', tmp_path / 'amd')}",
             "auto": f"auto?root={board}",
             "cpu": f"cpu?root={board}",
             "external": "external:echo 5",
@@ -39,9 +38,7 @@ def test_every_registered_name_opens(tmp_path, board, monkeypatch):
             "replay": f"replay:{make_table().save(tmp_path / 'table.json')}",
             "sim": "sim:jetson-nano",
         }
-        with pytest.raises(DeviceError, match="does not move"):  # its energy counter, in a folder
-            open_device(f"intel?root={unpack('intel-arc', tmp_path / 'intel')}")
-        assert {*specs, "intel"} == set(OPENERS)
+        assert set(specs) == set(OPENERS)
         for spec in specs.values():
             device = open_device(spec)
             assert isinstance(device, Device)

@@ -115,7 +115,7 @@ def _submit(spec: str, result: Examination, path: Path) -> None:
 
     place = board_tree(spec)
     if place is None:
-        raise InputError("--submit with this device", value=spec, allowed="jetson, cpu, amd, intel")
+        raise InputError("--submit with this device", value=spec, allowed="jetson, cpu")
     _write_board(path, place[0], result.device, "wattune doctor --submit", figures=result.figures)
 
 

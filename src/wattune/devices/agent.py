@@ -21,7 +21,6 @@ from wattune_agent.client import AgentClient
 from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import compatible, families, find_board
-from wattune_agent.drm import free_memory_bytes
 from wattune_agent.errors import AgentError
 from wattune_agent.mode import l4t, mode
 from wattune_agent.protocol import SOCKET
@@ -44,11 +43,7 @@ match counts. A carrier board's maker may give the board any name."""
 KNOB_WORDS = {"memory_clock_mhz": "memory", "cpu_clock_mhz": "cpu"}
 """Words in ``knobs=`` for the clocks beside the first, whose word is its unit: "gpu", or "cpu" of a board without."""
 
-OTHER_DATA_TYPES = {
-    "cpu": frozenset({"fp32", "bf16"}),
-    "amd": frozenset({"fp32", "fp16", "bf16"}),
-    "intel": frozenset({"fp32", "fp16", "bf16"}),
-}
+CPU_DATA_TYPES = frozenset({"fp32", "bf16"})
 
 
 class BoardDevice(RealDevice):
@@ -86,19 +81,17 @@ class BoardDevice(RealDevice):
         card = board.get("card")  # an older agent has none
         self.card: Mapping[str, Any] | None = card
         self.trains_on = "cpu" if family == "cpu" else "gpu"
-        self.shares_memory = family in ("jetson", "cpu") or bool(card and card.get("shares_memory"))
+        self.shares_memory = card is None or bool(card.get("shares_memory"))
         self.data_types = (
             _data_types(family, self._tree, self.name) if card is None else data_types(tuple(card["capability"]))
         )
         self.sensor = _sensor(board)
         self.problems = tuple(board["problems"])
         self.highest_w = None if card is None else card.get("highest_w")
-        if self.shares_memory:
+        if card is None or self.shares_memory:
             self.memory_bytes = told(free_bytes, self._tree)
-        elif card is not None:
-            self.memory_bytes = card["memory_bytes"]
         else:
-            self.memory_bytes = free_memory_bytes(self._tree, family)
+            self.memory_bytes = card["memory_bytes"]
         try:
             found = load_supply(self._tree, self.name)
             self.supply = Supply(other_w=found[0], efficiency=found[1]) if found else None
@@ -284,16 +277,6 @@ def open_cpu(rest: str, *, seed: int = 0) -> BoardDevice:
     return usable(find_local("cpu", rest))
 
 
-def open_amd(rest: str, *, seed: int = 0) -> BoardDevice:
-    """Open this computer's AMD GPU; options as for ``open_jetson``. Raises: DeviceUnavailable."""
-    return usable(find_local("amd", rest))
-
-
-def open_intel(rest: str, *, seed: int = 0) -> BoardDevice:
-    """Open this computer's Intel GPU; options as for ``open_jetson``. Raises: DeviceUnavailable."""
-    return usable(find_local("intel", rest))
-
-
 def open_agent(rest: str, *, seed: int = 0) -> BoardDevice:
     """Open the board of the agent at the socket ``rest``, by default the system's; ``?knobs=`` as for ``open_jetson``.
 
@@ -449,7 +432,7 @@ def _sensor(board: Mapping[str, Any]) -> Sensor:
 
 
 def _data_types(family: str, tree: Tree, name: str) -> frozenset[str]:
-    if family in OTHER_DATA_TYPES:
-        return OTHER_DATA_TYPES[family]
+    if family == "cpu":
+        return CPU_DATA_TYPES
     chip = f"{compatible(tree)} {name}"
     return next(types for pattern, types in JETSON_DATA_TYPES.items() if re.search(pattern, chip, re.IGNORECASE))

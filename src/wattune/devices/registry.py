@@ -15,11 +15,9 @@ from wattune.records import Kind
 
 OPENERS = {
     "agent": "wattune.devices.agent:open_agent",
-    "amd": "wattune.devices.agent:open_amd",
     "auto": "wattune.devices.auto:open_auto",
     "cpu": "wattune.devices.agent:open_cpu",
     "external": "wattune.devices.external:open_external",
-    "intel": "wattune.devices.agent:open_intel",
     "jetson": "wattune.devices.agent:open_jetson",
     "nvidia": "wattune.devices.nvidia:open_nvidia",
     "recorded": "wattune.devices.replay:open_recorded",
@@ -29,7 +27,7 @@ OPENERS = {
 """Name of a device -> a function of the text behind the name and a seed. Third parties add theirs in the entry-point
 group ``wattune.devices``."""
 
-ALONE = frozenset({"agent", "amd", "auto", "cpu", "external", "intel", "jetson", "nvidia"})
+ALONE = frozenset({"agent", "auto", "cpu", "external", "jetson", "nvidia"})
 """Names that need nothing behind them, or whose opener says what it needs."""
 
 GROUP = "wattune.devices"
@@ -64,7 +62,7 @@ class KnownDevice:
 def open_device(spec: str, *, seed: int = 0) -> Device:
     """Open the device that ``spec`` names.
 
-    "jetson", "cpu", "nvidia:0", "amd", "intel", "agent" and "external:URL or COMMAND" for real devices, with options
+    "jetson", "cpu", "nvidia:0", "agent" and "external:URL or COMMAND" for real devices, with options
     behind them (docs/boards.md); "sim:jetson-nano" and other simulated boards, ":cpu" behind it for the board's CPU;
     the path of a board file; "recorded:FILE" for a profile that is played back; "replay:FILE" for a table that is
     measured, a CSV file or a profile; "NAME" or "NAME:REST" for a third party's device. "auto" is the first of this
@@ -112,8 +110,6 @@ def _opener(spec: str) -> Callable[[int], Device]:
         "jetson",
         "cpu",
         "nvidia:0",
-        "amd",
-        "intel",
         "agent",
         "external:URL",
         *_simulated(),

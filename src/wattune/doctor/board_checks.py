@@ -74,10 +74,7 @@ def check_pinned(board: Board) -> list[Finding]:
         return [Finding("pinned", "fail", str(error))]
     if pinned_mhz is None:
         return []
-    fix = "sudo jetson_clocks --restore, or set the power mode again (sudo nvpmodel -m ID)"
-    if board.family == "amd":
-        fix = f"echo auto | sudo tee {board.clock.files()[0]}"
-    fix = f"if that was not intended: {fix}"
+    fix = "if that was not intended: sudo jetson_clocks --restore, or set the power mode again (sudo nvpmodel -m ID)"
     return [Finding("pinned", "warn", f"the {board.clock.unit}'s clock is already pinned to {pinned_mhz:g} MHz", fix)]
 
 
@@ -274,8 +271,7 @@ def check_torch(torch: Torch, *, needs_gpu: bool) -> Finding:
             "torch",
             "fail",
             f"torch {torch.version} is a CPU build: training would leave the GPU idle, and its clock without effect",
-            "install the torch build for your GPU (a Jetson: NVIDIA's wheel for its JetPack; AMD: the ROCm build), see "
-            "docs/boards.md",
+            "install the torch build for your GPU (a Jetson: NVIDIA's wheel for its JetPack), see docs/boards.md",
         )
     return Finding(
         "torch",

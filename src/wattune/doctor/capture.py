@@ -35,10 +35,6 @@ _POLICY += (
     "scaling_min_freq,scaling_max_freq,scaling_cur_freq,scaling_driver,scaling_governor,scaling_available_governors,"
 )
 _POLICY += "scaling_setspeed,boost,energy_performance_preference,amd_pstate_max_freq,amd_pstate_lowest_nonlinear_freq}"
-_CARD = "{uevent,product_name,power_dpm_force_performance_level,pp_dpm_sclk,mem_info_vram_total,mem_info_vram_used,"
-_CARD += "power/runtime_status,hwmon/hwmon*/power1_average,hwmon/hwmon*/power1_input,hwmon/hwmon*/power1_cap,"
-_CARD += "hwmon/hwmon*/power1_max,hwmon/hwmon*/freq1_input,hwmon/hwmon*/energy?_input,hwmon/hwmon*/energy?_label,"
-_CARD += "hwmon/hwmon*/temp?_input,hwmon/hwmon*/name}"
 
 PATTERNS = (
     "/sys/firmware/devicetree/base/{model,compatible}",
@@ -69,9 +65,6 @@ PATTERNS = (
     "/sys/class/hwmon/hwmon*/" + _SENSOR,
     "/sys/class/powercap/intel-rapl*/{name,enabled,energy_uj,max_energy_range_uj}",
     "/sys/class/thermal/thermal_zone*/{type,temp,trip_point_*_temp,trip_point_*_type,cdev*_trip_point,cdev*/type}",
-    "/sys/class/drm/card?/device/" + _CARD,
-    "/sys/class/drm/card??/device/" + _CARD,
-    "/sys/class/drm/card?/device/tile?/gt?/freq0/{act_freq,cur_freq,min_freq,max_freq,rpn_freq,rpe_freq,rp0_freq}",
     "/sys/class/thermal/cooling_device*/{type,cur_state,max_state}",
     "/sys/devices/pwm-fan/{target_pwm,cur_pwm,temp_control}",
     "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap",

@@ -18,7 +18,7 @@ from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.tree import Tree
 
-LOCAL = ("jetson", "cpu", "amd", "intel")
+LOCAL = ("jetson", "cpu")
 """Devices that are read from this machine's files."""
 Say = Callable[[str], None]
 

@@ -69,7 +69,7 @@ REMOVED = ("battery", "beside", "latency")
 MOST_SEEDS = 100
 """Training runs per batch size that a server accepts."""
 
-READ_FROM_FILES = ("auto", "jetson", "cpu", "amd", "intel")
+READ_FROM_FILES = ("auto", "jetson", "cpu")
 """Devices that are read from files, for which ``sysfs_root`` names another folder."""
 
 SEVERAL_KNOBS = ("auto", "agent", "jetson")
