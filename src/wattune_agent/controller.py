@@ -19,8 +19,8 @@ from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NotKept, NotRestored, NotTaken, NotThere
 from wattune_agent.held_clock import HeldClock
-from wattune_agent.leftover import busy_with, give_back, left_behind, lock_path, restore_left_behind
-from wattune_agent.lock import Lock
+from wattune_agent.leftover import busy_with, give_back, left_behind, restore_left_behind
+from wattune_agent.lock import Lock, board_lock
 from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
 from wattune_agent.settings import exceeds
 from wattune_agent.signals import call_before_end, ending, forget
@@ -159,8 +159,6 @@ class Controller:
         with self._alone():
             if self._snapshot is not None and self._is_ours():
                 return
-            for path in clock.files():
-                self._tree.check_writable(path)
             self._take_lock(clock)
             try:
                 snapshot = self._of_now(clock)
@@ -339,10 +337,12 @@ class Controller:
 
     def _take_lock(self, clock: Clock) -> None:
         """Take the lock, and restore what a killed process left."""
+        for path in clock.files():
+            self._tree.check_writable(path)
         family = self.board.family
-        lock = self._lock or Lock(self._tree, lock_path(clock.files()))
+        lock = self._lock or board_lock(self._tree, family)
         if not lock.acquire():
-            raise busy_with(self._tree, family, lock.path)
+            raise busy_with(self._tree, family)
         self._lock, self._pid = lock, os.getpid()
         try:
             for text in restore_left_behind(self._tree, lock, family):

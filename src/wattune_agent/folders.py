@@ -1,52 +1,39 @@
-"""The folders for snapshots: one for all users if they may write there, otherwise each user's own.
+"""The folder for state that outlives a process. Only its owner may enter it: root, for the machine itself.
 
-A program that root runs looks in the folders of all users, because a change that one of them left is not the board's
-original state. A user looks in their own folder and in the common one.
+Snapshots and locks lie in it. What another user could have written is never obeyed, and no other user can hold a lock.
 """
 
 import os
-import pwd
-from typing import List
+import stat
 
+from wattune_agent.errors import NotKept
 from wattune_agent.tree import Tree
 
-__all__ = ["SYSTEM_FOLDER", "folders", "state_folder"]
+__all__ = ["SYSTEM_FOLDER", "make_private", "state_folder"]
 
 SYSTEM_FOLDER = "/var/lib/wattune"
-"""The folder for state that outlives a process: root's, and that of users who may write there (the group wattune)."""
 
-_OWN = ".local/state"
+PRIVATE = 0o700
 
 
 def state_folder(tree: Tree) -> str:
-    """The folder for state that outlives this process, on this machine; it is created when first needed."""
-    if tree.root != "/":
-        return tree.inside(SYSTEM_FOLDER)
-    if os.geteuid() == 0 or os.access(SYSTEM_FOLDER, os.W_OK | os.X_OK):
-        return SYSTEM_FOLDER
-    return _own()
+    """The folder on this machine; for a copy of a board it is part of the copy. Raises: FileFailed."""
+    return tree.inside(SYSTEM_FOLDER)
 
 
-def folders(tree: Tree) -> List[str]:
-    """The folders in which this user finds snapshots, each once; some may not exist."""
-    paths = [state_folder(tree)]
-    if tree.root == "/":
-        paths += [SYSTEM_FOLDER, _own()]
-        if os.geteuid() == 0:
-            paths += [os.path.join(home, _OWN, "wattune") for home in _homes()]
-    places = [os.path.realpath(folder) for folder in paths]
-    return [folder for number, folder in enumerate(paths) if places.index(places[number]) == number]
-
-
-def _own() -> str:
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), _OWN)
-    return os.path.join(base, "wattune")
-
-
-def _homes() -> List[str]:
-    homes = [user.pw_dir for user in pwd.getpwall()]
+def make_private(folder: str) -> None:
+    """Create the folder for this user alone, or take the permissions of others away. Raises: NotKept."""
     try:
-        homes.append(pwd.getpwnam(os.environ.get("SUDO_USER", "")).pw_dir)  # users of a network are often not listed
-    except KeyError:
-        pass
-    return sorted({home for home in homes if home.startswith("/")})
+        os.makedirs(folder, mode=PRIVATE, exist_ok=True)
+        status = os.stat(folder)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != PRIVATE:
+            os.chmod(folder, PRIVATE)
+    except OSError as error:
+        raise NotKept(
+            "nothing can be saved in {}, so nothing is changed on the board: {}".format(folder, error.strerror or error)
+        ) from error
+    if status.st_uid != os.geteuid():
+        raise NotKept(
+            "{} belongs to user {}, not to user {}: nothing in it is obeyed, and nothing is changed on the board; run "
+            "this as that user, or move the folder away".format(folder, status.st_uid, os.geteuid())
+        )

@@ -8,14 +8,11 @@ everything written is therefore read back.
 Sources: Linux ``drivers/devfreq/devfreq.c`` (``min_freq_store``, ``get_freq_range``), ``drivers/cpufreq/cpufreq.c``;
 KernelTuner/kernel_tuner ``observers/tegra.py`` for the order.
 
-Root restores snapshots that other users wrote, so only files that this package changes are ever accepted from a
-snapshot (``fits``), and only texts that could have been read from them.
+Only files that this package changes are ever accepted from a snapshot (``fits``), and only texts that could have been
+read from them: a damaged snapshot does no further harm.
 """
 
-import os
-import pwd
 import re
-import stat
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NotTaken
@@ -31,9 +28,6 @@ __all__ = [
     "compared",
     "fits",
     "is_limit",
-    "is_of_gpu",
-    "is_of_mode",
-    "may_write",
     "per_mhz_of",
     "same_text",
     "tolerance_of",
@@ -255,29 +249,3 @@ def fits(path: str, text: str) -> bool:
     if not any(file.fullmatch(path) and form.fullmatch(text) for file, form in _KINDS):
         return False
     return not is_limit(path) or int(text) <= HIGHEST_MHZ * per_mhz_of(path)
-
-
-def is_of_mode(path: str) -> bool:
-    """True if only a switch of the power mode changes this file: a core's switch."""
-    return bool(_CORE.fullmatch(path))
-
-
-def is_of_gpu(path: str) -> bool:
-    """True if this is the kind of file of a GPU's clock; which of them is the GPU's, only the tree can tell."""
-    return any(kind.fullmatch(path) for kind in (_DEVFREQ, _RAILGATE, _POWER))
-
-
-def may_write(tree: Tree, path: str, uid: int) -> bool:
-    """True if the file's owner, group and mode let this user write it. False if the file cannot be found."""
-    try:
-        status = os.stat(tree.inside(path))
-    except (OSError, FileFailed):
-        return False
-    if status.st_uid == uid:
-        return bool(status.st_mode & stat.S_IWUSR)
-    try:
-        user = pwd.getpwuid(uid)
-        groups = os.getgrouplist(user.pw_name, user.pw_gid)
-    except KeyError:
-        groups = []
-    return bool(status.st_mode & (stat.S_IWGRP if status.st_gid in groups else stat.S_IWOTH))

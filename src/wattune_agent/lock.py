@@ -1,22 +1,20 @@
-"""One controller per board: a lock on the file of the clock's upper limit, or on one beside a card's snapshots.
+"""One controller per board: a lock on a file beside the snapshots, in a folder that no other user may enter.
 
-The kernel releases it when the process ends, for any reason, and it holds for all users and for containers that see the
-same ``/sys``. For a container with a ``/sys`` of its own network namespace these are different files to the kernel:
-there the process in the snapshot is checked as well (see ``leftover``).
+The kernel releases the lock when the process ends, for any reason. A container that has another folder has another
+lock: there the process in the snapshot is checked as well (see ``leftover``).
 """
 
 import fcntl
 import os
+import sys
+import time
 from typing import Any, List, Optional
 
-from wattune_agent.errors import FileFailed, Forbidden
-from wattune_agent.folders import state_folder
-from wattune_agent.tree import Tree, card_of
+from wattune_agent.errors import NotKept
+from wattune_agent.folders import make_private, state_folder
+from wattune_agent.tree import Tree
 
-__all__ = ["Lock", "holders", "place"]
-
-LOCKS = "/proc/locks"
-"""Every file lock that this user, or this container, can see. Source: proc(5)."""
+__all__ = ["Lock", "board_lock", "this_process"]
 
 TRIES = 10
 """Attempts to take the lock before it counts as held: another process may only be testing it."""
@@ -27,30 +25,22 @@ _held: List["Lock"] = []
 
 
 class Lock:
-    """An exclusive lock on a file that is only opened for reading."""
+    """An exclusive lock on a file, which names the process that holds it."""
 
-    def __init__(self, tree: Tree, path: str) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._tree = tree
         self._descriptor: Optional[int] = None
 
     def acquire(self) -> bool:
-        """Take the lock; False if another process holds it. Raises: Forbidden, FileFailed."""
+        """Take the lock; False if another process holds it. Raises: NotKept if the file cannot be locked."""
         if self._descriptor is not None:
             return True
+        make_private(os.path.dirname(self.path))
         for attempt in range(TRIES):
             if attempt:
-                self._tree.sleep(PAUSE_S)
-            descriptor = self._open()
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-            except OSError as error:
-                os.close(descriptor)
-                raise FileFailed("{} cannot be locked: {}".format(self.path, error.strerror)) from error
-            else:
-                self._descriptor = descriptor
+                time.sleep(PAUSE_S)
+            self._descriptor = self._locked()
+            if self._descriptor is not None:
                 _held.append(self)
                 _let_children_go()
                 return True
@@ -63,50 +53,53 @@ class Lock:
             self._descriptor = None
             _held.remove(self)
 
-    def _open(self) -> int:
+    def is_free(self) -> bool:
+        """True if no process holds the lock. Raises: NotKept."""
+        if not os.path.exists(self.path):
+            return True
+        is_free = self.acquire()
+        self.release()
+        return is_free
+
+    def holder(self) -> str:
+        """The process that took the lock last: "process 12 (python3 train.py)"; empty if that cannot be read."""
         try:
-            path, flags = place(self._tree, self.path), os.O_RDONLY | os.O_CLOEXEC
-            if card_of(self.path):
-                os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-                flags |= os.O_CREAT | os.O_NOFOLLOW
-            return os.open(path, flags, 0o644)
-        except PermissionError as error:
-            raise Forbidden("{} may not be read by this user".format(self.path)) from error
+            with open(self.path, encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    def _locked(self) -> Optional[int]:
+        """The descriptor of the locked file; None if another process has locked it."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                raise
+        except BlockingIOError:
+            return None
         except OSError as error:
-            raise FileFailed("{} cannot be opened: {}".format(self.path, error.strerror)) from error
+            raise NotKept(
+                "{} cannot be locked, so nothing is changed on the board: {}".format(self.path, error.strerror or error)
+            ) from error
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, "process {} ({})".format(os.getpid(), this_process()).encode("utf-8", "replace"))
+        except OSError:
+            pass  # a full disk: the lock holds all the same
+        return descriptor
 
 
-def place(tree: Tree, path: str) -> str:
-    """The file on this machine that is locked for this file of the tree. Raises: FileFailed.
-
-    A card has none of the kernel's, so one beside the snapshots is locked for all of its files.
-    """
-    uuid = card_of(path)
-    return os.path.join(state_folder(tree), "nvidia-{}.lock".format(uuid)) if uuid else tree.inside(path)
+def board_lock(tree: Tree, family: str) -> Lock:
+    """The lock on the board of this family. Raises: FileFailed."""
+    return Lock(os.path.join(state_folder(tree), "board-{}.lock".format(family)))
 
 
-def holders(tree: Tree, path: str) -> List[str]:
-    """The processes that lock the file: "process 12 (python3 train.py)"; empty if the kernel does not list them.
-
-    A line is "2: FLOCK  ADVISORY  WRITE 4242 00:15:1234 0 EOF"; one with "->" belongs to a waiting process.
-    """
-    try:
-        status = os.stat(place(tree, path))
-        with open(LOCKS, encoding="ascii", errors="replace") as file:
-            lines = [line.split() for line in file]
-    except (OSError, FileFailed):
-        return []
-    inode = "{:02x}:{:02x}:{}".format(os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
-    pids = [line[4] for line in lines if len(line) > 5 and line[1] == "FLOCK" and line[5] == inode]
-    return ["process {} ({})".format(pid, _command(pid)) for pid in pids if pid.isdigit() and int(pid) > 0]
-
-
-def _command(pid: str) -> str:
-    try:
-        with open("/proc/{}/cmdline".format(pid), encoding="utf-8", errors="replace") as file:
-            return " ".join(file.read().replace("\0", " ").split())[:200] or "no command"
-    except OSError:
-        return "no command"
+def this_process() -> str:
+    """The command of this process, on one line."""
+    return " ".join(" ".join(sys.argv).split())[:200] or "no command"
 
 
 _watching = False

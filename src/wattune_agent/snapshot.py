@@ -8,13 +8,13 @@ import errno
 import json
 import os
 import stat
-import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
-from wattune_agent.folders import folders, state_folder
-from wattune_agent.limits import fits, is_limit, is_of_mode, whole
+from wattune_agent.folders import make_private, state_folder
+from wattune_agent.limits import fits, is_limit, whole
+from wattune_agent.lock import this_process
 from wattune_agent.tree import Tree
 
 __all__ = [
@@ -23,10 +23,10 @@ __all__ = [
     "family_of",
     "found_texts",
     "has_ended",
-    "is_strangers",
+    "parts",
     "snapshots",
     "started_at",
-    "state_folder",
+    "strangers",
 ]
 
 VERSION = 1
@@ -34,13 +34,13 @@ VERSION = 1
 LARGEST = 1 << 20
 """Bytes of a file that are read: a longer file is not a snapshot."""
 
-_PREFIX, _SUFFIX = "board-", ".json"
+_PREFIX, _SUFFIX, _PART = "board-", ".json", ".part"
 
 
 class Snapshot(NamedTuple):
     """The state to restore. ``files``: path and text, in the order of the restore. ``pid``, ``started``, ``boot``: the
     process that changes the board (pid 0: no process any longer). ``mode_id``: the power mode to return to, if it was
-    switched. ``uid``: the user to whom the file belongs."""
+    switched."""
 
     path: str
     family: str
@@ -52,17 +52,11 @@ class Snapshot(NamedTuple):
     boot: str
     command: str
     time: str
-    uid: int = 0
 
     @property
     def owner(self) -> str:
         """The process that changes the board, in words."""
         return "process {} ({}), since {}".format(self.pid, self.command or "no command", self.time)
-
-    @property
-    def is_foreign(self) -> bool:
-        """True if it belongs to neither root nor this user."""
-        return _is_foreign(self.uid)
 
     def with_files(self, tree: Tree, paths: List[str], mode_id: Optional[int] = None) -> "Snapshot":
         """The same with the current text of files that it does not contain yet; itself if there are none.
@@ -87,12 +81,12 @@ class Snapshot(NamedTuple):
 
     def save(self) -> None:
         """Write it to disk, atomically. Raises: NotKept; the previous file, if any, is then unchanged."""
-        folder, beside = os.path.dirname(self.path), self.path + ".part"
+        folder, beside = os.path.dirname(self.path), self.path + _PART
         content = self._asdict()
         content.update(record="snapshot", version=VERSION, files=[[path, text] for path, text in self.files.items()])
-        del content["path"], content["uid"]
+        del content["path"]
         try:
-            os.makedirs(folder, mode=0o755, exist_ok=True)
+            make_private(folder)
             _write(beside, (json.dumps(content, indent=1) + "\n").encode("utf-8"))
             os.replace(beside, self.path)
             _sync(folder)
@@ -112,8 +106,9 @@ class Snapshot(NamedTuple):
             pass
         except OSError as error:
             raise NotKept(
-                "the board is restored, but {} cannot be deleted: {}; delete it, or run the restore as the user who "
-                "owns it".format(self.path, error.strerror or error)
+                "the board is restored, but {} cannot be deleted: {}; delete it".format(
+                    self.path, error.strerror or error
+                )
             ) from error
         try:
             _sync(os.path.dirname(self.path))
@@ -124,19 +119,17 @@ class Snapshot(NamedTuple):
     def load(cls, path: str) -> "Snapshot":
         """Read one. Raises: NotKept if it is not a snapshot, or an incomplete one.
 
-        It may name only files that this package changes and, if it belongs to a user other than root, no power mode.
+        It may name only files that this package changes.
         """
         try:
-            # Other users may put anything there: a pipe would never end.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise ValueError("it is not a regular file")
                 content = os.read(descriptor, LARGEST).decode("utf-8")
             finally:
                 os.close(descriptor)
-            return _checked(path, json.loads(content), status.st_uid)
+            return _checked(path, json.loads(content))
         except OSError as error:
             raise NotKept("{} cannot be read: {}".format(path, error.strerror or error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -157,35 +150,45 @@ class Snapshot(NamedTuple):
             pid=os.getpid(),
             started=started_at(os.getpid()) or 0,
             boot=boot_id(),
-            command=" ".join(sys.argv)[:200],
+            command=this_process(),
             time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            uid=os.geteuid(),
         )
 
 
 def snapshots(tree: Tree) -> List[str]:
-    """The snapshots that this user sees."""
-    paths = []
-    for folder in folders(tree):
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            continue
-        paths += [os.path.join(folder, name) for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    return paths
+    """The files of snapshots that belong to this user."""
+    return [path for path in _files(tree, _SUFFIX) if _is_own(path)]
+
+
+def strangers(tree: Tree) -> List[str]:
+    """The files that another user put in the place of snapshots, while others could still enter the folder."""
+    return [path for path in _files(tree, _SUFFIX) if not _is_own(path)]
+
+
+def parts(tree: Tree) -> List[str]:
+    """The files of snapshots that a killed process began to write, or that another one is writing now."""
+    return _files(tree, _SUFFIX + _PART)
 
 
 def family_of(path: str) -> str:
     """The family of boards in a snapshot's file name, whatever the content."""
-    return os.path.basename(path)[len(_PREFIX) : -len(_SUFFIX)]
+    return os.path.basename(path)[len(_PREFIX) :].rpartition(_SUFFIX)[0]
 
 
-def is_strangers(path: str) -> bool:
-    """True if the file belongs to neither root nor this user."""
+def _files(tree: Tree, suffix: str) -> List[str]:
+    folder = state_folder(tree)
     try:
-        return _is_foreign(os.lstat(path).st_uid)
+        names = sorted(os.listdir(folder))
     except OSError:
-        return False
+        return []
+    return [os.path.join(folder, name) for name in names if name.startswith(_PREFIX) and name.endswith(suffix)]
+
+
+def _is_own(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid == os.geteuid()
+    except OSError:
+        return True  # reading it will say why
 
 
 def found_texts(tree: Tree, paths: List[str]) -> Dict[str, str]:
@@ -252,11 +255,7 @@ def _why(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else "empty"
 
 
-def _is_foreign(uid: int) -> bool:
-    return uid not in (0, os.geteuid())
-
-
-def _checked(path: str, content: Any, uid: int) -> Snapshot:
+def _checked(path: str, content: Any) -> Snapshot:
     if content["record"] != "snapshot" or content["version"] > VERSION:
         raise ValueError("it says it is a {} of version {}".format(content["record"], content["version"]))
     files: Dict[str, str] = {}
@@ -264,35 +263,25 @@ def _checked(path: str, content: Any, uid: int) -> Snapshot:
         if not isinstance(file, str) or not isinstance(text, str) or not fits(file, text):
             raise ValueError("it names {!r} with {!r}".format(file, text)[:200])
         files[file] = text
-    texts: Tuple[str, ...] = tuple(_printable(str(content[name])) for name in ("family", "boot", "command", "time"))
     mode_id = content["mode_id"]
-    if _is_foreign(uid) and (mode_id is not None or any(map(is_of_mode, files))):
-        raise ValueError("it belongs to another user, who cannot have switched the power mode")
     return Snapshot(
         path=path,
-        family=texts[0],
+        family=str(content["family"]),
         files=files,
         mode={str(key): str(value) for key, value in content["mode"].items()},
         mode_id=None if mode_id is None else int(mode_id),
         pid=int(content["pid"]),
         started=int(content["started"]),
-        boot=texts[1],
-        command=texts[2],
-        time=texts[3],
-        uid=uid,
+        boot=str(content["boot"]),
+        command=str(content["command"]),
+        time=str(content["time"]),
     )
 
 
-def _printable(text: str) -> str:
-    """The text with its control characters escaped: another user's words reach the terminal of root."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
-
-
 def _write(path: str, content: bytes) -> None:
-    _delete(path)  # in a folder of several users it may be another user's link to elsewhere
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    _delete(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(descriptor, 0o644)  # any user who finds the board changed has to be able to read its original state
         while content:
             content = content[os.write(descriptor, content) :]
         os.fsync(descriptor)

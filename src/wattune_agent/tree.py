@@ -9,8 +9,10 @@ import glob
 import math
 import os
 import re
+import threading
 import time
-from typing import TYPE_CHECKING, Dict, List, Optional
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
 
 from wattune_agent.errors import AgentError, FileFailed, Forbidden
 
@@ -26,6 +28,12 @@ ANSWERS = "/outputs"
 """The folder of a recorded board with its programs' outputs, a text file for each command."""
 
 
+DEADLINE_S = 10.0
+"""Time that a driver has to take a text: after that, everything else is done without it."""
+
+SECOND_DEADLINE_S = 1.0
+"""The same once a driver has hung: other files of it may hang as well."""
+
 _CARD_FILE = re.compile(r"/nvml/([A-Za-z0-9-]{1,90})/(locked_clock_mhz|power_limit_mw)")
 
 
@@ -36,6 +44,8 @@ class Tree:
         self.root = os.path.realpath(root)
         self._places: Dict[str, str] = {}
         self._cards: Optional["Cards"] = None
+        self._has_deadline = False
+        self._hanging: Dict[str, threading.Thread] = {}
 
     # ----------------------------------------------------------------------------------------------------------- time
 
@@ -51,6 +61,9 @@ class Tree:
 
     def read(self, path: str) -> str:
         """The file's text, without the white space and NUL bytes around it. Raises: Forbidden, FileFailed."""
+        return str(self._in_time(path, lambda: self._text(path)) if self._has_deadline else self._text(path))
+
+    def _text(self, path: str) -> str:
         if card_of(path):
             return self._card(path).read(path.rpartition("/")[2])
         try:
@@ -76,8 +89,47 @@ class Tree:
     def write(self, path: str, text: str) -> None:
         """Write the text in one call, as the kernel's files require; a missing file is not created.
 
-        Raises: Forbidden, FileFailed.
+        Raises: Forbidden; FileFailed, also for a driver that hangs.
         """
+        self._in_time(path, lambda: self._put(path, text))
+
+    @contextmanager
+    def deadline(self) -> Iterator[None]:
+        """Let reads inside fail as well if a driver hangs. Writes always do."""
+        self._has_deadline = True
+        try:
+            yield
+        finally:
+            self._has_deadline = False
+
+    def _in_time(self, path: str, call: Callable[[], Any]) -> Any:
+        """The result of the call, made in a thread: a call that hangs in a driver cannot be ended."""
+        hanging = [stuck for stuck, thread in self._hanging.items() if thread.is_alive()]
+        results: List[Any] = []
+        errors: List[BaseException] = []
+
+        def run() -> None:
+            try:
+                results.append(call())
+            except Exception as error:  # noqa: BLE001 - raised again below
+                errors.append(error)
+
+        if path not in hanging:
+            thread = threading.Thread(target=run, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending, and starts no thread any more
+                return call()
+            thread.join(SECOND_DEADLINE_S if hanging else DEADLINE_S)
+            if thread.is_alive():
+                self._hanging[path] = thread
+        if errors:
+            raise errors[0]
+        if not results:
+            raise FileFailed("{} is left as it is: its driver hangs".format(self._joined(path)))
+        return results[0]
+
+    def _put(self, path: str, text: str) -> None:
         if card_of(path):
             self._card(path).write(path.rpartition("/")[2], text)
             return
@@ -99,8 +151,8 @@ class Tree:
         return os.access(self._joined(path), os.R_OK)
 
     def writable(self, path: str) -> bool:
-        """True if this user may write the file."""
-        return os.access(self._joined(path), os.W_OK)
+        """True if this user may write the file, of the machine itself as root only."""
+        return self.is_ours and os.access(self._joined(path), os.W_OK)
 
     def check_writable(self, path: str) -> None:
         """Check that the file can be written. Raises: Forbidden if this user may not, FileFailed if it is missing."""
@@ -173,6 +225,11 @@ class Tree:
             return False
 
     @property
+    def is_ours(self) -> bool:
+        """True if this user may change boards here: the machine's own only as root. Others use root's agent."""
+        return self.root != "/" or os.geteuid() == 0
+
+    @property
     def is_real(self) -> bool:
         """True if ``/sys`` here belongs to a running kernel, and is not a folder of files."""
         where = self._joined("/sys")
@@ -215,8 +272,8 @@ class Tree:
         full_path = self._joined(path)
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return Forbidden(
-                "{} may not be {} by this user; run the agent as root (wattune-agent serve) and use --device agent, or "
-                "install the udev rule of wattune and join the group wattune".format(full_path, action)
+                "{} may not be {} by this user; run the agent as root (wattune-agent serve) and use --device "
+                "agent".format(full_path, action)
             )
         return FileFailed("{} cannot be {}: {}".format(full_path, action, error.strerror or error))
 

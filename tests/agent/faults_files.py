@@ -13,7 +13,7 @@ from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
 # ------------------------------------------------------------------------------------------------------- permissions
 
 
-@fault("no permission to write the clock", "names the file and both remedies")
+@fault("no permission to write the clock", "names the file and the remedy")
 def _(bench):
     bench.tree.fault("*", "forbidden", on="write")
     bench.pin()

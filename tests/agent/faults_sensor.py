@@ -133,7 +133,7 @@ def losing(bench, pattern):
 # -------------------------------------------------------------------------------------------------------- single reads
 
 
-@fault("permission to read the sensor is lost", "names the file and both remedies")
+@fault("permission to read the sensor is lost", "names the file and the remedy")
 def _(bench):
     bench.tree.fault(bench.sensor, "forbidden", on="read")
     assert reads(bench) is None

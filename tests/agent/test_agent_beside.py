@@ -1,9 +1,5 @@
 """The clocks of a Jetson beside its GPU's: found, pinned together, given back."""
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 from tests.agent.faults_made import Bench
 from tests.support.agent_trees import gpu_tree, put
@@ -12,9 +8,8 @@ from tests.support.live.memory import BPMP, OVERRIDE
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.emc import MemoryLock, find_memory_clock
-from wattune_agent.errors import BadRequest, NotKept, NotTaken
+from wattune_agent.errors import BadRequest, NotTaken
 from wattune_agent.lease import BoardLease
-from wattune_agent.leftover import restore_left_behind
 from wattune_agent.limits import fits
 from wattune_agent.party import Party
 from wattune_agent.restoring import bring_back
@@ -245,21 +240,3 @@ def test_a_cap_alone_is_restored_alone(tmp_path):
     assert bring_back(tree, {CAP: "0\n"}) == []
     assert tree.read(CAP) == "0"
     assert MemoryLock.among(tree, [CAP]) is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a user's own snapshot is needed beside root's")
-def test_root_does_not_lock_the_memory_for_another_user(tmp_path):
-    tree = bpmp_tree(tmp_path)
-    board = find_board(tree, "jetson")
-    controller = Controller(board)
-    controller.pin(306.0, {"memory_clock_mhz": 665.6})
-    path = snapshots(tree)[0]
-    controller._let_go()  # as the kernel does for a process that is gone
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
-    Path(path).write_text(json.dumps({**content, "pid": 0}), encoding="utf-8")
-    os.chown(path, 65534, 65534)
-    with pytest.raises(NotKept, match="may not write"):
-        restore_left_behind(tree)
-    os.chown(path, 0, 0)
-    assert restore_left_behind(tree)
-    assert tree.read(EMC + "mrq_rate_locked") == "0"

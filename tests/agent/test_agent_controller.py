@@ -739,7 +739,7 @@ def test_the_board_comes_back_whenever_the_process_is_ended(tmp_path, number):
     assert len(stages) >= 40
     assert sum(stage["signal"] == number for stage in stages) >= 40
     assert all(stage["back"] for stage in stages)
-    assert all(set(stage["left_after"]) <= {"board-jetson.json.part"} for stage in stages)
+    assert all(set(stage["left_after"]) <= {"board-jetson.lock"} for stage in stages)
     if number == signal.SIGKILL:
         assert all(stage["left"] for stage in stages if stage["changed"])
         assert any(stage["changed"] for stage in stages)

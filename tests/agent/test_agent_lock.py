@@ -1,16 +1,26 @@
-"""Who has the lock on a board, as far as the kernel says."""
+"""Who has the lock on a board, and who cannot have it."""
 
+import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from tests.support.agent_trees import HIGH, LOW, MadeTree, board_in, gpu_tree
+from tests.support.agent_trees import HIGH, MadeTree, board_in, gpu_tree
 
-from wattune_agent import lock as lock_module
 from wattune_agent.controller import Controller
-from wattune_agent.errors import Busy
-from wattune_agent.lock import Lock, holders
+from wattune_agent.errors import Busy, NotKept
+from wattune_agent.lock import Lock, board_lock
+from wattune_agent.snapshot import Snapshot
+
+HOLD = """
+import sys
+from wattune_agent.lock import Lock
+assert Lock(sys.argv[1]).acquire()
+print("held", flush=True)
+input()
+"""
 
 
 @pytest.fixture
@@ -20,57 +30,43 @@ def tree(tmp_path):
 
 @pytest.fixture
 def holder(tree):
-    """A program of somebody's that only locks the file."""
-    code = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); input()"
-    command = [sys.executable, "-c", code, tree.inside(HIGH)]
+    """Another process that holds the lock on the board."""
+    command = [sys.executable, "-c", HOLD, board_lock(tree, "jetson").path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"held\n"
         yield process
         process.kill()
 
 
-@pytest.fixture
-def locks(tree, holder, tmp_path, monkeypatch):
-    """The kernel's list; not every kernel that tests run on has one."""
-    status = os.stat(tree.inside(HIGH))
-    place = "{:02x}:{:02x}:{}".format(os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
-    (tmp_path / "locks").write_text(
-        f"1: POSIX  ADVISORY  WRITE 1 {place} 0 EOF\n"
-        f"2: FLOCK  ADVISORY  WRITE {holder.pid} {place} 0 EOF\n"
-        f"2: -> FLOCK  ADVISORY  WRITE 2 {place} 0 EOF\n"
-        "3: FLOCK  ADVISORY  WRITE 3 00:01:1 0 EOF\n"
-        f"4: FLOCK  ADVISORY  WRITE 0 {place} 0 EOF\n"
-        "nonsense\n"
-    )
-    monkeypatch.setattr(lock_module, "LOCKS", str(tmp_path / "locks"))
-
-
-@pytest.mark.usefixtures("locks")
 def test_who_holds_it_is_named(tree, holder):
-    (who,) = holders(tree, HIGH)
-    assert who.startswith(f"process {holder.pid} ({sys.executable} -c import fcntl")
-    assert "\0" not in who
-    assert holders(tree, LOW) == []
-    with Controller(board_in(tree)) as controller, pytest.raises(Busy, match=f"clock: process {holder.pid} "):
-        controller.pin(408.0)
-
-
-@pytest.mark.usefixtures("holder")
-def test_where_the_kernel_does_not_say_it_is_a_process(tree, monkeypatch):
-    monkeypatch.setattr(lock_module, "LOCKS", "/nonexistent")
-    assert holders(tree, HIGH) == []
-    with Controller(board_in(tree)) as controller, pytest.raises(Busy, match="a process that holds a lock on "):
-        controller.pin(408.0)
-
-
-@pytest.mark.usefixtures("locks")
-def test_the_one_of_the_snapshot_and_the_one_with_the_lock_are_both_named(tree, holder):
-    other = Lock(tree, LOW)
-    assert other.acquire()
-    other.release()
-    from wattune_agent.snapshot import Snapshot
-
-    Snapshot.of_now(tree, "jetson", [LOW, HIGH], {}).save()
+    assert not board_lock(tree, "jetson").is_free()
+    assert board_lock(tree, "cpu").is_free()
     with Controller(board_in(tree)) as controller:
-        with pytest.raises(Busy, match=f"process {os.getpid()} .*; the lock is held by process {holder.pid} "):
+        with pytest.raises(Busy, match=rf"the jetson clock: process {holder.pid} \(-c {tree.root}"):
             controller.pin(408.0)
+        Snapshot.of_now(tree, "jetson", [HIGH], {}).save()
+        with pytest.raises(Busy, match=f"the jetson clock: process {os.getpid()} .*, since "):
+            controller.pin(408.0)
+
+
+def test_the_end_of_a_process_ends_its_lock(tree, holder):
+    holder.kill()
+    holder.wait()
+    assert board_lock(tree, "jetson").is_free()
+
+
+def test_a_lock_on_a_file_of_the_board_keeps_nobody_from_it(tree):
+    """Any user can lock a file that any user can read."""
+    with open(tree.inside(HIGH)) as file, Controller(board_in(tree)) as controller:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        controller.pin(408.0)
+        assert tree.read(HIGH) == "408000000"
+
+
+def test_a_lock_is_not_made_through_a_link(tree, tmp_path):
+    path = Path(board_lock(tree, "jetson").path)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "anywhere")
+    with pytest.raises(NotKept, match="cannot be locked, so nothing is changed"):
+        Lock(str(path)).acquire()
+    assert not (tmp_path / "anywhere").exists()

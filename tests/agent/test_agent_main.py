@@ -1,10 +1,8 @@
 """The command of the agent, as a process, on a live board made of files."""
 
-import fnmatch
 import glob
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -16,12 +14,11 @@ from tests.support.agent_socket import ENVIRONMENT, Holder, agent, serving
 from tests.support.live.tree import LiveTree
 from tests.support.live_board import ROOT, wait_for
 
-from wattune.doctor.capture import materialise
 from wattune_agent import server
 from wattune_agent.__main__ import main
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller
-from wattune_agent.discovery import families, find_board
+from wattune_agent.discovery import find_board
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
 
@@ -333,10 +330,9 @@ def test_the_units_commands_are_ones_that_the_agent_takes(monkeypatch):
 def test_the_unit_leaves_the_agent_what_it_needs_and_little_else():
     settings = dict(unit())
     assert int(settings["LimitNOFILE"]) >= 4 * (server.MOST + server.MOST_REFUSED)
-    # Its files below /sys and in homes, a Raspberry Pi's firmware, its socket, and the group of that socket.
+    # Its files below /sys, a Raspberry Pi's firmware, its socket, and the group of that socket.
     forbidden = {
         "ProtectKernelTunables",
-        "ProtectHome",
         "ProtectProc",
         "PrivateNetwork",
         "PrivateDevices",
@@ -365,63 +361,6 @@ def test_the_units_python_path_finds_the_folder(tmp_path):
     command = [sys.executable, "-S", "-m", "wattune_agent", "devices", "--sysfs-root", str(tmp_path)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, cwd=str(tmp_path), text=True)
     assert (done.returncode, done.stdout[:14]) == (0, "no board found")
-
-
-@pytest.mark.parametrize("record", ["orin-nano-jp6", "agx-thor-r39", "laptop-intel", "laptop-amd"])
-def test_the_permissions_are_for_every_file_that_is_written(record, tmp_path):
-    text = (ROOT / "tests" / "boards" / (record + ".json")).read_text(encoding="utf-8")
-    tree = Tree(materialise(json.loads(text), str(tmp_path)))
-    board = find_board(tree, families(tree)[0])
-    rules = (ROOT / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
-    lines = (ROOT / "deploy" / "wattune-tmpfiles.conf").read_text(encoding="utf-8").splitlines()
-    patterns = [line.split()[1] for line in lines if line.startswith("z ")]
-    for path in board.clock.files():
-        by_udev = "/cpu" not in path
-        assert (
-            os.path.basename(path) in rules if by_udev else any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
-        )
-
-
-@pytest.mark.parametrize("record", sorted((ROOT / "tests" / "boards").glob("*.json")), ids=lambda path: path.stem)
-def test_the_rule_is_for_the_gpus_clock_alone(record, tmp_path):
-    rules = (ROOT / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
-    patterns = re.search(r'SUBSYSTEM=="devfreq", KERNEL=="([^"]+)"', rules).group(1).split("|")
-    assert not [name for name in NO_GPUS if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
-    tree = Tree(materialise(json.loads(record.read_text(encoding="utf-8")), str(tmp_path)))
-    clock = find_board(tree, families(tree)[0]).clock
-    if "/devfreq/" in clock.folder:
-        assert any(fnmatch.fnmatch(os.path.basename(clock.folder), pattern) for pattern in patterns)
-
-
-NO_GPUS = [
-    "bwmgr",
-    "emc",
-    "15340000.vic",
-    "54340000.vic",
-    "gpu-nvd-0",
-    "15480000.nvdec",
-    "31b0000.external-memory-controller",
-]
-
-
-def test_the_rules_run_in_a_shell(tmp_path):
-    rules = (ROOT / "deploy" / "99-wattune.rules").read_text(encoding="utf-8")
-    scripts = re.findall(r"sh -c '([^']+)'", rules)
-    assert len(scripts) == 3
-    folder = tmp_path / "sys" / "clock"
-    (folder / "device").mkdir(parents=True)
-    (tmp_path / "sys" / "power").mkdir()
-    (tmp_path / "sys" / "vendor").touch()
-    names = ["min_freq", "max_freq", "device/railgate_enable", "../power/control", "energy_uj"]
-    for name in names:
-        (folder / name).write_text("1")
-        (folder / name).chmod(0o600)
-    group = __import__("grp").getgrgid(os.getgid()).gr_name
-    for script in scripts:
-        # As udev replaces them: %p is the device's path, $$ one dollar sign.
-        script = script.replace("wattune", group).replace("/sys%p", str(folder)).replace("$$", "$")
-        subprocess.run(["/bin/sh", "-c", script], check=True)
-    assert [(folder / name).stat().st_mode & 0o777 for name in names] == [*[0o620] * 4, 0o640]
 
 
 # ------------------------------------------------------------------------------------------- what is refused, and how

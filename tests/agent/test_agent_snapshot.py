@@ -12,10 +12,11 @@ import pytest
 from tests.support.agent_trees import HIGH, LOW, RAILGATE, MadeTree, gpu_tree, put, texts
 from tests.support.live.tree import disk_full
 
+from wattune_agent import tree as tree_module
 from wattune_agent.errors import Busy, FileFailed, NotKept, NotRestored
 from wattune_agent.folders import SYSTEM_FOLDER, state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
-from wattune_agent.lock import Lock
+from wattune_agent.lock import board_lock
 from wattune_agent.snapshot import Snapshot, boot_id, found_texts, snapshots, started_at
 from wattune_agent.tree import Tree
 
@@ -40,6 +41,13 @@ def dead():
         process.send_signal(signal.SIGKILL)
         process.wait()
     return process.pid, started
+
+
+def held(tree, family="jetson"):
+    """The lock on the board, as another controller holds it."""
+    lock = board_lock(tree, family)
+    assert lock.acquire()
+    return lock
 
 
 def saved(snapshot, **changes):
@@ -220,26 +228,31 @@ def test_a_tree_whose_folder_leads_out_is_refused(tmp_path):
         state_folder(Tree(str(tmp_path / "tree")))
 
 
-def test_the_board_itself(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert state_folder(Tree()) == "/var/lib/wattune"
-    monkeypatch.setattr(os, "access", lambda path, how: False)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert state_folder(Tree()) == str(tmp_path / "wattune")
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert state_folder(Tree()) == str(tmp_path / ".local/state/wattune")
+def test_the_folder_is_its_owners_alone(tree, snapshot, tmp_path):
+    assert state_folder(Tree()) == SYSTEM_FOLDER
+    snapshot.save()
+    folder = tmp_path / SYSTEM_FOLDER[1:]
+    assert folder.stat().st_mode & 0o7777 == 0o700
+    folder.chmod(0o2775)
+    assert len(restore_left_behind(tree, lock=held(tree))) == 1
+    assert folder.stat().st_mode & 0o7777 == 0o700
 
 
-def test_a_user_sees_his_own_first(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    put(tmp_path, "/wattune/board-cpu.json", "{}")
-    put(tmp_path, "/wattune/board-cpu.json.part", "{}")
-    put(tmp_path, "/wattune/nvidia.json", "{}")
-    assert snapshots(Tree())[0] == str(tmp_path / "wattune/board-cpu.json")
-    assert not any(path.endswith((".part", "nvidia.json")) for path in snapshots(Tree()))
+def test_other_files_of_the_folder_are_no_snapshots(tree, tmp_path):
+    for name in ("board-cpu.json", "board-cpu.json.part", "board-cpu.lock", "nvidia-0.json"):
+        put(tmp_path, f"{SYSTEM_FOLDER}/{name}", "{}")
+    assert snapshots(tree) == [f"{tmp_path}{SYSTEM_FOLDER}/board-cpu.json"]
+
+
+def test_what_a_killed_process_began_to_write_is_removed(tree, tmp_path):
+    begun = put(tmp_path, SYSTEM_FOLDER + "/board-cpu.json.part", "{")
+    writing = put(tmp_path, SYSTEM_FOLDER + "/board-jetson.json.part", "{")
+    lock = held(tree)
+    assert restore_left_behind(tree) == []
+    assert (begun.exists(), writing.exists()) == (False, True)
+    lock.release()
+    assert restore_left_behind(tree) == []
+    assert not writing.exists()
 
 
 # ----------------------------------------------------------------------------------------------------- the process
@@ -291,8 +304,7 @@ def test_a_living_process_has_it(tree, snapshot):
 def test_a_lock_counts_although_the_process_is_gone(tree, snapshot, dead):
     """A child that it forked, or a process of a container, goes on."""
     saved(snapshot, pid=dead[0], started=dead[1])
-    lock = Lock(tree, HIGH)
-    assert lock.acquire()
+    lock = held(tree)
     assert left_behind(tree) is None
     with pytest.raises(Busy, match="or a child of it, since it has ended itself"):
         restore_left_behind(tree)
@@ -312,6 +324,24 @@ def test_a_file_of_the_lock_that_is_gone_does_not_keep_the_rest(tree, snapshot, 
     put(tmp_path, HIGH, "612000000\n")
     assert len(restore_left_behind(tree)) == 1
     assert tree.read(HIGH) == "1020000000"
+
+
+@pytest.mark.parametrize("path", [LOW, HIGH])
+def test_a_driver_that_hangs_does_not_keep_the_rest(tree, snapshot, dead, tmp_path, monkeypatch, path):
+    monkeypatch.setattr(tree_module, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(tree_module, "SECOND_DEADLINE_S", 0.1)
+    saved(snapshot, pid=dead[0], started=dead[1])
+    for name in FILES:
+        put(tmp_path, name, {RAILGATE: "0"}.get(name, "612000000"))
+    (tmp_path / path[1:]).unlink()
+    os.mkfifo(tmp_path / path[1:])  # whoever opens it waits
+    with pytest.raises(NotRestored, match=f"{path} is left as it is: its driver hangs") as raised:
+        restore_left_behind(Tree(str(tmp_path)))
+    assert "\n" not in str(raised.value)
+    (other,) = {LOW, HIGH} - {path}
+    assert (tmp_path / other[1:]).read_text() == snapshot.files[other]
+    assert (tmp_path / RAILGATE[1:]).read_text() == "1\n"
+    assert left_behind(tree) is not None
 
 
 def test_after_a_power_cut_a_real_board_has_forgotten_what_was_written(tree, snapshot):

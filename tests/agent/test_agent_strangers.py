@@ -2,7 +2,6 @@
 
 import json
 import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,13 @@ from tests.support.agent_sensors import TimedTree, script
 from tests.support.agent_trees import CPU, DEVFREQ, HIGH, LOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put
 
 from wattune.doctor.capture import capture, materialise
-from wattune_agent import folders as folders_module
 from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import AgentError, FileFailed, NotKept
+from wattune_agent.errors import AgentError, FileFailed, Forbidden, NotKept
 from wattune_agent.folders import state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
-from wattune_agent.lock import Lock
+from wattune_agent.lock import board_lock
 from wattune_agent.mode import mode_files
 from wattune_agent.pmic import ask, find_pmic
 from wattune_agent.snapshot import Snapshot, snapshots
@@ -53,31 +51,17 @@ def tree(tmp_path):
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine with a board, a folder for all, and two users with a home."""
-    homes = [tmp_path / "home" / name for name in ("ann", "ben")]
-    users = [pwd.struct_passwd((h.name, "x", SOMEBODY, SOMEBODY, "", str(h), "/bin/sh")) for h in homes]
-    monkeypatch.setattr(pwd, "getpwall", lambda: users)
-    monkeypatch.setattr(pwd, "getpwnam", {user.pw_name: user for user in users}.__getitem__)
-    monkeypatch.setattr(folders_module, "SYSTEM_FOLDER", str(tmp_path / "system"))
-    monkeypatch.setenv("HOME", str(tmp_path / "root"))
-    for name in ("XDG_STATE_HOME", "SUDO_USER"):
-        monkeypatch.delenv(name, raising=False)
+def machine(tmp_path):
+    """A machine with a board."""
     return RealTree(gpu_tree(tmp_path / "board"))
 
 
-def of_user(tree, home, **changes):
-    """The snapshot of a user's process that was killed, kept in this home; the board is pinned."""
-    left = Snapshot.of_now(tree, "jetson", FILES, {})._replace(
-        pid=0, path=f"{home}/.local/state/wattune/board-jetson.json"
-    )
-    left = left._replace(**changes)
+def left_on(tree):
+    """The snapshot of a process of root that was killed, as versions before this one left it; the board is pinned."""
+    left = Snapshot.of_now(tree, "jetson", FILES, {})._replace(pid=0)
     left.save()
-    if os.getuid() == 0:
-        os.chown(left.path, SOMEBODY, SOMEBODY)
-        for path in FILES:  # as the udev rule and its group do
-            os.chown(tree.inside(path), 0, SOMEBODY)
-            os.chmod(tree.inside(path), 0o664)
+    os.chmod(left.path, 0o644)
+    os.chmod(os.path.dirname(left.path), 0o2775)
     for path, text in ((LOW, "612000000"), (HIGH, "612000000"), (RAILGATE, "0")):
         tree.write(path, text)
     return left
@@ -138,20 +122,6 @@ def test_what_could_not_be_brought_back_is_not_kept(tree, tmp_path):
         Snapshot.of_now(tree, "jetson", FILES, {})
 
 
-@as_root
-@pytest.mark.parametrize("how", ["mode", "core"])
-def test_the_power_mode_is_switched_back_for_root_and_oneself_only(tmp_path, how):
-    """A user who can have nvpmodel run is root; so nobody else's snapshot has a mode in it."""
-    place = tmp_path / "board-jetson.json"
-    changes = {"mode_id": 3} if how == "mode" else {}
-    files = [[LOW, "1"]] if how == "mode" else [[CPU + "/cpu1/online", "0"]]
-    place.write_text(json.dumps(content(files, **changes)))
-    assert Snapshot.load(str(place))
-    os.chown(place, SOMEBODY, SOMEBODY)
-    with pytest.raises(NotKept, match="another user"):
-        Snapshot.load(str(place))
-
-
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
 def test_only_a_file_is_read(tmp_path, kind):
     place = tmp_path / "board-jetson.json"
@@ -171,106 +141,67 @@ def test_a_link_in_the_place_of_the_file_beside_is_not_followed(tree, tmp_path):
     assert Snapshot.load(kept.path) == kept
 
 
-# ------------------------------------------------------------------------------------------------------ whose folders
+# ----------------------------------------------------------------------------------------- whose file, and whose folder
 
 
-def test_root_brings_back_what_users_left(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    left = of_user(machine, tmp_path / "home/ben")
+@as_root
+def test_root_restores_what_root_left_in_the_folder_of_before(machine):
+    left = left_on(machine)
     assert left_behind(machine).path == left.path
     assert len(restore_left_behind(machine)) == 1
     assert [machine.read(path) for path in FILES] == ["306000000", "1020000000", "1"]
     assert snapshots(machine) == []
 
 
-EMC = "/sys/devices/platform/17000000.emc/devfreq/17000000.emc"
-
-
 @as_root
-@pytest.mark.parametrize("what", ["no permission", "the memory's clock", "the processor's clock"])
-def test_root_restores_for_a_user_only_what_that_user_may_write(machine, tmp_path, what):
-    left = of_user(machine, tmp_path / "home/ben")
-    if what == "no permission":
-        os.chmod(machine.inside(HIGH), 0o644)
-    elif what == "the memory's clock":
-        # Even if it may be written: no version of this package sets it.
-        for name, text in (("min_freq", "204000000"), ("max_freq", "1600000000")):
-            put(machine.folder, f"{EMC}/{name}", text)
-            os.chmod(machine.inside(f"{EMC}/{name}"), 0o666)
-        left = left._replace(files={**left.files, f"{EMC}/max_freq": "204000000", f"{EMC}/min_freq": "204000000"})
-    else:
-        cpu_tree(machine.folder)
-        left = left._replace(files={**left.files, CPU + "/cpufreq/policy0/scaling_max_freq": "400000"})
-    left.save()
+def test_root_obeys_no_file_of_another_user(machine):
+    left = left_on(machine)
     os.chown(left.path, SOMEBODY, SOMEBODY)
-    before = {path: machine.read(path) for path in left.files}
-    with pytest.raises(NotKept, match="belongs to user 65534, who may not write"):
-        restore_left_behind(machine)
-    assert {path: machine.read(path) for path in left.files} == before
+    before = {path: machine.read(path) for path in FILES}
+    assert left_behind(machine) is None
+    assert restore_left_behind(machine) == [f"{left.path} is another user's: it is not obeyed; delete it"]
+    assert {path: machine.read(path) for path in FILES} == before
     with Controller(board_in(machine)) as controller:
         controller.pin(408.0)  # such a file keeps nobody from the board
-        assert "who may not write" in controller.check()[0]["text"]
+        assert "is not obeyed" in controller.check()[0]["text"]
+        assert Snapshot.load(left.path).pid == os.getpid()
+    assert {path: machine.read(path) for path in FILES} == before
 
 
 @as_root
-def test_what_a_user_wrote_reaches_the_terminal_of_root_escaped(machine, tmp_path):
-    of_user(machine, tmp_path / "home/ben", command="\x1b[2Jtrain\n.py")
-    (line,) = restore_left_behind(machine)
-    assert "\\x1b[2Jtrain\\n.py" in line
-    assert line.isprintable()
+def test_root_uses_no_folder_of_another_user(machine):
+    left = left_on(machine)
+    os.chown(os.path.dirname(left.path), SOMEBODY, SOMEBODY)
+    before = {path: machine.read(path) for path in FILES}
+    with Controller(board_in(machine)) as controller:
+        for change in (lambda: restore_left_behind(machine), lambda: controller.pin(408.0), controller.claim):
+            with pytest.raises(NotKept, match=r"belongs to user 65534, not to user 0: .* nothing is changed") as raised:
+                change()
+            assert "\n" not in str(raised.value)
+    assert {path: machine.read(path) for path in FILES} == before
 
 
-def test_an_agent_of_root_does_not_take_the_pin_of_a_user_for_what_it_found(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    of_user(machine, tmp_path / "home/ann")
+@as_root
+def test_no_other_user_reaches_a_snapshot_or_a_lock(machine):
     with Controller(board_in(machine)) as controller:
         controller.pin(408.0)
-        assert controller.check()[0]["kind"] == "left behind"
-        assert [os.path.dirname(path) for path in snapshots(machine)] == [str(tmp_path / "system")]
-    assert machine.read(HIGH) == "1020000000"
+        folder = state_folder(machine)
+        assert sorted(os.listdir(folder)) == ["board-jetson.json", "board-jetson.lock"]
+        for name in ("", "/board-jetson.json", "/board-jetson.lock"):
+            assert os.stat(folder + name).st_mode & 0o077 == 0
 
 
-def test_whoever_called_sudo_is_looked_at_although_nobody_lists_him(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    left = of_user(machine, tmp_path / "home/ben")
-    monkeypatch.setattr(pwd, "getpwall", list)
-    assert snapshots(machine) == []
-    monkeypatch.setenv("SUDO_USER", "ben")
-    assert snapshots(machine) == [left.path]
-
-
-def test_a_user_looks_at_no_other_users(machine, tmp_path, monkeypatch):
+def test_only_root_changes_the_machine(machine, monkeypatch):
+    for path in FILES:
+        os.chmod(machine.inside(path), 0o666)
     monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
-    of_user(machine, tmp_path / "home/ben")
-    monkeypatch.setenv("HOME", str(tmp_path / "home/ann"))
-    assert snapshots(machine) == []
-
-
-def test_the_folder_for_all_where_it_may_be_written(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
-    own = tmp_path / "root/.local/state/wattune"
-    assert state_folder(machine) == str(own)
-    (tmp_path / "system").mkdir()
-    assert state_folder(machine) == str(tmp_path / "system")
-    monkeypatch.setattr(os, "access", lambda path, how: False)
-    assert state_folder(machine) == str(own)
-
-
-def test_both_folders_of_a_user_are_looked_at(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
-    monkeypatch.setenv("HOME", str(tmp_path / "home/ann"))
-    of_user(machine, tmp_path / "home/ann")
-    (tmp_path / "system").mkdir()
-    assert len(snapshots(machine)) == 1
-    Snapshot.of_now(machine, "cpu", [LOW], {}).save()
-    assert [os.path.basename(path) for path in snapshots(machine)] == ["board-cpu.json", "board-jetson.json"]
-
-
-def test_a_folder_that_is_there_twice_is_looked_at_once(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    of_user(machine, tmp_path / "home/ann")
-    os.symlink(tmp_path / "home/ann", tmp_path / "home/ben")
-    assert len(snapshots(machine)) == 1
+    with Controller(board_in(machine)) as controller:
+        for change in (lambda: controller.pin(408.0), controller.claim):
+            with pytest.raises(Forbidden, match=r"as root \(wattune-agent serve\) and use --device agent"):
+                change()
+    assert machine.written == []
+    assert not os.path.exists(state_folder(machine))
+    assert (left_behind(machine), restore_left_behind(machine)) == (None, [])
 
 
 # ------------------------------------------------------------------------------------------------------ other families
@@ -296,7 +227,7 @@ def test_a_broken_snapshot_of_another_family_is_told_and_keeps_nobody_from_pinni
 
 
 def test_a_restore_of_one_family_goes_past_the_others(broken, tree, tmp_path):
-    lock = Lock(tree, CPU + "/cpufreq/policy0/scaling_max_freq")
+    lock = board_lock(tree, "cpu")
     assert lock.acquire()
     said = restore_left_behind(tree, family="jetson")
     assert ["not a whole snapshot" in line for line in said] == [True]
@@ -312,18 +243,6 @@ def test_what_was_left_behind_is_found_behind_a_broken_one(broken):
     left.remove()
     with pytest.raises(NotKept):
         left_behind(broken)
-
-
-@as_root
-def test_nonsense_in_a_users_home_does_not_stop_the_agent(machine, tmp_path):
-    place = tmp_path / "home/ann/.local/state/wattune/board-jetson.json"
-    put(tmp_path, str(place)[len(str(tmp_path)) :], "{")
-    os.chown(place, SOMEBODY, SOMEBODY)
-    with Controller(board_in(machine)) as controller:
-        controller.pin(408.0)
-        assert "not a whole snapshot" in controller.check()[0]["text"]
-    with pytest.raises(NotKept):
-        restore_left_behind(machine)
 
 
 # ---------------------------------------------------------------------------------------------------------- the supply

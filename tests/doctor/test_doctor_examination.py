@@ -82,7 +82,6 @@ def test_files_without_write_permission(live, monkeypatch):
     assert finding.state == "fail"
     assert "max_freq" in finding.text
     assert "run the agent as root" in finding.fix
-    assert "udev" in finding.fix or "99-wattune.rules" in finding.fix
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "outside the container" in check_permissions(board).fix
     assert "-v /run/wattune:/run/wattune" in check_permissions(board).fix

@@ -368,7 +368,7 @@ def _not_ours(board: Board) -> list[str]:
         if not board.tree.writable(path):
             return [
                 f"the clock can be read but not set: {path} may not be written by this user; use --device agent with "
-                "an agent that runs as root, or install wattune's udev rule"
+                "an agent that runs as root"
             ]
     return []
 

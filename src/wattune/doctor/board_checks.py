@@ -15,8 +15,8 @@ from wattune.point import knob_text
 from wattune_agent.board import Board
 from wattune_agent.conditions import free_bytes, throttling_margin
 from wattune_agent.errors import AgentError
-from wattune_agent.leftover import busy_with, left_behind, lock_path
-from wattune_agent.lock import Lock
+from wattune_agent.leftover import busy_with, left_behind
+from wattune_agent.lock import board_lock
 from wattune_agent.tree import Tree
 
 State = Literal["ok", "warn", "fail"]
@@ -38,10 +38,7 @@ class Finding:
 
 AGENT_FOLDER = "/run/wattune"
 AGENT_SOCKET = f"{AGENT_FOLDER}/agent.sock"
-PERMISSION_FIX = (
-    "run the agent as root (wattune-agent serve) and use --device agent, or install deploy/99-wattune.rules and join "
-    "the group wattune; see docs/boards.md"
-)
+PERMISSION_FIX = "run the agent as root (wattune-agent serve) and use --device agent; see docs/boards.md"
 MIN_FREE_BYTES = 1 << 30
 
 
@@ -82,14 +79,14 @@ def check_holder(board: Board) -> Finding:
     """Check if another process controls the board now."""
     if board.clock is None:
         return Finding("holder", "ok", "no clock to control")
-    lock = Lock(board.tree, lock_path(board.clock.files()))
+    if not board.tree.is_ours:
+        return Finding("holder", "ok", "only root can tell")
     try:
-        free = lock.acquire()  # other processes retry, since a check holds the lock only for a moment
+        # Other processes retry, since a check holds the lock only for a moment.
+        if board_lock(board.tree, board.family).is_free():
+            return Finding("holder", "ok", "no other process controls the board")
     except AgentError as error:
         return Finding("holder", "warn", str(error))
-    if free:
-        lock.release()
-        return Finding("holder", "ok", "no other process controls the board")
     return Finding("holder", "warn", str(busy_with(board.tree, board.family)), "wait for that process, or end it")
 
 
@@ -124,7 +121,7 @@ def check_agent(tree: Tree) -> Finding:
     """Check if an agent runs here, and if this user may connect to it."""
     if not tree.exists(AGENT_SOCKET):
         return Finding("agent", "ok", "not running; needed only in containers and by users other than root")
-    if tree.writable(AGENT_SOCKET):
+    if os.access(tree.inside(AGENT_SOCKET), os.W_OK):
         return Finding("agent", "ok", f"running: --device agent ({AGENT_SOCKET})")
     fix = "sudo usermod -aG wattune $USER, then log in again"
     return Finding("agent", "warn", f"running, but this user may not write to {AGENT_SOCKET}", fix)
