@@ -2,9 +2,10 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from wattune_agent.file_knob import FileKnob
 from wattune_agent.tree import Tree
 
-__all__ = ["Board", "CardFacts", "Clock", "Conditions", "PowerSensor", "Reading"]
+__all__ = ["Board", "CardFacts", "Conditions", "PowerSensor", "Reading"]
 
 Reading = NamedTuple("Reading", [("power_w", float), ("rails_w", Dict[str, float])])
 Reading.__doc__ = (
@@ -20,55 +21,6 @@ class Conditions(NamedTuple):
     throttled: Tuple[str, ...]
     over_current: Optional[int]
     notices: Tuple[str, ...] = ()
-
-
-class Clock:
-    """A clock that can be pinned to one of its frequencies. Implementations: devfreq's (GPU), cpufreq's (CPU), the
-    memory's (EMC), NVML's (a card, whose power limit is pinned in the same way: ``knob`` says so)."""
-
-    knob = "clock_mhz"
-    """The name of what is pinned. The values of "power_limit_w" are watts, here and in each method."""
-
-    unit = ""
-    """The unit that the clock drives: "gpu", "cpu" or "memory"."""
-
-    settings_mhz: Tuple[float, ...] = ()
-    """The frequencies that can be pinned, ascending, as listed by the kernel."""
-
-    reports_pin = True
-    """False if the files of the clock do not show that another program changed it."""
-
-    def files(self) -> List[str]:
-        """Every file that ``pin`` may write, in the order in which a snapshot is restored."""
-        raise NotImplementedError
-
-    def pin(self, mhz: float) -> Dict[str, str]:
-        """Write the limits that pin the clock to ``mhz``, in an order that every kernel accepts, and switch off what
-        would undo them. Returns the files that throttling holds lower, each with the text written; usually empty.
-
-        Raises: BadRequest for a value that is not listed, NotTaken, Forbidden, FileFailed.
-        """
-        raise NotImplementedError
-
-    def pinned_mhz(self) -> Optional[float]:
-        """The frequency that the limits pin now; None if they allow a range. Raises: Forbidden, FileFailed."""
-        raise NotImplementedError
-
-    def now_mhz(self) -> Optional[float]:
-        """The current frequency; None if the board does not report it. Raises: Forbidden, FileFailed."""
-        raise NotImplementedError
-
-    def is_suspended(self) -> bool:
-        """True if the unit has no power now: it follows its limits when it wakes, and until then reports any clock."""
-        return False
-
-    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
-        """The highest frequency that these texts of ``files`` allow; None if that is not among them."""
-        raise NotImplementedError
-
-    def restore(self, texts: Dict[str, str]) -> None:
-        """Restore the text of each file, in an order that every kernel accepts. Raises: NotRestored."""
-        raise NotImplementedError
 
 
 class PowerSensor:
@@ -117,12 +69,12 @@ class Board:
         *,
         family: str,
         name: str,
-        clock: Optional[Clock],
+        clock: Optional[FileKnob],
         sensor: Optional[PowerSensor],
         mode: Dict[str, str],
         problems: List[str],
         card: Optional[CardFacts] = None,
-        others: Optional[Dict[str, Clock]] = None,
+        others: Optional[Dict[str, FileKnob]] = None,
     ) -> None:
         self.tree = tree
         self.family = family
@@ -132,4 +84,4 @@ class Board:
         self.mode = mode
         self.problems = problems
         self.card = card
-        self.others: Dict[str, Clock] = dict(others or {})
+        self.others: Dict[str, FileKnob] = dict(others or {})

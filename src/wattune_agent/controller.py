@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
-from wattune_agent.board import Board, Clock, Conditions
+from wattune_agent.board import Board, Conditions
 from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NotKept, NotRestored, NotTaken, NotThere
+from wattune_agent.file_knob import FileKnob
 from wattune_agent.held_clock import HeldClock
 from wattune_agent.leftover import busy_with, give_back, left_behind, restore_left_behind
 from wattune_agent.lock import Lock, board_lock
@@ -126,7 +127,7 @@ class Controller:
     def _clock_mhz(self) -> Optional[float]:
         """The present clock, also of a card whose power limit is set; None if it cannot be read."""
         clock, card = self.board.clock, self.board.card
-        if card is not None and (clock is None or clock.knob != Clock.knob):
+        if card is not None and (clock is None or clock.knob != FileKnob.knob):
             return card.clock_mhz()
         try:
             return clock.now_mhz() if clock is not None else None
@@ -265,7 +266,7 @@ class Controller:
 
     # --------------------------------------------------------------------------------------------------------- private
 
-    def _clock(self) -> Clock:
+    def _clock(self) -> FileKnob:
         if self.board.clock is None:
             raise NotThere("no clock that can be set: " + ("; ".join(self.board.problems) or "none was found"))
         return self.board.clock
@@ -294,7 +295,7 @@ class Controller:
         files = self._snapshot.files if held.found is None else held.found
         return {path: files[path] for path in held.clock.files() if path in files}
 
-    def _texts_now(self, clock: Clock) -> Optional[Dict[str, str]]:
+    def _texts_now(self, clock: FileKnob) -> Optional[Dict[str, str]]:
         try:
             return found_texts(self._tree, clock.files())
         except AgentError:
@@ -335,7 +336,7 @@ class Controller:
         self._mode_id = mode_id(self._tree)
         call_before_end(self._end)
 
-    def _take_lock(self, clock: Clock) -> None:
+    def _take_lock(self, clock: FileKnob) -> None:
         """Take the lock, and restore what a killed process left."""
         for path in clock.files():
             self._tree.check_writable(path)
@@ -351,7 +352,7 @@ class Controller:
             self._let_go()
             raise
 
-    def _of_now(self, clock: Clock) -> Snapshot:
+    def _of_now(self, clock: FileKnob) -> Snapshot:
         family = self.board.family
         return Snapshot.of_now(self._tree, family, clock.files(), self._mode_of_board())
 
@@ -397,7 +398,7 @@ class Controller:
             clock.settings_mhz[0]
         ]
 
-    def _limit_before_pin(self, clock: Clock) -> Optional[float]:
+    def _limit_before_pin(self, clock: FileKnob) -> Optional[float]:
         """The upper limit of a clock that this controller has not pinned, or the one before a process pinned it."""
         for snapshot in self._snapshots():
             if any(path in snapshot.files for path in clock.files()):
@@ -415,7 +416,7 @@ class Controller:
                     pass
         return found
 
-    def _limit_now(self, clock: Clock) -> Optional[float]:
+    def _limit_now(self, clock: FileKnob) -> Optional[float]:
         """The upper limit; None if it cannot be read, or if it may be that of heat."""
         if self._now_conditions().throttled:
             return None

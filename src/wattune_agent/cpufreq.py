@@ -7,18 +7,15 @@ Sources: kernel ``Documentation/admin-guide/pm/cpufreq.rst``, ``intel_pstate.rst
 ``Documentation/ABI/testing/sysfs-devices-system-cpu``.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from wattune_agent.board import Clock
-from wattune_agent.errors import AgentError, BadRequest, FileFailed, NotTaken
-from wattune_agent.limits import FrequencyLimits, whole
-from wattune_agent.restoring import restore_all
+from wattune_agent.errors import AgentError, FileFailed
+from wattune_agent.file_knob import FileKnob, Limits
+from wattune_agent.knobs import KHZ, whole
 from wattune_agent.settings import thinned
 from wattune_agent.tree import Tree, number
 
 __all__ = ["CpuClock", "find_cpu_clock", "has_cores"]
-
-KHZ_PER_MHZ = 1000
 
 STEP_KHZ = 100000
 """Step between settings if the driver lists none: intel_pstate and amd_pstate use steps of 100 MHz or less."""
@@ -28,66 +25,33 @@ BASE = "/sys/devices/system/cpu"
 _BOOSTS = ((BASE + "/intel_pstate/no_turbo", "1"), (BASE + "/cpufreq/boost", "0"))
 """The boost switches, and the text that means off. With boost on, the clock is not controlled above the base."""
 
-Policy = NamedTuple("Policy", [("folder", str), ("limits", FrequencyLimits), ("listed_khz", Tuple[int, ...])])
+Policy = NamedTuple("Policy", [("folder", str), ("limits", Limits), ("listed_khz", Tuple[int, ...])])
 Policy.__doc__ = """Cores that share a clock."""
 
 
-class CpuClock(Clock):
+class CpuClock(FileKnob):
     """The clock of all cores that are online."""
-
-    unit = "cpu"
 
     def __init__(self, tree: Tree, policies: List[Policy], most: Optional[int] = None) -> None:
         """``most``: most settings that are offered; None offers all that are listed."""
-        self._tree = tree
-        self._policies = sorted(policies, key=lambda policy: -policy.listed_khz[-1])  # stable: the first goes highest
-        self.folder = self._policies[0].folder
+        # The settings are those of the fastest policy; of equals, the first goes highest.
+        self._policies = sorted(policies, key=lambda policy: -policy.listed_khz[-1])
         fastest = self._policies[0]
-        limit_khz = number(tree, fastest.limits.high_path)
-        listed_khz = fastest.listed_khz
+        listed_khz: Sequence[int] = fastest.listed_khz
         if most is not None:
-            listed_khz = tuple(thinned(listed_khz, None if limit_khz is None else int(limit_khz), most))
-        self._khz: Dict[float, int] = {khz / KHZ_PER_MHZ: khz for khz in listed_khz}
-        self.settings_mhz = tuple(sorted(self._khz))
-        self._boosts = _boosts(tree, [policy.folder for policy in policies])
-
-    def files(self) -> List[str]:
-        """Boost first, since limits above the base are accepted only while it is on; then both limits per policy."""
-        paths = [path for path, _ in self._switches()]
-        for policy in self._online():
-            paths += [policy.limits.low_path, policy.limits.high_path]
-        return paths
-
-    def pin(self, mhz: float) -> Dict[str, str]:
-        """Switch boost off, then pin each policy; returns throttled files, as ``FrequencyLimits.pin``.
-
-        Raises: BadRequest, NotTaken, Forbidden, FileFailed.
-        """
-        if mhz not in self._khz:
-            clocks = ", ".join("{:g}".format(setting) for setting in self.settings_mhz)
-            raise BadRequest("the CPU has no {:g} MHz; it has {} MHz".format(mhz, clocks))
-        for path, off in self._switches():
-            if self._tree.read(path) != off:
-                self._tree.write(path, off)
-                now = self._tree.read(path)
-                if now != off:
-                    raise NotTaken("{} was written {}, but reads {}".format(path, off, now[:40]))
-        texts: Dict[str, str] = {}
-        for policy in self._online():
-            texts.update(policy.limits.pin(_not_above(policy.listed_khz, self._khz[mhz])))
-        return texts
-
-    def pinned_mhz(self) -> Optional[float]:
-        """The lowest setting that every policy is at; None if one allows a range. Raises: Forbidden, FileFailed."""
-        now = [(policy, policy.limits.pinned()) for policy in self._online()]
-        for mhz, khz_listed in sorted(self._khz.items()):
-            targets_khz = [_not_above(policy.listed_khz, khz_listed) for policy, _ in now]
-            if all(
-                khz is not None and abs(khz - want) <= policy.limits.tolerance
-                for (policy, khz), want in zip(now, targets_khz)
-            ):
-                return mhz
-        return None
+            limit_khz = number(tree, fastest.limits.high)
+            listed_khz = thinned(listed_khz, None if limit_khz is None else int(limit_khz), most)
+        # Boost comes first in a restore, since limits above the base are accepted only while it is on.
+        super().__init__(
+            tree,
+            "cpu",
+            KHZ,
+            [(policy.limits, policy.listed_khz) for policy in self._policies],
+            listed_khz,
+            switches=_boosts(tree, [policy.folder for policy in policies]),
+            switches_first=True,
+            folder=fastest.folder,
+        )
 
     def now_mhz(self) -> Optional[float]:
         """The clock of the fastest policy, measured if root reads it; None if the driver does not report it.
@@ -97,28 +61,18 @@ class CpuClock(Clock):
         """
         measured_khz = number(self._tree, self.folder + "/cpuinfo_cur_freq")
         if measured_khz:  # None for other users, and 0 for a core without power
-            return measured_khz / KHZ_PER_MHZ
+            return measured_khz / KHZ
         path = self.folder + "/scaling_cur_freq"
         if not self._tree.exists(path) or self._tree.read(path).startswith("<"):  # "<unknown>" while it sleeps
             return None
-        return whole(self._tree, path) / KHZ_PER_MHZ
+        return whole(self._tree, path) / KHZ
 
-    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
-        """The upper limit of the fastest policy."""
-        text = texts.get(self._policies[0].limits.high_path, "").strip()
-        return int(text) / KHZ_PER_MHZ if text.isdigit() else None
-
-    def _online(self) -> List[Policy]:
-        """The policies with cores that are online: a core that is switched off has no clock."""
-        return [policy for policy in self._policies if has_cores(self._tree, policy.folder)] or self._policies
-
-    def _switches(self) -> List[Tuple[str, str]]:
-        off = {policy.folder for policy in self._policies} - {policy.folder for policy in self._online()}
-        return [(path, text) for path, text in self._boosts if path.rpartition("/")[0] not in off]
-
-    def restore(self, texts: Dict[str, str]) -> None:
-        """Restore boost, then the limits. Raises: NotRestored, after restoring as much as possible."""
-        restore_all(self._tree, texts)
+    def _active(self) -> Tuple[Sequence[Tuple[str, str]], Sequence[Tuple[Limits, Sequence[int]]]]:
+        """Those of the policies with cores that are online: a core that is switched off has no clock."""
+        online = [policy for policy in self._policies if has_cores(self._tree, policy.folder)] or self._policies
+        off = {policy.folder for policy in self._policies} - {policy.folder for policy in online}
+        switches = [(path, text) for path, text in self._switches if path.rpartition("/")[0] not in off]
+        return switches, [(policy.limits, policy.listed_khz) for policy in online]
 
 
 def find_cpu_clock(tree: Tree, most: Optional[int] = None) -> Tuple[Optional[CpuClock], List[str]]:
@@ -176,8 +130,8 @@ def _is_online(tree: Tree, folder: str) -> bool:
 
 
 def _policy(tree: Tree, folder: str) -> Policy:
-    limits = FrequencyLimits(tree, folder + "/scaling_min_freq", folder + "/scaling_max_freq", KHZ_PER_MHZ)
-    for limit_path in (limits.low_path, limits.high_path):
+    limits = Limits(tree, folder + "/scaling_max_freq", [folder + "/scaling_min_freq"])
+    for limit_path in limits.files():
         if not tree.exists(limit_path):
             raise FileFailed("there is no {}".format(limit_path))
     path = folder + "/scaling_available_frequencies"
@@ -205,7 +159,7 @@ def _base(tree: Tree, folder: str) -> int:
     if core.isdigit() and tree.exists(nominal):
         mhz = whole(tree, nominal)
         if mhz > 0:
-            return mhz * KHZ_PER_MHZ
+            return mhz * KHZ
     return whole(tree, folder + "/cpuinfo_max_freq")
 
 
@@ -213,7 +167,3 @@ def _boosts(tree: Tree, folders: List[str]) -> List[Tuple[str, str]]:
     """The switch for all cores, or each policy's own if there is no common one."""
     files = [(path, off) for path, off in _BOOSTS if tree.exists(path)]
     return files or [(folder + "/boost", "0") for folder in folders if tree.exists(folder + "/boost")]
-
-
-def _not_above(listed_khz: Tuple[int, ...], khz: int) -> int:
-    return max([value for value in listed_khz if value <= khz] or [listed_khz[0]])

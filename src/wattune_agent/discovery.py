@@ -3,11 +3,12 @@
 import re
 from typing import Dict, List, Optional, Tuple
 
-from wattune_agent.board import Board, Clock, PowerSensor
+from wattune_agent.board import Board, PowerSensor
 from wattune_agent.cpufreq import find_cpu_clock
 from wattune_agent.devfreq import find_gpu_clock
 from wattune_agent.emc import find_memory_clock
 from wattune_agent.errors import AgentError, BadRequest, NotThere
+from wattune_agent.file_knob import FileKnob
 from wattune_agent.ina3221 import find_rails
 from wattune_agent.mode import mode
 from wattune_agent.nvidia import find_card, is_card
@@ -94,16 +95,16 @@ def is_tegra(tree: Tree) -> bool:
 # ------------------------------------------------------------------------------------------------------------- private
 
 
-def _parts(tree: Tree, family: str) -> Tuple[Optional[Clock], Optional[PowerSensor], List[str]]:
-    clock: Optional[Clock]
+def _parts(tree: Tree, family: str) -> Tuple[Optional[FileKnob], Optional[PowerSensor], List[str]]:
+    clock: Optional[FileKnob]
     clock, problems = find_gpu_clock(tree) if family == "jetson" else find_cpu_clock(tree)
     sensor, more = find_rails(tree) if family == "jetson" else _cpu_sensor(tree)
     return clock, sensor, [*problems, *more]
 
 
-def _others(tree: Tree) -> Dict[str, Clock]:
+def _others(tree: Tree) -> Dict[str, FileKnob]:
     """The clocks of a Jetson beside its GPU's, those that this user may set: root, unless files were opened to it."""
-    clocks: Dict[str, Clock] = {}
+    clocks: Dict[str, FileKnob] = {}
     memory = find_memory_clock(tree, compatible(tree))
     if memory is not None:
         clocks["memory_clock_mhz"] = memory
@@ -127,7 +128,7 @@ def _cpu_sensor(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
 
 
 def _has_jetson_parts(tree: Tree) -> bool:
-    clock: Optional[Clock] = None
+    clock: Optional[FileKnob] = None
     try:
         clock, _ = find_gpu_clock(tree)
     except AgentError:

@@ -2,9 +2,8 @@
 
 from typing import Any, Dict, List, Optional
 
-from wattune_agent.board import Clock
 from wattune_agent.errors import AgentError
-from wattune_agent.restoring import bring_back
+from wattune_agent.file_knob import FileKnob, bring_back
 from wattune_agent.tree import Tree
 from wattune_agent.watch import ANSWERS, ClockWatch, event, now_of, settle
 
@@ -14,7 +13,7 @@ __all__ = ["HeldClock"]
 class HeldClock:
     """A clock, pinned at ``mhz`` (None: not pinned). ``events`` gets what is to be told about it."""
 
-    def __init__(self, tree: Tree, clock: Clock, events: List[Dict[str, Any]]) -> None:
+    def __init__(self, tree: Tree, clock: FileKnob, events: List[Dict[str, Any]]) -> None:
         self.clock = clock
         self.mhz: Optional[float] = None
         self.limit_mhz: Optional[float] = None

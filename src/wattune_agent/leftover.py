@@ -6,10 +6,10 @@ from typing import Iterator, List, Optional, Tuple
 
 from wattune_agent.conditions import conditions
 from wattune_agent.errors import AgentError, Busy, NotKept, NotRestored
+from wattune_agent.file_knob import bring_back
 from wattune_agent.folders import make_private, state_folder
 from wattune_agent.lock import Lock, board_lock
 from wattune_agent.mode import mode_id, switch_mode
-from wattune_agent.restoring import bring_back
 from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, parts, snapshots, started_at, strangers
 from wattune_agent.tree import Tree
 

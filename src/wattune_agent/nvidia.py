@@ -7,15 +7,14 @@ this process has locked, or "none", which is always its original text: a lock of
 """
 
 import math
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from wattune_agent.board import Board, CardFacts, Clock, Conditions, PowerSensor, Reading
+from wattune_agent.board import Board, CardFacts, Conditions, PowerSensor, Reading
 from wattune_agent.energy_steps import REFRESH_S, WINDOW_S, EnergySteps
-from wattune_agent.errors import AgentError, BadRequest, NoReading, NotTaken
-from wattune_agent.limits import same_text, tolerance_of
-from wattune_agent.restoring import restore_all
+from wattune_agent.errors import AgentError, BadRequest, NoReading
+from wattune_agent.file_knob import FileKnob, Limits
 from wattune_agent.settings import thinned
-from wattune_agent.tree import Tree, card_file
+from wattune_agent.tree import LIMIT, LOCK, Tree, card_file
 
 if TYPE_CHECKING:
     from wattune_agent.nvml import Card
@@ -38,62 +37,18 @@ HELD = "power limit"
 """Reason that holds the clock of a card in its ordinary state, at its top clocks."""
 
 
-class CardKnob(Clock):
-    """A knob of a card, by its file."""
-
-    unit = "gpu"
-    file, words, measure = "", "", ""
-
-    def __init__(self, tree: Tree, card: "Card", settings: Sequence[int]) -> None:
-        """Raises: BadRequest without settings."""
-        self._tree = tree
-        self._card = card
-        self._file = card_file(card.uuid, self.file)
-        self.settings_mhz = tuple(map(float, thinned(settings)))
-        if not self.settings_mhz:
-            raise BadRequest("{} has no {} that can be set".format(card.name, self.words))
-
-    def files(self) -> List[str]:
-        """The one file."""
-        return [self._file]
-
-    def pin(self, mhz: float) -> Dict[str, str]:
-        """Write the file and verify it. Raises: BadRequest, NotTaken, Forbidden, FileFailed."""
-        if mhz not in self.settings_mhz:
-            raise BadRequest("{} has no {:g} {}".format(self._card.name, mhz, self.measure))
-        text = self._text(mhz)
-        self._tree.write(self._file, text)
-        now = self._tree.read(self._file)
-        if not same_text(now, text, tolerance_of(self._file)):
-            raise NotTaken("{} was written {}, but reads {}".format(self._file, text, now))
-        return {}
-
-    def limit_mhz(self, texts: Dict[str, str]) -> Optional[float]:
-        """None: another program's lock is not reported, and the card's own range bounds its power limit."""
-        return None
-
-    def restore(self, texts: Dict[str, str]) -> None:
-        """Write the original text back. Raises: NotRestored."""
-        restore_all(self._tree, {self._file: texts[self._file]})
-
-    def _text(self, mhz: float) -> str:
-        raise NotImplementedError
-
-
-class LockedClock(CardKnob):
+class LockedClock(FileKnob):
     """The graphics clock of a card, locked to one frequency."""
 
-    file, words, measure = "locked_clock_mhz", "clock", "MHz"
     reports_pin = False
 
     def __init__(self, tree: Tree, card: "Card") -> None:
         """Raises: FileFailed; BadRequest if no clock can be locked."""
-        super().__init__(tree, card, card.clocks_mhz())
-
-    def pinned_mhz(self) -> Optional[float]:
-        """The clock that this process has locked."""
-        locked = self._tree.read(self._file)
-        return float(locked) if locked.isdigit() else None
+        clocks = thinned(card.clocks_mhz())
+        if not clocks:
+            raise BadRequest("{} has no clock that can be set".format(card.name))
+        super().__init__(tree, "gpu", 1, [(Limits(tree, "", [card_file(card.uuid, LOCK)]), clocks)], clocks)
+        self._card = card
 
     def now_mhz(self) -> Optional[float]:
         """The present clock; the locked one if the driver has rounded it."""
@@ -102,33 +57,24 @@ class LockedClock(CardKnob):
             return clock_mhz
         return locked_mhz
 
-    def _text(self, mhz: float) -> str:
-        return "{:.0f}".format(mhz)
 
-
-class PowerLimit(CardKnob):
+class PowerLimit(FileKnob):
     """The power limit of a card, in whole watts."""
 
-    knob = "power_limit_w"
-    file, words, measure = "power_limit_mw", "power limit", "W"
+    knob, measure = "power_limit_w", "W"
 
     def __init__(self, tree: Tree, card: "Card") -> None:
         """Raises: FileFailed; BadRequest if no limit can be set."""
         from wattune_agent.nvml import may_administer
 
         lowest_w, highest_w = card.limits_w() or (1.0, 0.0)
-        super().__init__(tree, card, range(math.ceil(lowest_w), math.floor(highest_w) + 1))
+        limits_w = thinned(range(math.ceil(lowest_w), math.floor(highest_w) + 1))
+        if not limits_w:
+            raise BadRequest("{} has no power limit that can be set".format(card.name))
         if may_administer() and not card.takes_limit():
             raise BadRequest("{} reports a power limit, but its driver refuses to set it".format(card.name))
-
-    def pinned_mhz(self) -> Optional[float]:
-        """The limit that is set, in watts."""
-        return int(self._tree.read(self._file)) / 1000.0
-
-    now_mhz = pinned_mhz
-
-    def _text(self, mhz: float) -> str:
-        return "{:.0f}".format(1000 * mhz)
+        limits_mw, path = [1000 * limit_w for limit_w in limits_w], card_file(card.uuid, LIMIT)
+        super().__init__(tree, "gpu", 1000, [(Limits(tree, "", [path]), limits_mw)], limits_mw, now=path)
 
 
 class CardSensor(PowerSensor):
@@ -246,7 +192,7 @@ def card_names(tree: Tree) -> List[str]:
         return []
 
 
-def find_card(tree: Tree, family: str, knob: str = Clock.knob) -> Board:
+def find_card(tree: Tree, family: str, knob: str = FileKnob.knob) -> Board:
     """The card of this family. ``knob``: the name of what is to be set, ``BEST``, or empty for nothing.
 
     Raises: BadRequest if the card does not exist, NotThere without a driver, FileFailed.
@@ -269,7 +215,7 @@ def find_card(tree: Tree, family: str, knob: str = Clock.knob) -> Board:
             "a change of a card's clock or limit needs CAP_SYS_ADMIN: run as root (a container also needs --cap-add "
             "SYS_ADMIN), or set nothing with --device nvidia:0?actuator=none"
         )
-    if clock is not None and clock.knob == Clock.knob and not card.lists_clocks():
+    if clock is not None and clock.knob == FileKnob.knob and not card.lists_clocks():
         problems.append(
             "the driver lists no clocks of {}: the settings are a grid up to its highest one, which was never "
             "tried on such a card".format(card.name)
@@ -289,7 +235,7 @@ def find_card(tree: Tree, family: str, knob: str = Clock.knob) -> Board:
     )
 
 
-def _knob_of(tree: Tree, card: "Card", knob: str, problems: List[str]) -> Optional[Clock]:
+def _knob_of(tree: Tree, card: "Card", knob: str, problems: List[str]) -> Optional[FileKnob]:
     if knob == BEST and card.limits_w() is not None:
         try:
             return PowerLimit(tree, card)

@@ -10,13 +10,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, NotThere
 from wattune_agent.settings import grid
+from wattune_agent.tree import LOCK
 
-__all__ = ["AMPERE", "GA100", "LIMIT", "LOCK", "Card", "Cards", "may_administer"]
+__all__ = ["AMPERE", "GA100", "Card", "Cards", "may_administer"]
 
 LIBRARY = "libnvidia-ml.so.1"
-
-LOCK, LIMIT = "locked_clock_mhz", "power_limit_mw"
-"""The files of a tree that stand for a card, in its folder: see ``wattune_agent.nvidia``."""
 
 AMPERE, VOLTA, UNKNOWN_ARCHITECTURE = 7, 5, 0xFFFFFFFF
 

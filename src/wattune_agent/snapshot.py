@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
 from wattune_agent.folders import make_private, state_folder
-from wattune_agent.limits import fits, is_limit, whole
+from wattune_agent.knobs import fits, is_limit, whole
 from wattune_agent.lock import this_process
 from wattune_agent.tree import Tree
 

@@ -19,7 +19,19 @@ from wattune_agent.errors import AgentError, FileFailed, Forbidden
 if TYPE_CHECKING:
     from wattune_agent.nvml import Card, Cards
 
-__all__ = ["ANSWERS", "PROGRAMS", "Tree", "card_file", "card_of", "first_text", "number", "real", "text"]
+__all__ = [
+    "ANSWERS",
+    "LIMIT",
+    "LOCK",
+    "PROGRAMS",
+    "Tree",
+    "card_file",
+    "card_of",
+    "first_text",
+    "number",
+    "real",
+    "text",
+]
 
 PROGRAMS = "WATTUNE_RUN_PROGRAMS_BELOW_ROOT"
 """An environment variable: with "1" in it, programs below a root other than "/" are run if they are this user's own."""
@@ -34,7 +46,10 @@ DEADLINE_S = 10.0
 SECOND_DEADLINE_S = 1.0
 """The same once a driver has hung: other files of it may hang as well."""
 
-_CARD_FILE = re.compile(r"/nvml/([A-Za-z0-9-]{1,90})/(locked_clock_mhz|power_limit_mw)")
+LOCK, LIMIT = "locked_clock_mhz", "power_limit_mw"
+"""Names of the files that stand for an NVIDIA card, in its folder: see ``wattune_agent.nvidia``."""
+
+_CARD_FILE = re.compile("/nvml/([A-Za-z0-9-]{1,90})/(?:" + LOCK + "|" + LIMIT + ")")
 
 
 class Tree:

@@ -2,9 +2,9 @@
 
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from wattune_agent.board import Clock
 from wattune_agent.errors import AgentError, FileFailed, NotTaken
-from wattune_agent.limits import same_text, tolerance_of
+from wattune_agent.file_knob import FileKnob
+from wattune_agent.knobs import same_text, tolerance_of
 from wattune_agent.signals import waiting
 from wattune_agent.tree import Tree
 
@@ -28,7 +28,7 @@ class ClockWatch:
     text written, as returned by the pin. ``pinned``: each file with its expected text."""
 
     def __init__(
-        self, tree: Tree, clock: Clock, mhz: float, answers: int = ANSWERS, clamped: Optional[Dict[str, str]] = None
+        self, tree: Tree, clock: FileKnob, mhz: float, answers: int = ANSWERS, clamped: Optional[Dict[str, str]] = None
     ) -> None:
         """Read the files. Raises: Forbidden, FileFailed."""
         self.answers = answers
@@ -137,7 +137,7 @@ RISE_S = 0.5
 POLL_S = 0.005
 
 
-def now_of(clock: Clock) -> Optional[float]:
+def now_of(clock: FileKnob) -> Optional[float]:
     """The current clock; None if it cannot be read."""
     try:
         return clock.now_mhz()
@@ -145,7 +145,7 @@ def now_of(clock: Clock) -> Optional[float]:
         return None
 
 
-def settle(tree: Tree, clock: Clock, mhz: float, was_mhz: Optional[float]) -> None:
+def settle(tree: Tree, clock: FileKnob, mhz: float, was_mhz: Optional[float]) -> None:
     """Wait until a clock that was at ``was_mhz`` has reached its limits.
 
     Raises: NotTaken if it stays higher; FileFailed, Forbidden if it cannot be read.

@@ -9,7 +9,7 @@ from tests.support.live.tree import LiveTree
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import FileFailed, Forbidden, NotTaken
-from wattune_agent.limits import FrequencyLimits
+from wattune_agent.file_knob import Limits
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_clamp_on_a_live_board(tmp_path):
 
 
 def test_a_minimum_that_stays_low_under_no_clamp_is_not_taken(tree):
-    limits = FrequencyLimits(tree, LOW, HIGH, 1000000)
+    limits = Limits(tree, HIGH, [LOW])
     assert limits.pin(612000000) == {}
     tree.clamp_mhz = 510.0
     assert limits.pin(612000000) == {LOW: "612000000", HIGH: "612000000"}

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.support.agent_trees import HIGH, LISTED_MHZ, LOW, RAILGATE, MadeTree, gpu_tree, put
 
 from wattune_agent.errors import FileFailed, Forbidden, NotTaken
-from wattune_agent.limits import TRIES, FrequencyLimits, same_text
-from wattune_agent.restoring import bring_back
+from wattune_agent.file_knob import TRIES, Limits, bring_back
+from wattune_agent.knobs import same_text, whole
 
 HZ = [round(mhz * 1e6) for mhz in LISTED_MHZ]
 
@@ -22,7 +22,11 @@ def tree(tmp_path):
 
 
 def limits_of(tree):
-    return FrequencyLimits(tree, LOW, HIGH, 1000000)
+    return Limits(tree, HIGH, [LOW])
+
+
+def now(tree):
+    return whole(tree, LOW), whole(tree, HIGH)
 
 
 def fails_at(tree, path, error, *, times=10**9):
@@ -47,16 +51,16 @@ def test_the_minimum_is_never_above_the_maximum_and_both_come_back(kind, found, 
 
     def write(path, text):
         real_write(path, text)
-        now_low, now_high = limits.read()
-        assert now_low <= now_high
+        low_now, high_now = now(tree)
+        assert low_now <= high_now
 
     tree.write = write
     for value in values:
         limits.pin(value)
-        assert limits.read() == (value, value)
+        assert now(tree) == (value, value)
         assert limits.pinned() == value
-    assert limits.restore(f"{low}\n", f"{high}\n") == []
-    assert limits.read() == (low, high)
+    assert limits.restore({LOW: f"{low}\n", HIGH: f"{high}\n"}) == []
+    assert now(tree) == (low, high)
     assert len(tree.written) == 2 * len(values) + 2  # each order was right the first time
 
 
@@ -77,11 +81,12 @@ def test_a_kernel_that_keeps_khz_is_within_the_tolerance(tmp_path):
 
     put(tmp_path, LOW, "76800500\n")
     put(tmp_path, HIGH, "921600500\n")
-    limits = limits_of(Rounding(tmp_path))
+    tree = Rounding(tmp_path)
+    limits = limits_of(tree)
     limits.pin(460800500)
-    assert limits.read() == (460800000, 460801000)
+    assert now(tree) == (460800000, 460801000)
     assert limits.pinned() == 460801000
-    assert limits.restore("76800500\n", "921600500\n") == []
+    assert limits.restore({LOW: "76800500\n", HIGH: "921600500\n"}) == []
 
 
 def test_limits_that_leave_room_pin_nothing(tree):
@@ -97,7 +102,7 @@ def test_a_silent_clamp_is_noticed(tree):
 def test_limits_that_are_not_what_was_written_are_not_taken(tree):
     real = tree.write
     tree.write = lambda path, text: None if path == HIGH else real(path, text)
-    with pytest.raises(NotTaken, match="were written 408000000, but read 408000000 and 1020000000"):
+    with pytest.raises(NotTaken, match="written 408000000, but read 408000000 and 1020000000"):
         limits_of(tree).pin(HZ[1])
 
 
@@ -112,7 +117,7 @@ def test_another_writer_between_look_and_write_is_tried_again(tmp_path):
 
     tree.before_write = before
     limits_of(tree).pin(HZ[4])
-    assert limits_of(tree).read() == (HZ[4], HZ[4])
+    assert now(tree) == (HZ[4], HZ[4])
 
 
 def test_limits_that_a_clamp_hides_are_reached_by_the_other_order(tmp_path):
@@ -137,7 +142,7 @@ def test_a_file_that_may_not_be_written_says_so_at_once(tree):
 def test_nonsense_in_a_limit_is_an_error_that_names_the_file(tree, tmp_path, text):
     put(tmp_path, HIGH, text)
     with pytest.raises(FileFailed, match="max_freq contains no whole number"):
-        limits_of(tree).read()
+        limits_of(tree).pinned()
 
 
 # ----------------------------------------------------------------------------------------------------- bringing back

@@ -40,8 +40,8 @@ from wattune_agent.errors import (
     NotTaken,
     NotThere,
 )
+from wattune_agent.knobs import fits
 from wattune_agent.lease import BoardLease
-from wattune_agent.limits import fits
 from wattune_agent.nvidia import card_names, find_card
 from wattune_agent.snapshot import snapshots
 from wattune_agent.tree import Tree, card_file
@@ -206,7 +206,7 @@ def test_a_power_limit_is_set_and_restored_as_a_clock_is(tree, gpu):
         assert [event["kind"] for event in controller.check()] == ["another writer"]
         assert gpu.limit_mw == 165_000
         tree.library.nvmlDeviceSetPowerManagementLimit = lambda handle, limit: 0
-        with pytest.raises(NotTaken, match="was written 100000, but reads 165000"):
+        with pytest.raises(NotTaken, match="written 100000, but read 165000"):
             controller.pin(100.0)
         del tree.library.nvmlDeviceSetPowerManagementLimit
     assert gpu.limit_mw == 120_000
