@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 from wattune_agent.board import Board, Conditions
 from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import AgentError, BadRequest, Busy, NotKept, NotRestored, NotTaken, NotThere
+from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotKept, NotRestored, NotTaken, NotThere
 from wattune_agent.file_knob import FileKnob
 from wattune_agent.held_clock import HeldClock
 from wattune_agent.leftover import busy_with, give_back, left_behind, restore_left_behind
@@ -112,7 +112,12 @@ class Controller:
         """
         if self.board.sensor is None:
             raise NotThere("no power sensor: " + ("; ".join(self.board.problems) or "none was found"))
-        reading = self.board.sensor.read()
+        try:
+            reading = self.board.sensor.read()
+        except NoReading:
+            if not self._look_for_sensor():
+                raise
+            reading = self.board.sensor.read()
         now = self._now_conditions()
         return {
             "power_w": reading.power_w,
@@ -454,6 +459,22 @@ class Controller:
                 }
             board.sensor = board.sensor or found.sensor
             board.problems = found.problems
+
+    def _look_for_sensor(self) -> bool:
+        """Look for a sensor that gives no reading: the files of a driver that was loaded again have other numbers."""
+        sensor, now_s = self.board.sensor, self._tree.now_s()
+        if sensor is None or now_s - self._looked_s < LOOK_S:
+            return False
+        self._looked_s = now_s
+        try:
+            found = find_board(self._tree, self.board.family).sensor
+        except AgentError:
+            return False
+        # Another rail would measure something else under the same cap.
+        if found is None or (found.rail, found.covers) != (sensor.rail, sensor.covers):
+            return False
+        self.board.sensor = found
+        return True
 
     def _now_conditions(self) -> Conditions:
         now_s, cached = self._tree.now_s(), self._conditions

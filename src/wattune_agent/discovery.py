@@ -119,12 +119,12 @@ def _cpu_sensor(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     if is_raspberry(tree):
         return find_pmic(tree)
     rails, why_not = find_rails(tree)
-    if rails is not None:
-        return rails, why_not
-    package, problems = find_rapl(tree)
-    if package is not None or not is_tegra(tree):
-        return package, problems
-    return None, why_not
+    return (rails, why_not) if rails is not None or _is_arm(tree) else find_rapl(tree)
+
+
+def _is_arm(tree: Tree) -> bool:
+    """True for a processor that cannot have RAPL's counters."""
+    return bool(compatible(tree)) or is_tegra(tree) or "CPU implementer" in text(tree, "/proc/cpuinfo")
 
 
 def _has_jetson_parts(tree: Tree) -> bool:

@@ -11,7 +11,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError
-from wattune_agent.rails import Rail, RailSensor, is_input, whole_rail
+from wattune_agent.rails import Rail, RailSensor, is_of_module, whole_of
 from wattune_agent.tree import Tree, first_text, real, text
 from wattune_agent.tree import number as number_in
 
@@ -39,49 +39,35 @@ SINGLE_S = 0.0505
 
 _I2C_ID = re.compile(r"^\d+-00[0-9a-f]{2}$")
 _SINGLE = re.compile(r"^ina2(?:09|19|20|26|28|30|31|37|38|60)$")
-# Rails of modules that also have one for their input: Nano, TX2, TX2 NX, Xavier NX, Orin NX and Nano.
-_PARTS_OF_INPUT = frozenset(["POM_5V_GPU", "POM_5V_CPU", "VDD_SYS_GPU", "VDD_SYS_CPU", "VDD_CPU_GPU", "VDD_CPU_GPU_CV"])
 _LOOKED = "/sys/bus/i2c/devices, /sys/bus/i2c/drivers/ina3221*, /sys/class/hwmon, /sys/bus/iio/devices"
 
 _Channel = Tuple[int, str]
 
 
 def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
-    """The board's rails as one sensor, and its problems; without any rail, what was looked for and what would help."""
-    rails: List[Rail] = []
-    unnamed: Dict[str, List[Rail]] = {}
-    missing: List[str] = []
+    """The board's rails as one sensor, and its problems; without a rail that is known to be the whole module, what was
+    looked for and what would help."""
+    rails: Dict[str, Rail] = {}
+    unread: List[str] = []
     folders = sorted(_folders(tree).items())
     for chip, folder in folders:
-        chip_rails, without_label = _rails(tree, chip, folder)
-        if without_label:
-            unnamed[folder] = without_label
-        missing += _unread_input(tree, folder, chip_rails)
-        names = {rail.name for rail in rails}
-        for rail in chip_rails:
-            if rail.name in names:
+        for rail in _rails(tree, chip, folder):
+            if rail.name in rails:
                 rail.name = "{} ({})".format(rail.name, chip)
-        rails += chip_rails
+            rails[rail.name] = rail
+        unread += _unread(tree, folder, rails)
     if not rails:
         return None, [_missing(bool(folders))]
-    named = [rail for rail in rails if not any(rail in others for others in unnamed.values())]
-    for others in unnamed.values():
-        for rail in others:
-            rail.module = not named  # a module's own rails have labels: others are a carrier board's
-    whole = whole_rail(rails)
-    if whole is None and (missing or any(rail.name.upper() in _PARTS_OF_INPUT for rail in named)):
-        why = missing or ["no rail of its monitors carries the whole module ({})".format(_names(named))]
+    whole = whole_of(list(rails.values()))
+    if whole is None:
+        unread.append("no rail of its monitors carries the whole module ({})".format(", ".join(rails)))
         return None, [
             "no power sensor: {}, and parts of the module do not stand for it; use external:... with a meter".format(
-                why[0]
+                unread[0]
             )
         ]
-    sensor = RailSensor(tree, rails, whole)
+    sensor = RailSensor(tree, list(rails.values()), *whole)
     problems = sensor.check()
-    if whole is None and not named:
-        problems += [
-            "{}: channels without labels, so that a rail may be counted twice in the sum".format(f) for f in unnamed
-        ]
     try:
         sensor.read()
     except AgentError as error:
@@ -89,23 +75,20 @@ def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     return sensor, problems
 
 
-def _unread_input(tree: Tree, folder: str, rails: List[Rail]) -> List[str]:
-    """The input of the whole module, if this chip has its label but no reading of it, and why."""
-    read = {rail.name for rail in rails}
+def _unread(tree: Tree, folder: str, rails: Dict[str, Rail]) -> List[str]:
+    """The rails of the whole module that this chip has by their labels, but that cannot be read, and why."""
+    why: List[str] = []
     for number in range(4):
         for kind in ("hwmon", "power"):
             label = _label(tree, folder, number, kind)
-            if not is_input(label) or label in read:
+            if not is_of_module(label) or label in rails:
                 continue
             enable = "{}/in{}_enable".format(folder, number)
             if text(tree, enable) == "0":
-                return ["{} is switched off (echo 1 | sudo tee {})".format(label, enable)]
-            return ["{} cannot be read in {}".format(label, folder)]
-    return []
-
-
-def _names(rails: List[Rail]) -> str:
-    return ", ".join(rail.name for rail in rails)
+                why.append("{} is switched off (echo 1 | sudo tee {})".format(label, enable))
+            else:
+                why.append("{} cannot be read in {}".format(label, folder))
+    return why
 
 
 def _missing(has_chip: bool) -> str:
@@ -216,22 +199,12 @@ def _has(tree: Tree, folder: str, volts: str, current: str, number: int) -> bool
     return all(tree.exists(folder + "/" + name.format(number)) for name in (volts, current))
 
 
-def _rails(tree: Tree, chip: str, folder: str) -> Tuple[List[Rail], List[Rail]]:
-    """The chip's rails, and those of them that have no label."""
-    rails: List[Rail] = []
-    unnamed: List[Rail] = []
+def _rails(tree: Tree, chip: str, folder: str) -> Iterator[Rail]:
     for number, kind in _channels(tree, folder):
         name = _label(tree, folder, number, kind)
-        if name.upper() in ("NC", "N/C", "NOT CONNECTED", "NOT_CONNECTED"):
-            continue
-        if text(tree, "{}/in{}_enable".format(folder, number)) == "0":
-            continue  # a channel that is switched off answers with an error
-        if not name and kind == "single":
-            continue  # it is not known what it measures
-        rails.append(_rail(tree, name or "{} channel {}".format(chip, number), folder, number, kind))
-        if not name:
-            unnamed.append(rails[-1])
-    return rails, unnamed
+        is_off = text(tree, "{}/in{}_enable".format(folder, number)) == "0"  # it answers with an error
+        if not is_off and name.upper() not in ("NC", "N/C", "NOT CONNECTED", "NOT_CONNECTED"):
+            yield _rail(tree, name or "{} channel {}".format(chip, number), folder, number, kind)
 
 
 def _rail(tree: Tree, name: str, folder: str, number: int, kind: str) -> Rail:
@@ -243,9 +216,9 @@ def _rail(tree: Tree, name: str, folder: str, number: int, kind: str) -> Rail:
         power = "{}/in_power{}_input".format(folder, number)
         return Rail(name, [power], 1e-3, resolution_w=step_w, window_s=window_s)
     if kind == "single" and tree.exists(folder + "/power1_input"):  # uW
-        return Rail(name, [folder + "/power1_input"], 1e-6, window_s=window_s, module=False)
+        return Rail(name, [folder + "/power1_input"], 1e-6, window_s=window_s)
     if kind == "single":
-        return Rail(name, [volts, folder + "/curr1_input"], 1e-6, window_s=window_s, module=False)
+        return Rail(name, [volts, folder + "/curr1_input"], 1e-6, window_s=window_s)
     current = "{}/{}{}_input".format(folder, "curr" if kind == "hwmon" else "in_current", number)
     return Rail(name, [volts, current], 1e-6, resolution_w=step_w, window_s=window_s)  # mV x mA
 

@@ -1,4 +1,4 @@
-"""Power rails, and the choice of the one that represents the whole board."""
+"""Power rails: which of them are the whole module, and the sensor that reads them."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from wattune_agent.board import PowerSensor, Reading
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.tree import Tree
 
-__all__ = ["Rail", "RailSensor", "is_input", "largest", "whole_rail"]
+__all__ = ["Rail", "RailSensor", "is_of_module", "largest", "whole_of"]
 
 OTHERS_S = 1.0
 """Time between two readings of the rails that do not give the board's power: a register takes half a millisecond."""
@@ -23,8 +23,16 @@ SHORT = 0.95
 # inputs of an AGX) are parts. Source: rbonghi/jetson_stats jtop/core/power.py, energymon JetsonPowerRails.md.
 _INPUT = re.compile(r"^(?:(?:VDD|POM|SYS|DC)_)?(?:5V0?_)?(?:VDD_)?IN$")
 _CARRIER_INPUT = re.compile(r"^(?:VIN|DC_IN|VIN_TOTAL)$")
-# A rail that another one feeds: a sum of both would count it twice. Source: energymon JetsonPowerRails.md (AGX Orin).
-_FED_BY = {"VDDQ_VDD2_1V8AO": "VIN_SYS_5V0"}
+
+SUMS = (
+    frozenset({"GPU", "CPU", "SOC", "CV", "VDDRQ", "SYS5V"}),  # AGX Xavier
+    # Without VDDQ_VDD2_1V8AO, which VIN_SYS_5V0 feeds.
+    frozenset({"VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"}),  # AGX Orin
+    frozenset({"VDD_GPU", "VDD_CPU_SOC_MSS", "VIN_SYS_5V0"}),  # AGX Thor
+)
+"""The rails whose sum is the whole module, for modules without one input. Any other rail may be fed by one of them, or
+lie on the carrier board. Source: energymon JetsonPowerRails.md."""
+
 _PROCESSORS = frozenset({"CPU", "GPU"})
 _PARTS = frozenset({"CPU", "GPU", "CV", "SOC", "DDR", "VDDRQ", "DDRQ", "MSS", "SRAM", "CORE"})
 
@@ -32,30 +40,21 @@ _PARTS = frozenset({"CPU", "GPU", "CV", "SOC", "DDR", "VDDRQ", "DDRQ", "MSS", "S
 class Rail:
     """One rail: its name, and the files whose numbers, multiplied and scaled, give its watts.
 
-    ``module``: true if it is on the module; a carrier board's rail is never summed with the module's. ``window_s``:
-    averaging time of its chip.
+    ``window_s``: averaging time of its chip.
     """
 
     def __init__(
-        self,
-        name: str,
-        files: Sequence[str],
-        to_w: float,
-        *,
-        resolution_w: float = 0.0,
-        window_s: float = 0.0,
-        module: bool = True,
+        self, name: str, files: Sequence[str], to_w: float, *, resolution_w: float = 0.0, window_s: float = 0.0
     ) -> None:
         self.name = name
         self.files = tuple(files)
         self.to_w = to_w
         self.resolution_w = resolution_w
         self.window_s = window_s
-        self.module = module
         words = set(re.split(r"[^A-Z0-9]+", name.upper()))
         self.of_processors = bool(words & _PROCESSORS)
         """True if it feeds the CPU or the GPU."""
-        self.is_part = module and bool(words & _PARTS)
+        self.is_part = bool(words & _PARTS)
         """True if it is fed from the module's input."""
 
     def read_w(self, tree: Tree) -> float:
@@ -76,79 +75,64 @@ class Rail:
 
 
 class RailSensor(PowerSensor):
-    """Several rails, and the whole board by one of them or by their sum.
+    """Several rails, and the whole board by one of them or by the sum of some.
 
     The input's name alone is not believed: some images label the channels in another order, so that the GPU "draws"
     more than the board. A reading in which the input is less than its parts is given by the largest of them.
     """
 
-    def __init__(self, tree: Tree, rails: Sequence[Rail], whole: Optional[Rail]) -> None:
+    def __init__(self, tree: Tree, rails: Sequence[Rail], whole: Sequence[Rail], covers: str) -> None:
         self._tree = tree
         self._rails = list(rails)
-        self._whole = whole
-        self._summed = _parallel([rail for rail in self._rails if rail.module] or self._rails)
-        # A chip shows one cycle's mean when it is over, and holds it for the next cycle.
-        self._needed = self._summed if whole is None else [whole]
+        self._whole = list(whole)
         self._others: Tuple[float, Dict[str, float]] = (-math.inf, {})
         self._contradicts = False
-        self.window_s = max(rail.window_s for rail in self._needed)
-        self.period_s = self.window_s
-        self.lag_s = 0.0
-        if whole is not None:
-            self.rail = whole.name
-            self.covers = "the module" if whole.module else "the module and its carrier board"
-            self.resolution_w = whole.resolution_w
-        else:
-            self.rail = " + ".join(rail.name for rail in self._summed)
-            self.covers = "the module, as the sum of {} rails".format(len(self._summed))
-            self.resolution_w = max(rail.resolution_w for rail in self._summed)
+        # A chip shows one cycle's mean when it is over, and holds it for the next cycle.
+        self.window_s = self.period_s = max(rail.window_s for rail in whole)
+        self.rail = " + ".join(rail.name for rail in whole)
+        self.covers = covers
+        self.resolution_w = max(rail.resolution_w for rail in whole)
 
     def read(self) -> Reading:
         """Read the rails that give the power, and once a second the others too. Raises: NoReading, Forbidden."""
         now_s = self._tree.now_s()
-        is_whole = now_s - self._others[0] >= OTHERS_S or self._contradicts
-        rails_w, failures = self._rails_w(self._rails if is_whole else self._needed)
-        if is_whole:
-            self._others = now_s, rails_w
-        else:
-            rails_w = {**self._others[1], **rails_w}
-        if self._whole is None:
-            for rail in self._summed:
-                if rail.name in failures:
-                    raise failures[rail.name]  # a sum without one of its parts would be too low
-            power_w = sum(rails_w[rail.name] for rail in self._summed)
-        else:
-            if self._whole.name in failures:
-                raise failures[self._whole.name]
-            if rails_w[self._whole.name] <= 0.0 and self.rail == self._whole.name:
-                # The sensor has failed, rather than a wrong label: its parts must not replace it.
-                raise NoReading("{} reads {:g} W on a running board".format(self.rail, rails_w[self.rail]))
-            # Only rails that were read together can contradict each other.
-            name, power_w = largest(self._whole, self._rails if is_whole else self._needed, rails_w)
-            self._contradicts = name != self._whole.name
+        is_all = now_s - self._others[0] >= OTHERS_S or self._contradicts
+        rails_w, failures = self._rails_w(self._rails if is_all else self._whole)
+        for rail in self._whole:
+            if rail.name in failures:
+                raise failures[rail.name]  # a sum without one of its parts would be too low
+        power_w = sum(rails_w[rail.name] for rail in self._whole)
+        if len(self._whole) == 1 and (power_w > 0.0 or self.rail != self._whole[0].name):
+            # Only rails that were read together can contradict each other. A failed sensor is not a wrong label: its
+            # parts must not replace it.
+            name, power_w = largest(self._whole[0], self._rails, rails_w)
+            self._contradicts = name != self._whole[0].name
         if not 0.0 < power_w <= HIGHEST_W:
             raise NoReading("{} reads {:g} W, which is impossible on a running board".format(self.rail, power_w))
-        return Reading(power_w, rails_w)
+        if is_all:
+            self._others = now_s, rails_w
+        return Reading(power_w, {**self._others[1], **rails_w})
 
     def check(self) -> List[str]:
         """Compare the labels with the readings and return any problems; after one, ``rail`` names the rail in use. A
         change of load may fall between two rails' readings, so that only three contradictions in a row count."""
-        if self._whole is None:
-            return []
-        for _ in range(3):
+        whole = self._whole[0]
+        for _ in range(3 if len(self._whole) == 1 else 0):
             rails_w, failures = self._rails_w(self._rails)
-            if self._whole.name in failures or rails_w[self._whole.name] <= 0.0:
+            if whole.name in failures or rails_w[whole.name] <= 0.0:
                 return []  # a failed sensor is not a wrong label: `read` reports it
-            name, most_w = largest(self._whole, self._rails, rails_w)
-            if name == self._whole.name:
+            name, most_w = largest(whole, self._rails, rails_w)
+            if name == whole.name:
                 return []
             self._tree.sleep(max(0.1, self.window_s))
+        if len(self._whole) > 1:
+            return []
         self.rail = name
         self.covers = "the module, by its largest rail"
         return [
             "the labels of the power rails contradict each other: {} reads {:.2f} W, less than what it feeds; "
             "{}, the largest at {:.2f} W, is used for the module: compare it with an external meter".format(
-                self._whole.name, rails_w[self._whole.name], name, most_w
+                whole.name, rails_w[whole.name], name, most_w
             )
         ]
 
@@ -163,25 +147,25 @@ class RailSensor(PowerSensor):
         return rails_w, failures
 
 
-def _parallel(rails: List[Rail]) -> List[Rail]:
-    """The rails without those that another one of them feeds."""
-    names = {rail.name.upper() for rail in rails}
-    return [rail for rail in rails if _FED_BY.get(rail.name.upper()) not in names]
+def whole_of(rails: Sequence[Rail]) -> Optional[Tuple[List[Rail], str]]:
+    """The rails whose sum is the whole module, and what they cover; None if none are known to be.
 
-
-def whole_rail(rails: Sequence[Rail]) -> Optional[Rail]:
-    """The rail that carries the whole module by its name, otherwise the one that also carries the carrier board,
-    otherwise None (the rails are then summed)."""
-    for pattern in (_INPUT, _CARRIER_INPUT):
+    The module's input comes first, then one that also carries the carrier board.
+    """
+    for pattern, covers in ((_INPUT, "the module"), (_CARRIER_INPUT, "the module and its carrier board")):
         for rail in rails:
             if pattern.match(_plain(rail.name)):
-                return rail
+                return [rail], covers
+    for names in SUMS:
+        summed = [rail for rail in rails if _plain(rail.name) in names]
+        if len(summed) == len(names):
+            return summed, "the module, as the sum of {} rails".format(len(summed))
     return None
 
 
-def is_input(label: str) -> bool:
-    """True if a rail with this label carries the whole module."""
-    return bool(_INPUT.match(_plain(label)))
+def is_of_module(label: str) -> bool:
+    """True if a rail with this label is the whole module, or part of a sum that is."""
+    return bool(_INPUT.match(_plain(label))) or any(_plain(label) in names for names in SUMS)
 
 
 def _plain(label: str) -> str:

@@ -5,9 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, iio_chip, link, put
+from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, link, put
 
 from wattune.doctor.capture import materialise
+from wattune_agent.controller import LOOK_S, Controller
 from wattune_agent.discovery import board_name, families, find_board, is_tegra
 from wattune_agent.errors import BadRequest, NoReading, NotThere
 from wattune_agent.tree import Tree
@@ -45,6 +46,45 @@ def test_what_a_jetson_lacks_is_a_problem_and_no_error(tmp_path: Path) -> None:
     assert board.sensor is None
     assert len(board.problems) == 2
     assert "INA3221" in board.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/proc/device-tree/compatible", "radxa,rock5b\0rockchip,rk3588\0"),
+        ("/proc/cpuinfo", "CPU implementer\t: 0x51\n"),
+    ],
+)
+def test_a_board_with_an_arm_processor_is_not_told_to_load_a_driver_for_x86(
+    tmp_path: Path, path: str, content: str
+) -> None:
+    put(tmp_path, path, content)
+    put(tmp_path, "/sys/devices/system/cpu/online", "0-7\n")
+    said = " ".join(find_board(TimedTree(tmp_path), "cpu").problems)
+    assert "external:" in said
+    assert "rapl" not in said
+
+
+@pytest.mark.parametrize(("label", "is_found"), [("VDD_IN", True), ("VIN", False)])
+def test_a_sensor_whose_driver_was_loaded_again_is_found_again(tmp_path: Path, label: str, is_found: bool) -> None:
+    gpu(tmp_path)
+    folder = hwmon_chip(tmp_path, [("VDD_IN", 4800, 1000)], number=3)
+    tree = TimedTree(tmp_path)
+    controller = Controller(find_board(tree, "jetson"))
+    assert controller.read()["power_w"] == pytest.approx(4.8)
+    shutil.rmtree(f"{tmp_path}{folder}")
+    (tmp_path / "sys/class/hwmon/hwmon3").unlink()
+    (tmp_path / "sys/bus/i2c/devices/1-0040").unlink()
+    (tmp_path / "sys/bus/i2c/drivers/ina3221/1-0040").unlink()
+    hwmon_chip(tmp_path, [(label, 4800, 2000)], number=5)  # another rail measures something else
+    with pytest.raises(NoReading):
+        controller.read()
+    tree.sleep(LOOK_S)
+    if is_found:
+        assert controller.read()["power_w"] == pytest.approx(9.6)
+    else:
+        with pytest.raises(NoReading, match="VDD_IN"):
+            controller.read()
 
 
 def test_another_vendors_gpu_is_no_jetson(tmp_path: Path) -> None:

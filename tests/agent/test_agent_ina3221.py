@@ -6,10 +6,11 @@ from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, link, p
 
 from wattune_agent.errors import Forbidden, NoReading
 from wattune_agent.ina3221 import find_rails
-from wattune_agent.rails import OTHERS_S, Rail, whole_rail
+from wattune_agent.rails import OTHERS_S, Rail, whole_of
 from wattune_agent.tree import Tree
 
 ORIN = [("VDD_IN", 4800, 1000), ("VDD_CPU_GPU_CV", 4800, 200), ("VDD_SOC", 4800, 300)]
+AGX_ORIN = [("VDD_GPU_SOC", 5000, 400), ("VDD_CPU_CV", 5000, 400), ("VIN_SYS_5V0", 5000, 400)]
 NANO = [("POM_5V_IN", 3187), ("POM_5V_GPU", 450), ("POM_5V_CPU", 612)]
 
 
@@ -58,14 +59,14 @@ def test_a_copy_of_the_tree_without_links(tmp_path: Path, places: list[str]) -> 
         put(tmp_path, f"{place}/name", "ina3221\n")
         if "/1-0040/" in place:
             put(tmp_path, place.split("/1-0040/")[0] + "/1-0040/name", "ina3221\n")
-        for channel, label in enumerate(("VDD_GPU_SOC", "VDD_CPU_CV", "NC"), 1):
+        for channel, (label, _, _) in enumerate(AGX_ORIN, 1):
             put(tmp_path, f"{place}/in{channel}_label", label)
             put(tmp_path, f"{place}/in{channel}_input", "5000")
             put(tmp_path, f"{place}/curr{channel}_input", "400")
     sensor, problems = sensor_of(tmp_path)
     assert problems == []
-    assert sensor.read().power_w == pytest.approx(4.0)
-    assert list(sensor.read().rails_w) == ["VDD_GPU_SOC", "VDD_CPU_CV"]
+    assert sensor.read().power_w == pytest.approx(6.0)
+    assert list(sensor.read().rails_w) == ["VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"]
 
 
 def test_the_input_may_be_on_the_second_chip_and_the_carrier_has_chips_too(tmp_path: Path) -> None:
@@ -79,9 +80,9 @@ def test_the_input_may_be_on_the_second_chip_and_the_carrier_has_chips_too(tmp_p
 
 
 def test_both_drivers_files_of_one_chip_are_one_chip(tmp_path: Path) -> None:
-    folder = hwmon_chip(tmp_path, [("GPU", 5000, 100), ("CPU", 5000, 100), ("SOC", 5000, 100)], chip="1-0040")
+    folder = hwmon_chip(tmp_path, AGX_ORIN, chip="1-0040")
     device = folder.split("/hwmon/")[0]
-    for channel, name in enumerate(("GPU", "CPU", "SOC")):
+    for channel, (name, _, _) in enumerate(AGX_ORIN):
         put(tmp_path, f"{device}/iio:device0/rail_name_{channel}", name)
         put(tmp_path, f"{device}/iio:device0/in_power{channel}_input", "600")
     put(tmp_path, f"{device}/iio:device0/name", "ina3221x")
@@ -105,10 +106,22 @@ def test_thor_by_its_carriers_input_and_without_it_by_the_sum(tmp_path: Path) ->
 
 
 def test_a_chip_of_the_carrier_that_says_nothing_of_itself_is_left_out(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, [("VDD_GPU", 5000, 400), ("VDD_CPU", 5000, 400)])
+    hwmon_chip(tmp_path, AGX_ORIN)
     put(tmp_path, "/sys/class/hwmon/hwmon7/name", "ina226\n")
     put(tmp_path, "/sys/class/hwmon/hwmon7/power1_input", "9000000\n")
-    assert sensor_of(tmp_path)[0].read().power_w == pytest.approx(4.0)
+    assert sensor_of(tmp_path)[0].read().power_w == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("label", ["VDD_5V", "CPU", "VDD_M2_IN", "VDD_GPU"])
+def test_a_chip_of_the_carrier_with_labels_is_not_added_to_the_module(tmp_path: Path, label: str) -> None:
+    """As the chips of an AGX Xavier lie, with one of a carrier board's maker beside them."""
+    iio_chip(tmp_path, [("GPU", 2000), ("CPU", 1500), ("SOC", 3000)], chip="1-0040", number=0)
+    iio_chip(tmp_path, [("CV", 600), ("VDDRQ", 1000), ("SYS5V", 4000)], chip="1-0041", number=1)
+    hwmon_chip(tmp_path, [(label, 12000, 1117.5)], chip="7-0044", number=2)
+    sensor, problems = sensor_of(tmp_path)
+    assert (sensor.covers, problems) == ("the module, as the sum of 6 rails", [])
+    assert sensor.read().power_w == pytest.approx(12.1)
+    assert len(sensor.read().rails_w) == 7
 
 
 def test_labels_in_another_order_are_noticed_and_the_largest_rail_stands_for_the_module(tmp_path: Path) -> None:
@@ -194,15 +207,16 @@ def test_trailing_nul_bytes_and_units_are_no_part_of_a_name_or_number(tmp_path: 
     ],
 )
 def test_names_of_inputs(label: str, is_input: bool) -> None:
-    assert (whole_rail([Rail("VDD_CPU", [], 1.0), Rail(label, [], 1.0)]) is not None) == is_input
+    assert (whole_of([Rail("VDD_CPU", [], 1.0), Rail(label, [], 1.0)]) is not None) == is_input
 
 
-def test_channels_without_labels_are_summed_and_said_to_be(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, [("", 5000, 400), ("", 5000, 100), ("", 5000, 100)])
-    sensor, problems = sensor_of(tmp_path)
-    assert sensor.read().power_w == pytest.approx(3.0)
-    assert list(sensor.read().rails_w) == ["1-0040 channel 1", "1-0040 channel 2", "1-0040 channel 3"]
-    assert "without labels" in problems[0]
+@pytest.mark.parametrize("labels", [["", "", ""], ["VDD_5V", "VDD_3V3", ""], ["VDD_GPU_SOC", "VDD_CPU_CV", "NC"]])
+def test_rails_that_are_not_known_to_be_the_whole_module_do_not_stand_for_it(tmp_path: Path, labels: list[str]) -> None:
+    hwmon_chip(tmp_path, [(label, 5000, 400) for label in labels])
+    sensor, problems = find_rails(TimedTree(tmp_path))
+    assert sensor is None
+    for part in ("no rail of its monitors carries the whole module", labels[0] or "1-0040 channel 1", "external:"):
+        assert part in problems[0]
 
 
 def test_labels_of_the_device_tree_stand_in_for_the_drivers(tmp_path: Path) -> None:
@@ -215,10 +229,10 @@ def test_labels_of_the_device_tree_stand_in_for_the_drivers(tmp_path: Path) -> N
 
 
 def test_a_channel_that_is_switched_off_or_half_there_is_left_out(tmp_path: Path) -> None:
-    folder = hwmon_chip(tmp_path, [("VDD_GPU_SOC", 5000, 400), ("VDD_CPU_CV", 5000, 400), ("VDD_SPARE", 0, 0)])
+    folder = hwmon_chip(tmp_path, ORIN)
     put(tmp_path, f"{folder}/in3_enable", "0\n")
     os.remove(tmp_path / f"{folder}/curr2_input".lstrip("/"))
-    assert list(sensor_of(tmp_path)[0].read().rails_w) == ["VDD_GPU_SOC"]
+    assert list(sensor_of(tmp_path)[0].read().rails_w) == ["VDD_IN"]
 
 
 def test_without_a_chip_it_says_what_was_looked_for_and_what_would_help(tmp_path: Path) -> None:
@@ -260,7 +274,7 @@ def test_a_vanished_part_leaves_the_whole_and_a_vanished_whole_is_no_reading(tmp
 
 
 def test_a_sum_without_one_of_its_rails_is_no_reading(tmp_path: Path) -> None:
-    folder = hwmon_chip(tmp_path, [("VDD_GPU_SOC", 5000, 400), ("VDD_CPU_CV", 5000, 400)])
+    folder = hwmon_chip(tmp_path, AGX_ORIN)
     sensor, _ = sensor_of(tmp_path)
     put(tmp_path, f"{folder}/curr2_input", "")
     with pytest.raises(NoReading, match="VDD_CPU_CV"):
@@ -324,7 +338,7 @@ def test_the_parts_do_not_stand_for_an_input_that_is_switched_off_or_without_fil
 
 
 def test_a_chip_without_labels_beside_the_modules_is_the_carriers(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, [("VDD_GPU_SOC", 5000, 400), ("VDD_CPU_CV", 5000, 400), ("VIN_SYS_5V0", 5000, 400)])
+    hwmon_chip(tmp_path, AGX_ORIN)
     hwmon_chip(tmp_path, [("", 5000, 2300), ("", 5000, 0)], chip="7-0041", number=2)
     sensor, problems = sensor_of(tmp_path)
     assert problems == []

@@ -158,7 +158,6 @@ def test_what_could_not_be_read_at_first_is_decided_at_the_first_reading(tmp_pat
     sensor, problems = find_rapl(tree)
     assert sensor is not None
     assert problems
-    assert sensor.rail == "package-0 + dram"
     tree.closed = False
     assert sensor.read().power_w == pytest.approx(21.0, rel=1e-3)
     assert sensor.rail == "psys"
@@ -219,6 +218,55 @@ def test_an_amd_processor_has_its_package_alone(tmp_path: Path) -> None:
     assert sensor is not None
     assert (sensor.rail, sensor.covers) == ("package-0", "the CPU package, not the whole board")
     assert sensor.read().power_w == pytest.approx(9.0, rel=1e-3)
+
+
+CLOSED = {
+    "psys": ("intel-rapl:1",),
+    "parts": ("intel-rapl:0:0", "intel-rapl:0:1", "intel-rapl:1"),
+    "all but the package": ("intel-rapl:0:0", "intel-rapl:0:1", "intel-rapl:0:2", "intel-rapl:1"),
+}
+
+
+@pytest.mark.parametrize("closed", sorted(CLOSED))
+@pytest.mark.parametrize("how", ["forbidden", "vanished", "nonsense"])
+def test_a_counter_that_is_not_needed_does_not_take_the_package_away(tmp_path: Path, closed: str, how: str) -> None:
+    class Partly(Burning):
+        def read(self, path: str) -> str:
+            if path.endswith("energy_uj") and path.split("/")[-2] in CLOSED[closed]:
+                if how == "nonsense":
+                    return "many"
+                error = PermissionError(13, "Permission denied") if how == "forbidden" else OSError(2, "No such file")
+                raise self._mapped(error, path, "read")
+            return super().read(path)
+
+    powers_w = laptop(tmp_path, psys_w=21.0).powers_w
+    sensor, problems = find_rapl(Partly(tmp_path, powers_w))
+    assert sensor is not None
+    has_memory = "intel-rapl:0:2" not in CLOSED[closed]
+    assert sensor.rail == ("package-0 + dram" if has_memory else "package-0")
+    assert sensor.covers == f"the CPU package{' and the memory' if has_memory else ''}, not the whole board"
+    assert sensor.read().power_w == pytest.approx(14.0 if has_memory else 12.0, rel=1e-3)
+    if how == "forbidden":
+        (problem,) = problems
+        assert all(f"{zone}/energy_uj" in problem for zone in CLOSED[closed])
+    else:
+        assert problems == []
+
+
+def test_a_closed_package_is_no_reading_although_another_one_is_open(tmp_path: Path) -> None:
+    class Partly(Burning):
+        def read(self, path: str) -> str:
+            if path.endswith("intel-rapl:1/energy_uj") and hasattr(self, "begin_uj"):
+                raise self._mapped(PermissionError(13, "Permission denied"), path, "read")
+            return super().read(path)
+
+    for package in (0, 1):
+        zone(tmp_path, f"intel-rapl:{package}", f"package-{package}")
+    sensor, problems = find_rapl(Partly(tmp_path, {"intel-rapl:0": 50.0, "intel-rapl:1": 60.0}))
+    assert sensor is not None
+    assert len(problems) == 1
+    with pytest.raises(Forbidden):
+        sensor.read()
 
 
 def test_root_only_counters_name_the_file_and_the_ways_out(tmp_path: Path) -> None:
