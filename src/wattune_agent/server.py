@@ -10,6 +10,7 @@ import socket
 import stat
 import struct
 import threading
+import time as real_time
 import traceback
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
@@ -50,6 +51,10 @@ SEND_S = 5.0
 TICK_S = 0.2
 SAMPLE_S = 0.1
 
+HUNG_S = 30.0
+"""Time without a step of the guard after which systemd is no longer told that it is alive. A driver may take ten
+seconds, and nvpmodel 30."""
+
 
 class AgentServer:
     """A server on ``path`` for the lease ``keeper``. Members of ``group`` may connect; without one, only this user.
@@ -72,6 +77,8 @@ class AgentServer:
         self._lock = threading.Lock()
         self._peers: Set[_Peer] = set()
         self._refused: Deque[Tuple[float, socket.socket]] = deque()
+        self._beats: Dict[str, float] = {}
+        """When each thread of the guard began its latest step."""
         self._claim = _claim(path)
         try:
             keeper.open()  # before any client can connect
@@ -94,8 +101,11 @@ class AgentServer:
         try:
             for thread in threads:
                 thread.start()
+            _tell_systemd("READY=1")
             while not self._stop.is_set():
                 self._accept()
+                if all(real_time.monotonic() - began_s < HUNG_S for began_s in list(self._beats.values())):
+                    _tell_systemd("WATCHDOG=1")
         finally:
             self._stop.set()
             self._end()
@@ -203,6 +213,7 @@ class AgentServer:
 
     def _repeat(self, period_s: float, act: Callable[[], None]) -> None:
         while not self._time.wait(self._stop, period_s):
+            self._beats[threading.current_thread().name] = real_time.monotonic()
             try:
                 act()
             except Exception:  # noqa: BLE001 - an entry point: the guard continues
@@ -289,6 +300,21 @@ class _Peer(Party):
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+
+def _tell_systemd(state: str) -> None:
+    """Tell the state to systemd, if it started this process: a unit with Type=notify waits for it.
+
+    Source: sd_notify(3), "Notes".
+    """
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as messages:
+            messages.sendto(state.encode("ascii"), "\0" + path[1:] if path.startswith("@") else path)
+    except OSError:
+        pass  # nobody listens, or not at once: the next one follows
 
 
 def _number_of(message: Dict[str, Any]) -> Optional[int]:

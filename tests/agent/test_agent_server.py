@@ -640,3 +640,36 @@ def test_an_agent_that_does_not_answer_is_gone(path):
         listener.listen(1)
         with pytest.raises(Gone, match=r"within 0\.1 s"):
             AgentClient(str(path), timeout_s=0.1)
+
+
+# -------------------------------------------------------------------------------------------------------- the watchdog
+
+
+@pytest.mark.parametrize("hangs", ["tick", "sample"])
+@pytest.mark.parametrize("name", ["{}/notify", "@{}/notify"])
+def test_systemd_is_told_that_the_guard_is_alive_and_not_once_it_hangs(path, tmp_path, monkeypatch, hangs, name):
+    monkeypatch.setattr(server_module, "HUNG_S", 0.5)
+    name = name.format(tmp_path)
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+    keeper, going = BoardLease(MadeBoard()), threading.Event()
+    real = getattr(keeper, hangs)
+    is_hung = threading.Event()
+
+    def hang():
+        if is_hung.is_set():
+            going.wait(60.0)
+        real()
+
+    monkeypatch.setattr(keeper, hangs, hang)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(name.replace("@", "\0"))
+        systemd.settimeout(30.0)
+        with served(path, keeper):
+            assert [systemd.recv(100) for _ in range(4)] == [b"READY=1", *[b"WATCHDOG=1"] * 3]
+            is_hung.set()
+            systemd.settimeout(3.0)
+            with pytest.raises(socket.timeout):
+                all(iter(lambda: systemd.recv(100), b""))
+            going.set()
+            systemd.settimeout(30.0)
+            assert systemd.recv(100) == b"WATCHDOG=1"
