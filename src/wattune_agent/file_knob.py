@@ -69,7 +69,7 @@ class Limits:
                     _write(self._tree, path, texts[path])
                 # A cap beside a lock only has to be no lower.
                 now = {path: self._tree.read(path) for path in (self._rest if self._locks else texts)}
-                if all(same_text(read, texts[path], self.tolerance) for path, read in now.items()):
+                if all(same_text(read, texts[path], tolerance_of(path)) for path, read in now.items()):
                     return {}
                 is_clamped = self._is_clamped(value)
             except Forbidden:

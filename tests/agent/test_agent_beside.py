@@ -206,6 +206,13 @@ def test_a_memory_that_does_not_follow_its_lock_is_an_error(tmp_path):
         find_memory_clock(tree, "").pin(2133.0)
 
 
+def test_a_lock_that_is_not_taken_is_an_error(tmp_path):
+    tree = bpmp_tree(tmp_path)
+    tree.read = lambda path, read=tree.read: "0" if path == EMC + "mrq_rate_locked" else read(path)
+    with pytest.raises(NotTaken, match="read 0 and 2133000000"):
+        find_memory_clock(tree, "").pin(2133.0)
+
+
 def test_the_agents_guard_lowers_the_first_clock_and_leaves_the_others(bench):
     lease, party = BoardLease(bench.controller, now_s=bench.tree.now_s), Party("a trainer")
     lease.pin(party, bench.settings[-1], bench.others)
