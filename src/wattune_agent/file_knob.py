@@ -134,12 +134,12 @@ class Limits:
         return is_held and 0 < high < value - self.tolerance
 
     def _order(self, value: int, attempt: int) -> List[str]:
-        """The order of writes; an upper limit of 0 means none. The last attempt reverses it, for limits hidden by
-        throttling, which differ from what they read. Raises: Forbidden, FileFailed."""
+        """The order of writes; an upper limit of 0 means none. The last attempt reverses that of two limits, which
+        throttling may hide: they then differ from what they read. Raises: Forbidden, FileFailed."""
         if not self.high:
             return self._rest
         is_raised = value == 0 or 0 < whole(self._tree, self.high) <= value
-        if attempt == TRIES - 1:
+        if attempt == TRIES - 1 and not self._locks:
             is_raised = not is_raised
         return [self.high, *self._rest] if is_raised else [*self._rest, self.high]
 
