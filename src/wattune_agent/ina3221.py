@@ -39,7 +39,7 @@ SINGLE_S = 0.0505
 
 _I2C_ID = re.compile(r"^\d+-00[0-9a-f]{2}$")
 _SINGLE = re.compile(r"^ina2(?:09|19|20|26|28|30|31|37|38|60)$")
-_LOOKED = "/sys/bus/i2c/devices, /sys/bus/i2c/drivers/ina3221*, /sys/class/hwmon, /sys/bus/iio/devices"
+_LOOKED = "/sys/class/hwmon, /sys/bus/iio/devices"
 
 _Channel = Tuple[int, str]
 
@@ -107,64 +107,20 @@ def _missing(has_chip: bool) -> str:
 
 
 def _folders(tree: Tree) -> Dict[str, str]:
-    """Chip -> the folder with its channels. A chip that appears in several places is used once; if both drivers' files
-    exist, the folder with more channels wins, and iio's if they are equal, as it reports power."""
-    by_chip: Dict[str, Dict[str, None]] = {}
-    ids: Dict[str, str] = {}
-    for folder in _candidates(tree):
-        path = real(tree, folder)
-        leaf = os.path.basename(path)
-        chip = _i2c_id(path) or _i2c_id(folder) or _i2c_id(real(tree, folder + "/device"))
-        if chip:
-            ids.setdefault(leaf, chip)
-        # A copy of a tree without links contains a chip twice: the kernel assigns each hwmonN and iio:deviceN once.
-        by_chip.setdefault(chip or ids.get(leaf, leaf), {}).setdefault(path, None)
-    best: Dict[str, str] = {}
-    for chip, folders in by_chip.items():
-        ranked = [(len(list(_channels(tree, f))), "/iio" in f, f) for f in folders]
-        best[chip] = max(ranked, key=lambda entry: entry[:2])[2]
-    return best
-
-
-def _candidates(tree: Tree) -> Iterator[str]:
-    for device in tree.glob("/sys/bus/i2c/devices/*"):
-        if _is_monitor(tree, device):
-            for leaf in _leaves(tree, device):
-                yield leaf
-    for chip in tree.glob("/sys/bus/i2c/drivers/ina3221*/*-00*"):
-        for leaf in _leaves(tree, chip):
-            yield leaf
+    """Chip -> the folder with its channels. If both drivers' files exist, the folder with more channels wins, and iio's
+    if they are equal, as it reports power."""
+    best: Dict[str, Tuple[int, str]] = {}
     for pattern in ("/sys/class/hwmon/*", "/sys/bus/iio/devices/*"):
         for folder in tree.glob(pattern):
-            if _is_monitor(tree, folder):
-                yield folder
-    if not tree.is_real and not tree.exists("/sys/bus/i2c") and not tree.exists("/sys/class/hwmon"):
-        # A copy without links: the devices themselves. Never on a running kernel, where this would take long.
-        for depth in range(1, 6):
-            for device in tree.glob("/sys/devices" + "/*" * depth + "/*-00*"):
-                if _is_monitor(tree, device):
-                    for leaf in _leaves(tree, device):
-                        yield leaf
-
-
-def _leaves(tree: Tree, chip: str) -> List[str]:
-    escaped = chip.replace("[", "[[]")
-    leaves: List[str] = []
-    for pattern in ("/hwmon/hwmon*", "/hwmon[0-9]*", "/iio:device*", "/iio/iio:device*", "/iio_device/iio:device*"):
-        leaves += tree.glob(escaped + pattern)
-    return [leaf for leaf in leaves if any(_channels(tree, leaf))] or [chip]
-
-
-def _is_monitor(tree: Tree, folder: str) -> bool:
-    """Recognize a power monitor by the chip's name; in a copy of a tree without it, by files unique to monitors."""
-    name = text(tree, folder + "/name").lower()
-    if name:
-        return "ina3221" in name or bool(_SINGLE.match(name))
-    for leaf in ("", "/hwmon/hwmon*", "/hwmon[0-9]*", "/iio:device*"):
-        for label in ("/in[1-3]_label", "/rail_name_[0-2]"):
-            if tree.glob(folder.replace("[", "[[]") + leaf + label):
-                return True
-    return False
+            name = text(tree, folder + "/name").lower()
+            if "ina3221" not in name and not _SINGLE.match(name):
+                continue
+            path = real(tree, folder)
+            chip = _i2c_id(path) or _i2c_id(real(tree, folder + "/device")) or os.path.basename(path)
+            count = len(list(_channels(tree, path)))
+            if count >= best.get(chip, (0, ""))[0]:
+                best[chip] = count, path
+    return {chip: path for chip, (_, path) in best.items()}
 
 
 def _i2c_id(path: str) -> str:

@@ -14,7 +14,6 @@ def hwmon_chip(
     *,
     chip: str = "1-0040",
     number: int = 1,
-    links: bool = True,
     files: Mapping[str, str] | None = None,
 ) -> str:
     """An INA3221 as the kernel's hwmon driver shows it; rails are (label, mV, mA). Its folder."""
@@ -32,11 +31,10 @@ def hwmon_chip(
     put(root, f"{folder}/in7_input", "120\n")
     for name, text in (files or {}).items():
         put(root, f"{folder}/{name}", text)
-    if links:
-        link(root, f"/sys/bus/i2c/devices/{chip}", device)
-        link(root, f"/sys/bus/i2c/drivers/ina3221/{chip}", device)
-        link(root, f"/sys/class/hwmon/hwmon{number}", folder)
-        link(root, f"{folder}/device", device)
+    link(root, f"/sys/bus/i2c/devices/{chip}", device)
+    link(root, f"/sys/bus/i2c/drivers/ina3221/{chip}", device)
+    link(root, f"/sys/class/hwmon/hwmon{number}", folder)
+    link(root, f"{folder}/device", device)
     return folder
 
 
@@ -46,7 +44,6 @@ def iio_chip(
     *,
     chip: str = "6-0040",
     number: int = 0,
-    links: bool = True,
     files: Mapping[str, str] | None = None,
 ) -> str:
     """An INA3221 as NVIDIA's iio driver of JetPack 4 shows it; rails are (name, mW). Its folder."""
@@ -62,10 +59,9 @@ def iio_chip(
         put(root, f"{folder}/warn_current_limit_{channel}", "32760 ma\n")
     for name, text in (files or {}).items():
         put(root, f"{folder}/{name}", text)
-    if links:
-        link(root, f"/sys/bus/i2c/devices/{chip}", device)
-        link(root, f"/sys/bus/i2c/drivers/ina3221x/{chip}", device)
-        link(root, f"/sys/bus/iio/devices/iio:device{number}", folder)
+    link(root, f"/sys/bus/i2c/devices/{chip}", device)
+    link(root, f"/sys/bus/i2c/drivers/ina3221x/{chip}", device)
+    link(root, f"/sys/bus/iio/devices/iio:device{number}", folder)
     return folder
 
 
