@@ -30,9 +30,10 @@ from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError
 from wattune.goal import Goal
-from wattune.intensity import Intensity, Stretch, cheapest
-from wattune.planning import plan, plan_by_intensity
-from wattune.planning.schedule import SPARE
+from wattune.intensity import Intensity, Stretch
+from wattune.planning import plan
+from wattune.planning.grains import Accumulated, Work, cheapest
+from wattune.planning.over_time import SPARE
 from wattune.power.capped_run import CappedRun
 from wattune.records import Plan
 
@@ -117,12 +118,12 @@ def one_start(job: Job, truth: list[float], slack: float, draw: random.Random) -
     deadline_s = slack * JOB_S
     goal = Goal("energy-above-rest", deadline_s=deadline_s)
     table, curve = job.case.table, job.case.efficiency
-    rule = plan_by_intensity(table, curve, cap=PEAK, goal=goal, intensity=forecast)
+    rule = plan(table, curve, cap=PEAK, goal=goal, intensity=forecast)
     frugal = plan(table, curve, cap=PEAK, goal=goal)
-    default = plan_by_intensity(table, curve, cap=PEAK, goal=Goal("energy", deadline_s=deadline_s), intensity=forecast)
+    default = plan(table, curve, cap=PEAK, goal=Goal("energy", deadline_s=deadline_s), intensity=forecast)
 
     def carbon(one: Plan, stretches: tuple[Stretch, ...]) -> float:
-        return _above_w(one, job.rest_w) * real.over(stretches)
+        return _above_w(one, job.rest_w) * sum(real.integral(*stretch) for stretch in stretches)
 
     now = carbon(job.fastest, (Stretch(0.0, JOB_S),))
     amounts = {
@@ -165,7 +166,10 @@ def _forecast(truth: list[float], draw: random.Random) -> list[float]:
 
 def _times(one: Plan, forecast: Intensity, deadline_s: float) -> tuple[Stretch, ...]:
     need_s = _seconds(one)
-    return cheapest(forecast, need_s, 0.0, min(deadline_s - SPARE * need_s, forecast.end_s))
+    edges_s, values = np.array(forecast.times_s), np.array(forecast.values)
+    even, free = Accumulated(edges_s, np.ones(len(values))), Accumulated(edges_s, np.zeros(len(values)))
+    work = Work(even, free, Accumulated(edges_s, values))
+    return cheapest(work, need_s, min(deadline_s - SPARE * need_s, forecast.end_s))
 
 
 def _planned(one: Plan) -> tuple[Stretch, ...]:

@@ -27,7 +27,7 @@ from wattune.cap_source import CalledCap, CapSource, CapTrace
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError, NoFeasiblePoint
-from wattune.planning import plan_over_caps
+from wattune.planning import plan
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
@@ -166,19 +166,19 @@ def progress(case: Case) -> dict[str, Any]:
         for day in range(DAYS):
             trace = generate(random.Random(f"{case.name}/{kind}/{day}"), *case.powers_w)
             try:
-                days.append(plan_over_caps(case.table, case.efficiency, cap=trace))
+                days.append(plan(case.table, case.efficiency, cap=trace))
             except NoFeasiblePoint:
                 continue
-        of_clairvoyant = [plan.of_clairvoyant or 0.0 for plan in days]
-        over_constant = [plan.over_constant or 0.0 for plan in days]
+        of_clairvoyant = [one.of_clairvoyant or 0.0 for one in days]
+        over_constant = [one.over_constant or 0.0 for one in days]
         kinds[kind] = {
             "days": len(days),
             "of_clairvoyant": statistics.mean(of_clairvoyant),
             "of_clairvoyant_worst": min(of_clairvoyant),
             "over_constant": statistics.mean(over_constant),
             "over_constant_worst": min(over_constant),
-            "batch_sizes": sorted({plan.batch_size for plan in days}),
-            "paused": statistics.mean(sum(one.share for one in plan.caps if not one.feasible) for plan in days),
+            "batch_sizes": sorted({one.batch_size for one in days}),
+            "paused": statistics.mean(sum(cap.share for cap in one.caps if not cap.feasible) for one in days),
         }
     return {"device": case.name, "kind": case.kind, "of": kinds}
 
@@ -194,15 +194,15 @@ def above_the_cap(name: str) -> dict[str, Any]:
     draw = random.Random(f"{name}/limiter")
     caps_w = tuple(draw.uniform(1.1 * low_w, 1.05 * high_w) for _ in range(CAPS))
     trace = CapTrace(form, tuple(CAP_S * index for index in range(CAPS)), caps_w)
-    plan = plan_over_caps(case.table, case.efficiency, cap=CapTrace(PowerCap(window="peak"), trace.times_s, caps_w))
+    chosen = plan(case.table, case.efficiency, cap=CapTrace(PowerCap(window="peak"), trace.times_s, caps_w))
     lowerings = sum(later < earlier for earlier, later in pairwise(caps_w))
     return {
         "device": case.name,
         "caps": CAPS,
         "seconds": CAPS * CAP_S,
         "lowerings": lowerings,
-        "announced": _follow(name, plan, trace, trace),
-        "unannounced": _follow(name, plan, trace, CalledCap(form, cap_w=trace.watts)),
+        "announced": _follow(name, chosen, trace, trace),
+        "unannounced": _follow(name, chosen, trace, CalledCap(form, cap_w=trace.watts)),
     }
 
 

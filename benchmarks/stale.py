@@ -23,7 +23,7 @@ MEASURED = {
     "asyncfgd_accuracy": ("src/wattune/algorithms",),
     "asyncfgd_feasibility": ("benchmarks/asyncfgd", "src/wattune/algorithms", *SIMULATOR),
     "boards": ("benchmarks/boards.py", "src/wattune_agent", "src/wattune/power"),
-    "carbon": ("benchmarks/carbon.py", "src/wattune/planning/schedule.py", "src/wattune/intensity.py"),
+    "carbon": ("benchmarks/carbon.py", "src/wattune/planning/grains.py", "src/wattune/planning/over_time.py"),
     "decisions": ("benchmarks/decisions", *SEARCH, *SAMPLES),
     "example": ("benchmarks/example.py", *SEARCH, *SAMPLES, *SIMULATOR),
     "federated": ("benchmarks/federated.py", "src/wattune/planning/fleet.py"),

@@ -226,6 +226,8 @@ def test_several_caps_are_their_minimum():
     assert cap.is_announced
     assert cap.highest() == PowerCap(5.0)
     assert sum(cap.shares.values()) == pytest.approx(1.0)
+    # What is announced is known together: 5 W until 10 s, 4 W until 20 s, then nothing, as long as before.
+    assert cap.shares == pytest.approx({0.0: 0.5, 4.0: 0.25, 5.0: 0.25})
     assert not LowestCap(sources=(first, cap_of(lambda time_s: 3.0))).is_announced
 
 

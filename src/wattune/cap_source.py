@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -350,8 +350,8 @@ class LowestCap(CapSource):
         forms = [one.form for one in self.sources if one.is_a_limit]
         if len({form.side for form in forms}) > 1:
             raise InputError("caps at the sensor and at the supply together", allowed="all of them at the same side")
-        if forms and forms[0].side != self.form.side:
-            object.__setattr__(self, "form", forms[0])
+        if forms and self.form == NO_CAP:
+            object.__setattr__(self, "form", replace(forms[0], limit_w=None))
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.sources))
@@ -372,7 +372,12 @@ class LowestCap(CapSource):
 
     @cached_property
     def shares(self) -> dict[float, float]:
-        """Watts of each cap, ascending -> its share of the time, as if the caps were independent of each other."""
+        """Watts of each cap, ascending -> its share of the time; caps that are not announced count as independent."""
+        if self.is_announced:
+            times_s = [0.0]
+            while (following_s := self.next_change_s(times_s[-1])) is not None:
+                times_s.append(following_s)
+            return CapTrace(self.form, tuple(times_s), tuple(map(self.watts, times_s))).shares
         shares = {UNLIMITED_W: 1.0}
         for one in self.sources:
             together: dict[float, float] = {}
@@ -407,8 +412,10 @@ class LowestCap(CapSource):
         return replace(super().with_form(form), sources=tuple(one.with_form(form) for one in self.sources))
 
 
-AnyCap = float | str | Path | PowerCap | CapSource | Callable[[float], float | None] | None
-"""A cap, constant or not; see ``cap_of``."""
+OneCap = float | str | Path | PowerCap | CapSource | Callable[[float], float | None] | None
+
+AnyCap = OneCap | Sequence[OneCap]
+"""A cap, constant or not, or several; see ``cap_of``."""
 
 
 def cap_of(
@@ -418,13 +425,15 @@ def cap_of(
 
     Changing are a ``CapSource``, the path of a CSV file (``CapTrace.load``; as a text it ends with ``.csv``, or
     ``.csv@supply``), a text ``watch:FILE``, and a callable from seconds to watts; everything else is as in
-    ``PowerCap.of``. ``range_w``: least and most watts of a file that is watched, or a callable; ``stale_s``: see
-    ``WatchedCap``.
+    ``PowerCap.of``. Of a list of caps the lowest holds. ``range_w``: least and most watts of a file that is watched, or
+    a callable; ``stale_s``: see ``WatchedCap``.
 
     Raises: InputError.
     """
     cap: PowerCap | CapSource
-    if isinstance(value, CapSource):
+    if isinstance(value, (list, tuple)):
+        cap = _lowest([cap_of(one, stale_s=stale_s) for one in value], range_w)
+    elif isinstance(value, CapSource):
         cap = value
     elif isinstance(value, Path):
         cap = CapTrace.load(value)
@@ -434,9 +443,25 @@ def cap_of(
         cap = CalledCap(range_w=range_w, cap_w=value)
     else:
         cap = PowerCap.of(value)  # type: ignore[arg-type]  # it refuses everything else
-    if range_w is not None and getattr(cap, "range_w", None) != range_w:
+    parts = cap.parts if isinstance(cap, CapSource) else ()
+    if range_w is not None and all(getattr(one, "range_w", None) != range_w for one in parts):
         raise InputError("a range of caps", allowed="with watch:FILE or a callable, whose caps are not known before")
     return cap
+
+
+def _lowest(caps: Sequence[PowerCap | CapSource], range_w: tuple[float, float] | None) -> PowerCap | CapSource:
+    """The lowest of several caps, constant or not; ``range_w`` is the range of caps that are not announced."""
+    constant = [one for one in caps if isinstance(one, PowerCap)]
+    limited = [one for one in constant if one.limit_w is not None]
+    if len(constant) == len(caps) and len({one.side for one in limited}) < 2:
+        return min(limited, key=lambda one: one.limit_w or 0.0, default=NO_CAP)
+    sources = [
+        replace(one, range_w=range_w) if isinstance(one, _Unannounced) and range_w is not None else one
+        for one in caps
+        if isinstance(one, CapSource)
+    ]
+    sources += [CapTrace(one, caps_w=(one.limit_w or 0.0,), name=f"{one.limit_w!r}W") for one in limited]
+    return sources[0] if len(sources) == 1 else LowestCap(sources=tuple(sources))
 
 
 FAR: Final = 100

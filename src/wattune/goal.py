@@ -99,9 +99,24 @@ class Goal:
             raise InputError(
                 "the power at rest is not known",
                 value=self.aim,
-                hint="make a guided profile, which reads it, or use the goal energy",
+                hint="profile for this goal, guided or full, or use the goal energy",
             )
         return np.maximum(power_w - rest_w, LEAST_ABOVE_REST * power_w)
+
+    def order(
+        self, seconds: float, power_w: float, rest_w: float | None, *, beside: tuple[float, float]
+    ) -> tuple[bool, float]:
+        """Sort key of a setting that takes ``seconds`` for some work, the smallest being the best: what is least among
+        settings that keep a bound, else how far beyond it they are.
+
+        ``beside``: seconds and watts, for the same work, of the setting that was chosen within the goal's bound.
+        """
+        beside_s, beside_w = beside
+        if self.energy_j is not None and seconds * power_w > beside_s * beside_w:
+            return True, seconds * power_w
+        if (self.max_slowdown or self.deadline_s) is not None and seconds > beside_s:
+            return True, seconds
+        return False, seconds * float(self.price(power_w, rest_w))
 
 
 TIME: Final = Goal()

@@ -1,15 +1,14 @@
-"""Carbon intensity or price of grid energy over time, from a file, and the cheapest times to train."""
+"""Carbon intensity or price of grid energy over time, from a file."""
 
 from __future__ import annotations
 
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -20,9 +19,6 @@ from wattune.trace_file import parse_moment, read_trace
 Unit = Literal["gco2_per_kwh", "price_per_kwh"]
 
 JOULES_PER_KWH: Final = 3.6e6
-
-GRAIN_S: Final = 900.0
-"""Shortest time, in seconds, that is chosen or left out as a whole: each pause costs a checkpoint."""
 
 _COLUMNS: Final[dict[str, tuple[Unit, float]]] = {
     "gco2_per_kwh": ("gco2_per_kwh", 1.0),
@@ -120,108 +116,6 @@ class Intensity:
         """Value multiplied by seconds, until each of the times."""
         spans = (value * (b_s - a_s) for value, (a_s, b_s) in zip(self.values, pairwise(self.times_s), strict=False))
         return list(accumulate(spans, initial=0.0))
-
-    def over(self, stretches: tuple[Stretch, ...]) -> float:
-        """Value multiplied by seconds, over all of these times."""
-        return math.fsum(self.integral(*stretch) for stretch in stretches)
-
-    def account(self, stretches: tuple[Stretch, ...], from_s: float, waiting: float) -> float:
-        """The same, and with the share ``waiting`` of the value for all other time from ``from_s`` to their end."""
-        trained = self.over(stretches)
-        return trained + waiting * (self.integral(from_s, stretches[-1].until_s) - trained)
-
-
-def cheapest(
-    intensity: Intensity, need_s: float, from_s: float, until_s: float, *, waiting: float = 0.0
-) -> tuple[Stretch, ...]:
-    """The times, ``need_s`` seconds in all, at which the account of the device is least, in their order.
-
-    ``waiting``: power of the waiting device over its power at work, which counts until the work ends. Times are chosen
-    among grains of ``GRAIN_S``, one of them in part, or are one time without a pause, such as the one that begins at
-    once. If there is no time to choose from, it is the whole time from ``from_s`` on.
-    """
-    if need_s >= until_s - from_s:
-        return (Stretch(from_s, from_s + need_s),)
-
-    def account(stretches: tuple[Stretch, ...]) -> float:
-        return _rounded(intensity.account(stretches, from_s, waiting))
-
-    ends_s = [one.from_s for one, _ in intensity.pieces(from_s, until_s)]
-    begins_s = {from_s, until_s - need_s, *ends_s, *(end_s - need_s for end_s in ends_s)}
-    # A time without a pause begins or ends with a value, or is at an end of what is allowed.
-    allowed_s = sorted(begin_s for begin_s in begins_s if from_s <= begin_s <= until_s - need_s)
-    in_one = min(((Stretch(begin_s, begin_s + need_s),) for begin_s in allowed_s), key=account)  # the first of equals
-    options = (_in_grains(intensity, need_s, from_s, until_s, waiting), in_one)
-    return min(options, key=lambda stretches: (account(stretches), len(stretches), stretches))
-
-
-def _in_grains(
-    intensity: Intensity, need_s: float, from_s: float, until_s: float, waiting: float
-) -> tuple[Stretch, ...]:
-    grains = list(_grains(intensity, from_s, until_s))
-    count = _best_end(intensity, grains, need_s, waiting)
-    order = sorted(range(count), key=lambda index: (grains[index][1], index))
-    chosen: dict[int, Stretch] = {}
-    left_s = need_s
-    for index in order:
-        grain = grains[index][0]
-        if grain.length_s >= left_s:  # the part beside another chosen one makes no pause
-            at_end = index - 1 not in chosen and index + 1 in chosen
-            chosen[index] = (
-                Stretch(grain.until_s - left_s, grain.until_s)
-                if at_end
-                else Stretch(grain.from_s, grain.from_s + left_s)
-            )
-            break
-        chosen[index] = grain
-        left_s -= grain.length_s
-    return _joined(chosen[index] for index in sorted(chosen))
-
-
-def _best_end(intensity: Intensity, grains: Sequence[tuple[Stretch, float]], need_s: float, waiting: float) -> int:
-    """The number of grains, from the first on, of which the cheapest ones have the least account.
-
-    With more grains to choose from the work gets cheaper, and the wait for its end longer.
-    """
-    begin_s = grains[0][0].from_s
-    chosen: list[tuple[float, float]] = []  # the most expensive grain first
-    length_s, amount, best = 0.0, 0.0, (math.inf, len(grains))
-    for count, (grain, mean) in enumerate(grains, start=1):
-        heappush(chosen, (-mean, grain.length_s))
-        length_s, amount = length_s + grain.length_s, amount + mean * grain.length_s
-        while length_s - chosen[0][1] >= need_s:
-            expensive, left_out_s = heappop(chosen)
-            length_s, amount = length_s - left_out_s, amount + expensive * left_out_s
-        if length_s >= need_s:
-            trained = amount + chosen[0][0] * (length_s - need_s)  # a part of the most expensive one is not needed
-            total = (1 - waiting) * trained + waiting * intensity.integral(begin_s, grain.until_s)
-            best = min(best, (_rounded(total), count))
-    return best[1]
-
-
-def _rounded(account: float) -> float:
-    """The account without its last digits, so that times that take the same are the same, and the earliest is taken."""
-    return float(f"{account:.9g}")
-
-
-def _grains(intensity: Intensity, from_s: float, until_s: float) -> Iterator[tuple[Stretch, float]]:
-    """Times of at least ``GRAIN_S`` (the last may be shorter), each with its mean."""
-    begin_s = from_s
-    for stretch, _ in intensity.pieces(from_s, until_s):
-        while stretch.until_s - begin_s >= GRAIN_S or stretch.until_s == until_s > begin_s:
-            grain = Stretch(begin_s, min(begin_s + GRAIN_S, until_s))
-            yield grain, intensity.integral(*grain) / grain.length_s
-            begin_s = grain.until_s
-
-
-def _joined(stretches: Iterator[Stretch]) -> tuple[Stretch, ...]:
-    joined: list[Stretch] = []
-    for stretch in stretches:
-        if joined and joined[-1].until_s == stretch.from_s:
-            joined[-1] = Stretch(joined[-1].from_s, stretch.until_s)
-        else:
-            joined.append(stretch)
-    return tuple(joined)
 
 
 def _json(path: Path) -> tuple[tuple[float, ...], tuple[float, ...], datetime]:

@@ -1,4 +1,4 @@
-"""The commands under a cap that changes: plan, train and run, and what they refuse."""
+"""The commands under caps that change, with all that goes with them: plan, train, run, and what they refuse."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.cli_records import EFFICIENCY, PROFILE, written
+
+from wattune.records import Plan, TrainingRecord
 
 SMALL = Path(__file__).with_name("small.toml")
 CAPS = "seconds,watts\n0,5\n0.5,4.2\n1,\n3,5\n"
@@ -46,12 +49,91 @@ def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
     assert "the plan is for a cap that changes" in refused_err[-1]
 
 
+GRID = "seconds,gco2_per_kwh\n0,420\n30,400\n60,90\n90,250\n120,400\n"
+
+
+def settings_of(plan: Plan) -> dict[float, float | None]:
+    return {one.asked_w: one.clock_mhz for one in plan.caps}
+
+
+@pytest.fixture
+def planned(wattune, tmp_path, caps):
+    """The plan of `wattune plan` with these words."""
+    records = written(tmp_path, "p.json", PROFILE), written(tmp_path, "e.json", EFFICIENCY)
+
+    def run(*words: object) -> Plan:
+        code, out, err = wattune("plan", *records, "--cap", caps, *words, "--json")
+        assert code == 0, err
+        return Plan.parse(json.loads(out))
+
+    return run
+
+
+def test_a_plan_for_another_goal_under_caps(planned):
+    fast, frugal = planned(), planned("--goal", "energy")
+    assert fast.predicted_j > frugal.predicted_j
+    assert fast.predicted_s < frugal.predicted_s
+    assert (frugal.goal.aim, frugal.of_clairvoyant) == ("energy", None)
+    within = planned("--deadline", f"{(fast.predicted_s + frugal.predicted_s) / 2}s")
+    assert fast.predicted_s <= within.predicted_s <= (fast.predicted_s + frugal.predicted_s) / 2
+
+
+def test_the_lowest_of_several_caps_is_planned_for(planned, tmp_path):
+    assert set(settings_of(planned())) == {0.0, 4.2, 5.0}
+    assert set(settings_of(planned("--cap", "4.5W"))) == {0.0, 4.2, 4.5}
+    other = written(tmp_path, "other.csv", "seconds,watts\n0,3\n0.2,5\n")
+    assert set(settings_of(planned("--cap", "4.5W", "--cap", other))) == {0.0, 3.0, 4.2, 4.5}
+
+
+def test_a_plan_under_caps_by_a_forecast(planned, tmp_path):
+    forecast = written(tmp_path, "grid.csv", GRID)
+    words = ("--deadline", "2min", "--goal", "energy")
+    both = planned("--set", f"carbon={forecast}", *words)
+    assert set(settings_of(both)) == {0.0, 4.2, 5.0}
+    assert [one.from_s for one in both.schedule.times] == [60.0]
+    tariff = written(tmp_path, "tariff.csv", GRID.replace("gco2_per_kwh", "price_per_kwh"))
+    assert planned("--set", f"tariff={tariff}", *words).schedule.unit == "price_per_kwh"
+
+
+def test_several_algorithms_under_caps(planned, tmp_path):
+    cells = [cell | {"step_s": 2 * cell["step_s"]} for cell in PROFILE["cells"]]
+    slow = written(tmp_path, "s.json", PROFILE | {"algorithm": "backprop:checkpoint=auto", "cells": cells})
+    plan = planned("--also", slow)
+    assert [one.algorithm for one in plan.algorithms] == ["backprop", "backprop:checkpoint=auto"]
+    assert plan.caps == planned().caps
+    assert plan.algorithms[1].times_chosen > 1.1
+
+
+@pytest.mark.slow
+def test_a_run_under_two_caps_that_waits_for_the_cleanest_time(wattune, tmp_path):
+    caps = written(tmp_path, "caps.csv", "seconds,watts\n0,5\n40,4.2\n50,\n55,5\n")
+    forecast, folder = written(tmp_path, "grid.csv", GRID), tmp_path / "run"
+    device = ("--device", "sim:jetson-nano")
+    words = ("--cap", caps, "--cap", "4.8W", "--set", f"carbon={forecast}", "--goal", "energy-above-rest")
+    code, out, err = wattune("run", SMALL, *device, *words, "--deadline", "2min", "--set", "seeds=1", "-o", folder)
+    assert code in (0, 3), err
+    plan, training = Plan.load(folder / "plan.json"), TrainingRecord.load(folder / "training.json")
+    assert set(settings_of(plan)) == {0.0, 4.2, 4.8}
+    assert plan.schedule.times[0].from_s == 60.0
+    assert training.above_cap_s == training.exact.above_cap_s == 0
+    begun = [one for one in training.cap_intervals if one.pause is None]
+    assert (round(begun[0].time_s), {one.asked_w for one in begun}) == (60, {4.8})
+    assert {one.setting for one in begun} == {settings_of(plan)[4.8]}
+    pauses = {one.asked_w: one.pause for one in training.cap_intervals if one.pause is not None}
+    assert pauses == {0.0: "more carbon now than later"}
+    assert "under a cap that changes" in out
+    assert "trains at one time of low carbon intensity" in out
+    again_code, _, again_err = wattune("run", "-o", folder, "--resume")
+    assert again_code == code, again_err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--cap", "missing.csv"), "missing.csv cannot be read"),
         (("--cap", "watch:missing"), "missing cannot be read"),
         (("--cap", "CAPS", "--set", "cap_range=4W..7W"), "a range of caps; allowed: with watch:FILE"),
+        (("--cap", "CAPS", "--cap", "4W@supply"), "caps at the sensor and at the supply together"),
         (("--cap", "CAPS", "--set", "cap_stale=10s"), "cap_stale: 10 s; allowed: with watch:FILE"),
     ],
 )

@@ -59,6 +59,25 @@ def test_a_callable_is_a_cap_that_changes():
     assert (cap.watts(0.0), cap.form.margin_w) == (5.0, 0.1)
 
 
+def test_of_several_caps_the_lowest_holds(tmp_path):
+    caps, watched = tmp_path / "caps.csv", tmp_path / "watts"
+    caps.write_text("seconds,watts\n0,5\n9,3\n")
+    watched.write_text("4.5")
+    assert read(cap=["5W", "none", 4]).whole_cap == PowerCap(4.0)
+    assert read(cap=["none"]).whole_cap == read(cap=[]).whole_cap == PowerCap()
+    assert str(read(cap=[str(caps)]).whole_cap) == str(caps)
+    trace = read(cap=[str(caps), "4W"], margin="0.1W")
+    assert [trace.whole_cap.watts(time_s) for time_s in (0.0, 9.0)] == [4.0, 3.0]
+    assert trace.whole_cap.form.margin_w == 0.1
+    config = read(device=DEVICE, cap=[str(caps), f"watch:{watched}", PowerCap(4.8, margin_w=0.2)], cap_range="4W..7W")
+    both = config.whole_cap
+    assert [both.watts(time_s) for time_s in (0.0, 9.0)] == [4.5, 3.0]
+    assert both.form.margin_w == 0.2
+    assert (min(both.shares), max(both.shares)) == (3.0, 4.8)  # 4 to 7 W are expected
+    again = RunConfig.read(config.saved())
+    assert (again.saved(), str(again.whole_cap)) == (config.saved(), str(both))
+
+
 @pytest.mark.parametrize(
     ("given", "goal"),
     [
@@ -125,24 +144,24 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
         ({"max_slowdown": "-5%"}, "max_slowdown: -5%; allowed: a share above zero"),
         ({"cap_range": "7W..4W"}, "7W..4W; allowed: two numbers of watts"),
         ({"cap": 5, "cap_range": "4W..7W"}, "a range of caps; allowed: with watch:FILE"),
+        ({"cap": ["CAPS", 5], "cap_range": "4W..7W"}, "a range of caps; allowed: with watch:FILE"),
+        ({"cap": ["CAPS", 5], "cap_stale": "9s"}, "cap_stale: 9 s; allowed: with watch:FILE"),
+        (
+            {"cap": ["5W", "4W@supply"]},
+            "caps at the sensor and at the supply together; allowed: all of them at the same",
+        ),
         ({"goal": "cost"}, "a price and the goal cost; allowed: both"),
         ({"goal": "time", "max_slowdown": "5%"}, "max_slowdown with the goal time"),
         ({"max_slowdown": "5%", "deadline": "1h"}, "the bounds of a goal: max_slowdown, deadline_s; allowed: one"),
         *(({key: "1"}, f"{key} without a server: 1") for key in ("model", "data", "target", "name", "token_file")),
-        *(
-            ({**SERVED, key: "f", "deadline": "1h"}, f"{key} with a server: f")
-            for key in ("workload", "carbon", "tariff")
-        ),
+        ({**SERVED, "workload": "f"}, "workload with a server: f"),
         ({"server": "http://x", "data": "d"}, "model is missing"),
         ({"server": "http://x", "model": "m"}, "data is missing"),
         ({**SERVED, "seeds": 101}, "seeds: 101; allowed: 1 to 100 with a server"),
-        ({**SERVED, "cap": "CAPS"}, "a cap that changes with a server"),
         ({"strategy": "full", "profile": "p.json"}, "strategy: full; allowed: none if a profile is given"),
         ({"carbon": "c", "tariff": "t", "deadline": "1h"}, "a forecast of carbon and one of the price"),
         ({"carbon": "c.csv"}, "a forecast without a deadline: c.csv"),
-        ({"carbon": "c", "deadline": "1h", "cap": "CAPS"}, "a forecast with a cap that changes: c; allowed: one"),
         ({"cap": "CAPS", "compare": True}, "a comparison of rules with a cap that changes"),
-        ({"cap": "CAPS", "goal": "energy"}, "a goal with a cap that changes: energy; allowed: time"),
         ({"device": DEVICE, "mode": "2"}, f"mode with this device: {DEVICE}; allowed: auto, jetson"),
         ({"device": "nvidia:0", "sysfs_root": "ROOT"}, "sysfs_root with this device: nvidia:0"),
         ({"device": "cpu", "knobs": "gpu"}, "knobs with this device: cpu; allowed: auto, agent, jetson"),
@@ -156,8 +175,14 @@ def test_what_cannot_be_meant_is_refused_in_one_line(given, said, tmp_path):
     caps.write_text("seconds,watts\n0,5\n9,4\n")
     meant = {"CAPS": caps, "ROOT": tmp_path}
     with pytest.raises(InputError, match=re.escape(said)) as caught:
-        read(**{key: meant.get(value, value) if isinstance(value, str) else value for key, value in given.items()})
+        read(**{key: meant_of(value, meant) for key, value in given.items()})
     assert "\n" not in str(caught.value)
+
+
+def meant_of(value, meant):
+    if isinstance(value, list):
+        return [meant_of(one, meant) for one in value]
+    return meant.get(value, value) if isinstance(value, str) else value
 
 
 # --------------------------------------------------------------------------------------------------------- readers

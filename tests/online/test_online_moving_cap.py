@@ -26,7 +26,7 @@ from wattune.cap_source import CalledCap, CapTrace
 from wattune.errors import CapError, InputError, RecordError
 from wattune.online import capped
 from wattune.online.setting_ladder import KnownSetting, SettingLadder
-from wattune.planning import plan_over_caps
+from wattune.planning import plan
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.cap_follower import lead_s
 from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, SampleEfficiency, SessionRecord
@@ -228,7 +228,7 @@ def curve(second=1.05):
 def test_the_batch_size_is_the_best_one_over_all_caps(table, second):
     caps = CapTrace(times_s=(0.0, 100.0), caps_w=(4.0, 6.0))
     run = Run(caps, passes=1, profile=table, efficiency=curve(second))
-    expected = plan_over_caps(table, curve(second), cap=caps)
+    expected = plan(table, curve(second), cap=caps)
     assert run.record.point.batch_size == expected.batch_size == (64 if second < 2 else 32)
     assert [change.why for change in run.record.changes if change.why == "probe"] == []  # all of it is known
     assert run.record.efficiency_from == "curve"

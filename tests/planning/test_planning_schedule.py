@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,9 +13,10 @@ from tests.support.planning_tables import CLOCKS, cell
 from wattune.cap import PowerCap
 from wattune.errors import InputError, NoFeasiblePoint
 from wattune.goal import Goal
-from wattune.intensity import JOULES_PER_KWH, Intensity, cheapest
-from wattune.planning import plan, plan_by_intensity
-from wattune.planning.schedule import SPARE
+from wattune.intensity import JOULES_PER_KWH, Intensity
+from wattune.planning import plan
+from wattune.planning.grains import Accumulated, Work, cheapest
+from wattune.planning.over_time import SPARE
 from wattune.records import EfficiencyPoint, Plan, ProfileTable, SampleEfficiency
 
 HOUR_S = 3600.0
@@ -44,7 +46,7 @@ def two_points() -> ProfileTable:
 
 def planned(deadline_h: float, intensity: Intensity = DAY, **arguments: object) -> Plan:
     goal = Goal("energy", deadline_s=deadline_h * HOUR_S)
-    return plan_by_intensity(two_points(), curve(b10=1.0), cap=PEAK, goal=goal, intensity=intensity, **arguments)
+    return plan(two_points(), curve(b10=1.0), cap=PEAK, goal=goal, intensity=intensity, **arguments)
 
 
 def test_the_frugal_point_waits_until_more_waiting_saves_nothing():
@@ -90,12 +92,12 @@ def test_the_wait_ends_with_the_forecast():
 
 def test_what_has_no_times_is_refused():
     with pytest.raises(InputError, match=r"ci\.csv without a deadline; allowed: .*--deadline 16h"):
-        plan_by_intensity(two_points(), curve(b10=1.0), cap=PEAK, goal=Goal("energy"), intensity=DAY)
+        plan(two_points(), curve(b10=1.0), cap=PEAK, goal=Goal("energy"), intensity=DAY)
     with pytest.raises(NoFeasiblePoint, match="no point under the cap meets the deadline"):
         planned(0.9)
     goal = Goal("cost", deadline_s=1e5, price_per_kwh=0.3)
     with pytest.raises(InputError, match=r"the goal cost with ci\.csv"):
-        plan_by_intensity(two_points(), curve(b10=1.0), cap=PEAK, goal=goal, intensity=DAY)
+        plan(two_points(), curve(b10=1.0), cap=PEAK, goal=goal, intensity=DAY)
 
 
 @given(
@@ -112,15 +114,19 @@ def test_no_other_point_with_its_own_times_takes_less(figures, values, slack, ai
     intensity = Intensity(tuple(HOUR_S * hour for hour in range(8)), tuple(values))
     fastest = plan(table, efficiency, cap=PEAK)
     goal = Goal(aim, deadline_s=fastest.predicted_s * slack)
-    result = plan_by_intensity(table, efficiency, cap=PEAK, goal=goal, intensity=intensity)
+    result = plan(table, efficiency, cap=PEAK, goal=goal, intensity=intensity)
 
     waits_w = 1.5 if aim == "energy" else 0.0
 
+    def over_time(watts: float) -> Accumulated:
+        return Accumulated(HOUR_S * np.arange(8), watts * np.array(values))
+
     def amount(seconds: float, watts: float) -> float:
         until_s = min(goal.deadline_s - SPARE * seconds, intensity.end_s)
-        waiting = min(1.0, waits_w / watts)
-        times = cheapest(intensity, seconds, 0.0, until_s, waiting=waiting)
-        return intensity.account(times, 0.0, waiting) * (watts - (1.5 if aim == "energy-above-rest" else 0.0))
+        even, rest_w = Accumulated(HOUR_S * np.arange(8), np.ones(8)), min(waits_w, watts)
+        counted_w = max(watts - 1.5, 0.01 * watts) if aim == "energy-above-rest" else watts
+        work = Work(even, over_time(rest_w), over_time(counted_w - rest_w))
+        return work.account(cheapest(work, seconds, until_s))
 
     every = [
         amount(one.predicted_s, one.predicted_j / one.predicted_s)
@@ -139,5 +145,5 @@ def test_a_board_that_takes_much_at_rest_begins_at_once():
     for rest_w, begins_s in ((6.0, 0.0), (1.0, 2 * HOUR_S)):
         table = two_points().model_copy(update={"rest_w": rest_w})
         goal = Goal("energy", deadline_s=4 * HOUR_S)
-        schedule = plan_by_intensity(table, curve(b10=1.0), cap=PEAK, goal=goal, intensity=falling).schedule
+        schedule = plan(table, curve(b10=1.0), cap=PEAK, goal=goal, intensity=falling).schedule
         assert schedule.times[0].from_s == begins_s

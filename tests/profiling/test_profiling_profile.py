@@ -9,6 +9,7 @@ from wattune.algorithms import open_algorithm
 from wattune.cap import PowerCap, SensorLimit
 from wattune.devices import SimulatedDevice
 from wattune.errors import CapError, InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.goal import Goal
 from wattune.planning import plan
 from wattune.point import Knobs
 from wattune.profiling import profile, profile_key
@@ -261,3 +262,10 @@ def test_a_cap_below_all_power_is_answered_with_the_least_power_of_the_board(cap
     with pytest.raises(CapError, match=r"lowest measured mean over 1 s is (\d\.\d+) W") as caught:
         plan(found, cap=PowerCap(cap_w), batch_size=8)
     assert float(re.search(r"is (\d\.\d+) W", str(caught.value))[1]) == pytest.approx(least_w, rel=0.05)
+
+
+def test_a_full_profile_for_a_goal_that_counts_the_rest_reads_it():
+    device = board()
+    found = table(device, strategy="full", goal=Goal("energy-above-rest"))
+    assert 0 < found.rest_w < min(cell.power_mean_w for cell in found.cells)
+    assert table(board(), strategy="full").rest_w is None

@@ -20,7 +20,7 @@ from wattune.cap_source import CalledCap, CapTrace, WatchedCap
 from wattune.devices import Fault
 from wattune.errors import InputError, Interrupted
 from wattune.goal import Goal
-from wattune.planning import plan, plan_over_caps
+from wattune.planning import plan
 from wattune.power.cap_follower import lead_s
 from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.training import train
@@ -31,7 +31,7 @@ LEAD_S = lead_s(made.nano().sensor, 1.0)
 
 @pytest.fixture(scope="module")
 def planned(table):
-    return plan_over_caps(table, made.efficiency(), cap=CAPS)
+    return plan(table, made.efficiency(), cap=CAPS)
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,7 @@ def test_on_real_time_the_setting_follows_and_training_pauses(tmp_path):
     points = (EfficiencyPoint(batch_size=8, relative_samples=1.0, samples=1e5),)
     curve = SampleEfficiency(workload="points", reference_batch_size=8, points=points)
     cap = WatchedCap(path=file)
-    plan = plan_over_caps(ProfileTable(device="bench", workload="points", cells=tuple(cells)), curve, cap=cap)
+    planned = plan(ProfileTable(device="bench", workload="points", cells=tuple(cells)), curve, cap=cap)
     follower = made.workload(target=None, budget_samples=10**7, batch_sizes=(8,))
     seen: list[tuple[float, int]] = []  # clock and evaluations at the end of each stage
 
@@ -324,7 +324,7 @@ def test_on_real_time_the_setting_follows_and_training_pauses(tmp_path):
             threading.Timer(4.0, file.write_text, ["5\n"]).start()
 
     with pytest.raises(Enough):
-        train(device, follower, plan, cap=cap, checkpoint=tmp_path / "checkpoint", on_evaluation=change)
+        train(device, follower, planned, cap=cap, checkpoint=tmp_path / "checkpoint", on_evaluation=change)
     assert [clock for clock, _ in seen] == [200.0, 100.0, 200.0]
     assert device.clock_mhz == 150.0  # as it was found
     intervals = load_checkpoint(tmp_path / "checkpoint")[1]["so_far"]["cap"]["intervals"]

@@ -23,7 +23,8 @@ from wattune.records import (
 )
 from wattune.reporting import run_text
 from wattune.training import train
-from wattune.training.planned_times import cap_of_schedule, taken
+from wattune.training.train import cap_of_schedule
+from wattune.training.training_record import taken
 
 KWH_J = 3.6e6
 

@@ -49,6 +49,9 @@ DatabaseUrl = Annotated[
 ALGORITHM = "backprop"
 """Default training algorithm."""
 
+SEVERAL = ("cap",)
+"""Keys whose option may be given several times."""
+
 FLAGS = {"compare": "--compare", "resume": "--resume", "reference": "--reference/--no-reference"}
 """Keys that are options without a value."""
 
@@ -83,8 +86,8 @@ def configured(
         def run(**given: Any) -> None:
             asked = {key: given.pop(key) for key in shown}
             asked |= _settings(given.pop("settings", None) or (), (*shown, *advanced))
-            # A flag that is not given is False, and then not given.
-            config = read({key: value for key, value in asked.items() if value is not None and value is not False})
+            # A flag that is not given is False, and a list is empty.
+            config = read({key: value for key, value in asked.items() if value not in (None, False, [])})
             command(**given, config=config.require(*required, command=command.__name__))
 
         # Typer reads both.
@@ -110,8 +113,8 @@ def _option(key: str) -> inspect.Parameter:
         if key == "workload"
         else typer.Option(*names, metavar=metavar, help=text)
     )
-    kind = bool | None if key in FLAGS else str | None
-    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, made])
+    kind: Any = bool if key in FLAGS else list[str] if key in SEVERAL else str
+    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, made])
 
 
 def _set_option(advanced: Sequence[str]) -> inspect.Parameter:

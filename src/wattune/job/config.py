@@ -29,7 +29,7 @@ from pydantic import (
 
 from wattune import units
 from wattune.cap import PEAK, PowerCap
-from wattune.cap_source import STALE_S, CapSource, WatchedCap, cap_of, parse_range
+from wattune.cap_source import STALE_S, CapSource, LowestCap, WatchedCap, cap_of, parse_range
 from wattune.errors import InputError, OutputError
 from wattune.goal import Aim, Goal
 
@@ -60,8 +60,6 @@ CHANGEABLE = ("compare", "server", "name")
 """Keys that may change when a run is resumed: they change none of the records that exist."""
 
 OF_SERVER = ("model", "data", "target", "name", "token_file")
-
-WITHOUT_SERVER = ("workload", "carbon", "tariff")
 
 REMOVED = ("battery", "beside", "latency")
 """Arguments of earlier versions; docs/decisions/0012-what-goes.md has what is in their place."""
@@ -155,7 +153,8 @@ class RunConfig(BaseModel):
     cap: Any = _key(
         "CAP",
         "Power cap, such as 4.5W at the power sensor or 12W@supply at the supply's terminals; none for no cap. A cap "
-        "that changes: CAPS.csv (seconds,watts or time,watts), or watch:FILE, which another program writes watts to.",
+        "that changes: CAPS.csv (seconds,watts or time,watts), or watch:FILE, which another program writes watts to. "
+        "Repeatable: the lowest of several caps holds.",
         default=PowerCap(),
     )
     cap_window: Window | None = _key(
@@ -306,7 +305,8 @@ class RunConfig(BaseModel):
     def _parse_cap(cls, value: object, info: ValidationInfo) -> PowerCap | CapSource:
         stale_s = info.data.get("cap_stale")
         cap = cap_of(value, range_w=info.data.get("cap_range"), stale_s=STALE_S if stale_s is None else stale_s)
-        if stale_s is not None and not isinstance(cap, WatchedCap):
+        parts = cap.parts if isinstance(cap, CapSource) else ()
+        if stale_s is not None and not any(isinstance(one, WatchedCap) for one in parts):
             raise InputError("cap_stale", value=f"{stale_s:g} s", allowed="with watch:FILE")
         return cap
 
@@ -317,17 +317,14 @@ class RunConfig(BaseModel):
         if self.server is None:
             self._refuse(OF_SERVER, "without a server")
         else:
-            self._refuse(WITHOUT_SERVER, "with a server")
+            self._refuse(("workload",), "with a server")
             self.require("model", "data", command="run")
         for is_refused, what, value, allowed in (
-            (self.server and is_moving, "a cap that changes with a server", self.cap, "a constant cap"),
             (self.server and (self.seeds or 0) > MOST_SEEDS, "seeds", self.seeds, f"1 to {MOST_SEEDS} with a server"),
             (self.strategy and self.profile, "strategy", self.strategy, "none if a profile is given"),
             (self.carbon and self.tariff, "a forecast of carbon and one of the price", None, "one of the two"),
             (forecast and goal.deadline_s is None, "a forecast without a deadline", forecast, "with a deadline"),
-            (forecast and is_moving, "a forecast with a cap that changes", forecast, "one of the two"),
             (self.compare and is_moving, "a comparison of rules with a cap that changes", None, "a constant cap"),
-            (is_moving and not goal.is_time, "a goal with a cap that changes", goal.aim, "time"),
         ):
             if is_refused:
                 raise InputError(what, value=None if value is None else str(value), allowed=allowed)
@@ -361,8 +358,10 @@ def _spread(source: Mapping[str, Any]) -> dict[str, Any]:
     given = {known_key(key): value for key, value in source.items()}
     cap, goal = given.get("cap"), given.get("goal")
     parts: dict[str, Any] = {}
-    if isinstance(cap, (PowerCap, CapSource)):
-        form = cap.form if isinstance(cap, CapSource) else cap
+    caps = cap if isinstance(cap, (list, tuple)) else (cap,)
+    forms: list[PowerCap] = [getattr(one, "form", one) for one in caps if isinstance(one, (PowerCap, CapSource))]
+    if forms:
+        form = max(forms, key=lambda one: one.margin_w)
         parts |= {"margin": form.margin_w, "max_temp": form.max_temp_c, "cap_window": form.window}
     if isinstance(goal, Goal):
         parts |= {
@@ -420,6 +419,8 @@ def _text(value: object) -> object:
     if isinstance(value, PowerCap):
         side = "" if value.side == "module" else f"@{value.side}"
         return "none" if value.limit_w is None else f"{float(value.limit_w)!r}W{side}"
+    if isinstance(value, LowestCap):
+        return [_text(one) for one in value.sources]
     if isinstance(value, tuple):
         return "..".join(f"{watts!r}W" for watts in value)
     if isinstance(value, (CapSource, Path)):

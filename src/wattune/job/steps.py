@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattune.cap import PowerCap
-from wattune.cap_source import AnyCap, CapSource, cap_of, check_scale
+from wattune.cap_source import AnyCap, cap_of, check_scale
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.intensity import Intensity
@@ -231,42 +231,26 @@ def plan(
     """
     from wattune import planning
 
-    cap, asked, table = cap_of(cap_w), Goal.of(goal), as_record(ProfileTable, profile)
+    cap, table = cap_of(cap_w), as_record(ProfileTable, profile)
     check_scale(cap, table.highest_w)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
-    if (intensity := intensity_of(carbon, tariff)) is not None:
-        planning.check_intensity(intensity, asked, is_moving=isinstance(cap, CapSource))
-        assert isinstance(cap, PowerCap)  # checked
-        if also:
-            raise InputError("other training algorithms with a forecast of carbon or price", allowed="one of the two")
-        return planning.plan_by_intensity(
-            table,
-            curve,
-            cap=cap,
-            goal=asked,
-            intensity=intensity,
-            now=None if table.provenance.kind in ("simulated", "replayed") else datetime.now(timezone.utc),
-            batch_size=batch_size,
-            memory_bytes=memory_bytes,
-        )
-    if isinstance(cap, CapSource):
-        if also:
-            raise InputError("other training algorithms with a cap that changes", allowed="one training algorithm")
-        if not asked.is_time:
-            raise InputError("a goal with a cap that changes", value=asked.aim, allowed="time")
-        return planning.plan_over_caps(table, curve, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
+    asked: dict[str, Any] = {
+        "cap": cap,
+        "goal": Goal.of(goal),
+        "intensity": intensity_of(carbon, tariff),
+        "now": None if table.provenance.kind in ("simulated", "replayed") else datetime.now(timezone.utc),
+        "batch_size": batch_size,
+        "memory_bytes": memory_bytes,
+    }
     if not also:
-        return planning.plan(table, curve, cap=cap, goal=asked, batch_size=batch_size, memory_bytes=memory_bytes)
+        return planning.plan(table, curve, **asked)
     if curve is None:
         raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
     others = [as_one_of((ProfileTable, SampleEfficiency), record) for record in also]
     return planning.plan_algorithms(
         [table, *(record for record in others if isinstance(record, ProfileTable))],
         [curve, *(record for record in others if isinstance(record, SampleEfficiency))],
-        cap=cap,
-        goal=asked,
-        batch_size=batch_size,
-        memory_bytes=memory_bytes,
+        **asked,
     )
 
 

@@ -12,7 +12,7 @@ from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.goal import Goal
 from wattune.online.setting_ladder import KnownSetting
-from wattune.planning import plan_over_caps
+from wattune.planning import plan
 from wattune.point import BatchShape, Knobs
 from wattune.records import Plan, ProfileTable, SampleEfficiency, SessionRecord
 
@@ -76,7 +76,7 @@ def planned_settings(
     """The shape with the most progress over all caps, and what the profile knows of its settings.
 
     Without a ``curve`` the batch size is the user's ``own``. Raises: InputError for a profile of another device or
-    without the batch size, and as ``plan_over_caps``.
+    without the batch size, and as ``plan``.
     """
     if profile.device != device.name:
         raise InputError("the profile is of another device", value=profile.device, allowed=device.name)
@@ -84,7 +84,7 @@ def planned_settings(
     if not part.measured:
         have = ", ".join(map(str, sorted({cell.batch_size for cell in profile.cells})))
         raise InputError("the profile has no batch size that the session may use", value=have, allowed=_text(sizes))
-    result = plan_over_caps(part, curve, cap=cap, batch_size=None if curve is not None and len(sizes) > 1 else own)
+    result = plan(part, curve, cap=cap, batch_size=None if curve is not None and len(sizes) > 1 else own)
     return result.shape, _known(result)
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from wattune.cap import PowerCap
 from wattune.errors import CapError, NoFeasiblePoint, RecordError
 from wattune.goal import TIME, Goal
 from wattune.planning.candidates import needed, why_too_large
@@ -29,10 +28,9 @@ def plan_algorithms(
     profiles: Sequence[ProfileTable],
     curves: Sequence[SampleEfficiency],
     *,
-    cap: PowerCap,
     goal: Goal = TIME,
-    batch_size: int | None = None,
     memory_bytes: float | None = None,
+    **arguments: Any,
 ) -> Plan:
     """The plan of the algorithm that is best for the goal, with the best point of each other one in ``algorithms``.
 
@@ -53,7 +51,7 @@ def plan_algorithms(
             value=", ".join(curve.algorithm for curve in curves),
             hint="give the record of backprop as well",
         )
-    best = partial(plan, cap=cap, batch_size=batch_size, memory_bytes=memory_bytes)
+    best = partial(plan, memory_bytes=memory_bytes, **arguments)
     bounded = goal
     if goal.max_slowdown is not None:
         times_s = [_seconds(one.plan) for one in (_attempt(*pair, best) for pair in pairs) if one.plan is not None]
@@ -143,9 +141,13 @@ def _attempt(
     profile: ProfileTable, curve: SampleEfficiency, best: Callable[[ProfileTable, SampleEfficiency], Plan]
 ) -> _Attempt:
     try:
-        return _Attempt(profile, curve, best(profile, curve), None)
+        result = best(profile, curve)
     except (CapError, NoFeasiblePoint) as error:
         return _Attempt(profile, curve, None, error)
+    if result.predicted_s is None:  # its curve has absolute samples
+        why_not = NoFeasiblePoint("the caps end in a pause before the target", value=profile.algorithm)
+        return _Attempt(profile, curve, None, why_not)
+    return _Attempt(profile, curve, result, None)
 
 
 def _paired(
@@ -208,9 +210,13 @@ def _order(result: Plan, goal: Goal) -> tuple[float, float]:
 
 
 def _value(result: Plan, goal: Goal) -> float:
-    """The quantity that the goal makes least at the plan's point; the time, under an energy budget."""
-    assert result.power_mean_w is not None  # that of every plan
-    return _seconds(result) * float(goal.price(result.power_mean_w, result.rest_w))
+    """The quantity that the goal makes least; the time, under an energy budget; by a forecast, carbon or price."""
+    seconds, joules, times = _seconds(result), result.predicted_j or 0.0, result.schedule
+    if times is None:
+        return seconds * float(goal.price(joules / seconds, result.rest_w))
+    if goal.aim == "energy-above-rest":
+        return times.predicted * (result.predicted_above_rest_j or 0.0) / joules
+    return times.predicted + (times.predicted_waiting or 0.0)
 
 
 def _entry(
@@ -226,6 +232,8 @@ def _entry(
     relative = curve.at(result.batch_size).relative_samples or 0.0
     times = _seconds(result) / _seconds(best)
     ratio, more = (_value(result, goal) / _value(best, goal)) ** goal.exponent, MORE[goal.aim]
+    if result.schedule is not None:
+        more = "more carbon" if result.schedule.unit == "gco2_per_kwh" else MORE["cost"]
     why = f"{ratio:.2f} x {more}" if ratio >= 1.01 else f"less than 1 % {more}"
     if (result.reached_share or 1.0) < (best.reached_share or 1.0):
         why = "takes more than the energy"

@@ -99,11 +99,6 @@ class Objective:
                 hint="give more time, or raise the cap",
             )
 
-    def reached_share(self, pick: Option) -> float:
-        """The share of the samples to the target that an energy budget is enough for, 1 if for all of them."""
-        budget_j = self.goal.energy_j
-        return 1.0 if budget_j is None else min(1.0, budget_j / self._joules(pick))
-
     def why_not(self, option: Option, pick: Option) -> str | None:
         """The reason why a point under the cap is not the chosen one; None if it is."""
         if self.goal.is_time or option.relative_time is None or option.point == pick.point:
@@ -174,19 +169,17 @@ def energy_of(option: Option) -> float:
     return time_of(option) * option.mean_w
 
 
-def predictions(objective: Objective, pick: Option) -> dict[str, Any]:
-    """The plan's fields on its goal: the front, the energy above rest, the price and how far a budget reaches."""
-    goal, rest_w, seconds = objective.goal, objective.table.profile.rest_w, objective.table.reference_samples
-    time_s = None if seconds is None or pick.relative_time is None else pick.relative_time * seconds
-    share = objective.reached_share(pick)
-    return {
-        "goal": goal,
-        "rest_w": rest_w,
-        "predicted_above_rest_j": None
-        if time_s is None or rest_w is None or rest_w >= pick.mean_w
-        else time_s * (pick.mean_w - rest_w),
-        "predicted_cost": None
-        if time_s is None or goal.aim != "cost"
-        else time_s * float(goal.price(pick.mean_w, rest_w)),
-        "reached_share": share if share < 1 else None,
-    }
+def predictions(objective: Objective, time_s: float | None, energy_j: float | None) -> dict[str, Any]:
+    """The plan's fields on this time and energy to the target, None if unknown, and on its goal."""
+    goal, rest_w = objective.goal, objective.table.profile.rest_w
+    fields: dict[str, Any] = {"goal": goal, "rest_w": rest_w, "predicted_s": time_s, "predicted_j": energy_j}
+    fields |= {"predicted_above_rest_j": None, "predicted_cost": None, "reached_share": None}
+    if time_s is None or energy_j is None:
+        return fields
+    if rest_w is not None and energy_j > time_s * rest_w:
+        fields["predicted_above_rest_j"] = energy_j - time_s * rest_w
+    if goal.aim == "cost":
+        fields["predicted_cost"] = time_s * float(goal.price(energy_j / time_s, rest_w))
+    if goal.energy_j is not None and energy_j > goal.energy_j:
+        fields["reached_share"] = goal.energy_j / energy_j
+    return fields

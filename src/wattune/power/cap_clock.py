@@ -54,9 +54,8 @@ class CapInRun:
         return min(changes_s, default=None)
 
     def cap_s(self, run_s: float) -> float:
-        """The time of the caps, ``run_s`` seconds into the run: of those at moments, if there are any."""
-        bound = [part for part in self._parts if part.is_bound]
-        return (bound or self._parts)[-1].cap_s(run_s)
+        """The time of the last of the caps, ``run_s`` seconds into the run: a plan's times are the last."""
+        return self._parts[-1].cap_s(run_s)
 
     def why_paused(self, run_s: float) -> str | None:
         """Why nothing may run now, if the watts do not say it."""

@@ -127,7 +127,7 @@ def guided(
         )
     chosen_from = [row for row in rows if row.batch in samples]
     if not notebook.notes:
-        notebook.rest_w = _rest_w(device, cap_w)
+        notebook.rest_w = read_rest_w(device, cap_w)
     search = _search(
         device, chosen_from, limit=limit, samples=samples, strict=strict, goal=goal, rest_w=notebook.rest_w
     )
@@ -245,12 +245,12 @@ def _to_check(own: Sequence[JournalEntry]) -> OperatingPoint | None:
     return first if since >= CHECK_AFTER else None
 
 
-def _rest_w(device: Device, cap_w: float) -> float:
-    """The power at rest, at the lowest setting. Raises: CapError if that is above the cap; DeviceError."""
+def read_rest_w(device: Device, cap_w: float | None) -> float:
+    """Read the power at rest, at the lowest setting. Raises: CapError if it is above the cap; DeviceError."""
     with device.at(device.safest):
         device.wait(device.sensor.settle_s)
         power_w = device.power_w()
-    if power_w > cap_w:
+    if cap_w is not None and power_w > cap_w:
         raise CapError(
             f"{device.name} draws more than the cap at rest",
             value=f"{cap_w:g} W",

@@ -13,7 +13,7 @@ from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.cell_probe import WINDOWS, CellProbe
-from wattune.profiling.guided import MOST, Guided, guided, samples_of
+from wattune.profiling.guided import MOST, Guided, guided, read_rest_w, samples_of
 from wattune.profiling.guided import WINDOWS as GUIDED_WINDOWS
 from wattune.profiling.journal import Journal, Partial, total_cost
 from wattune.profiling.key import profile_key
@@ -160,6 +160,8 @@ def profile(
             beyond=power_beyond,
         )
     elif strategy == "full":
+        if not goal.is_time and not notebook.notes:  # what waits, or is left out, draws as much
+            notebook.rest_w = read_rest_w(device, limit.limit_w)
         full(rows, climbs, measure, absent)
     else:
         staircase(rows, climbs, measure, absent, stays_under(limit, device.sensor))

@@ -203,9 +203,10 @@ class Plan(AtPoint, Record):
     energy is enough for, None if for all of them.
 
     ``caps``: the caps of a cap that changes, with the setting under each; the plan's point and ``cap_w`` are then those
-    of the highest. ``of_clairvoyant``: progress over the caps, relative to the fastest point under each of them;
-    ``over_constant``: relative to the best single point, which pauses above the cap. ``schedule``: the times to train
-    at, if they were chosen by carbon or price.
+    of the highest, and ``predicted_s`` and ``predicted_j`` include the pauses of the caps. ``of_clairvoyant``: progress
+    over the caps, relative to the fastest point under each of them; ``over_constant``: relative to the best single
+    point, which pauses above the cap; None for another goal than time. ``schedule``: the times to train at, if they
+    were chosen by carbon or price.
 
     ``program``: the profiled program, if it is not a workload of wattune; ``run_by`` is then the command that runs it
     at this point under the cap.

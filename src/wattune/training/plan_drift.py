@@ -132,9 +132,9 @@ class DriftWatch:
     def setting_under(self, limit: SensorLimit) -> Knobs | None:
         """The best setting at the plan's batch size that is expected to stay under this limit; None if none does."""
         allowed = [knobs for knobs, known in self._settings.items() if limit.allows(known.capped_w * self._off.power)]
-        if not self._plan.goal.is_time:
-            ranked = [knobs for knobs in allowed if knobs in self._predictions]
-            return min(ranked, key=lambda knobs: (*self._rank(knobs), knobs), default=None)
+        ranked = [knobs for knobs in allowed if knobs in self._predictions]
+        if ranked and not self._plan.goal.is_time:
+            return min(ranked, key=lambda knobs: (*self._rank(knobs), knobs))
         return min(allowed, key=lambda knobs: (self._settings[knobs].step_s, knobs), default=None)
 
     def move(self, knobs: Knobs, samples: int) -> None:
@@ -149,13 +149,10 @@ class DriftWatch:
         return 0.0 if known is None else known.step_s * self._off.time
 
     def _rank(self, knobs: Knobs) -> tuple[bool, float]:
-        """Sort key of a setting for the plan's goal, the smallest being the best: beyond its bound, what is least."""
-        goal, plan, expected = self._plan.goal, self._predictions[self._plan.knobs], self._predictions[knobs]
-        if goal.energy_j is not None and expected.energy_j > plan.energy_j:
-            return True, expected.energy_j
-        if (goal.max_slowdown or goal.deadline_s) is not None and expected.step_s > plan.step_s:
-            return True, expected.step_s
-        return False, expected.step_s * float(goal.price(expected.power_w, self._plan.rest_w))
+        """Sort key of a setting for the plan's goal and pace, the smallest being the best."""
+        plan, expected = self._predictions[self._plan.knobs], self._predictions[knobs]
+        beside = plan.step_s, plan.power_w
+        return self._plan.goal.order(expected.step_s, expected.power_w, self._plan.rest_w, beside=beside)
 
     def state_dict(self) -> dict[str, Any]:
         """State to resume from, as JSON values."""
@@ -186,10 +183,6 @@ class _Known(NamedTuple):
     step_s: float
     power_w: float
     capped_w: float
-
-    @property
-    def energy_j(self) -> float:
-        return self.step_s * self.power_w
 
 
 class _Setting(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,14 @@ from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.cap import PEAK, PowerCap
-from wattune.cap_source import CapSource, LowestCap
+from wattune.cap_source import PAUSE_W, UNLIMITED_W, CapSource, CapTrace, LowestCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
 from wattune.files import write_bytes
 from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
-from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, TrainingRecord
+from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, Schedule, TrainingRecord
 from wattune.training.loop import Progress, TrainingLoop, TrainingTask
-from wattune.training.planned_times import cap_of_schedule
 from wattune.training.training_record import counts_all, evaluation_works, training_record
 from wattune.workloads import Workload
 
@@ -182,6 +182,20 @@ def _checked(cap: CapSource | None, plan: Plan, max_temp_c: float | None) -> Cap
         )
     form = PowerCap(margin_w=plan.margin_w, max_temp_c=max_temp_c, window=plan.cap_window_s or PEAK)
     return cap.with_form(form)
+
+
+def cap_of_schedule(plan: Plan, schedule: Schedule) -> CapTrace:
+    """A schedule as a cap that changes: the plan's constant cap while training runs, else 0 W."""
+    asked_w = plan.supply_cap_w if plan.supply_cap_w is not None else plan.cap_w
+    caps: dict[float, float] = {0.0: PAUSE_W}
+    for time in schedule.times:
+        caps[time.from_s] = UNLIMITED_W if asked_w is None else asked_w
+        if time.until_s is not None:
+            caps[time.until_s] = PAUSE_W
+    begin = None if schedule.begin is None else datetime.fromisoformat(schedule.begin)
+    why = "more carbon now than later" if schedule.unit == "gco2_per_kwh" else "a higher price now than later"
+    form = PowerCap(side=plan.cap_side)
+    return CapTrace(form, tuple(caps), tuple(caps.values()), begin, "the plan's times", why)
 
 
 def _evaluate(device: Device, workload: Workload, plan: Plan) -> Callable[[nn.Module], float]:

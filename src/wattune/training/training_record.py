@@ -6,12 +6,11 @@ import math
 
 from wattune.algorithms import TrainingAlgorithm
 from wattune.devices import Device
-from wattune.intensity import JOULES_PER_KWH
+from wattune.intensity import JOULES_PER_KWH, Intensity
 from wattune.point import OperatingPoint
-from wattune.records import Emissions, Plan, Schedule, StepWork, TrainingRecord, provenance
+from wattune.records import CapInterval, Emissions, Plan, Schedule, StepWork, TrainingRecord, provenance
 from wattune.training.foresight import of_foresight
 from wattune.training.loop import Outcome
-from wattune.training.planned_times import taken
 from wattune.workloads import Workload
 
 PAID_BACK_AGAINST = "largest batch, fixed clock"
@@ -90,6 +89,23 @@ def _of_the_grid(schedule: Schedule | None, outcome: Outcome) -> dict[str, Emiss
             energy_consumed=figures.energy_j / JOULES_PER_KWH,
         )
     }
+
+
+def taken(schedule: Schedule, intervals: tuple[CapInterval, ...], time_s: float) -> float:
+    """Grams of CO2, or money, of the energy of a run of ``time_s`` seconds, by the forecast of its schedule.
+
+    Each interval counts with the mean of the forecast over its time; the last value holds after its end.
+    """
+    forecast = Intensity(
+        tuple(one.time_s for one in schedule.forecast), tuple(one.value for one in schedule.forecast), schedule.unit
+    )
+    total = 0.0
+    ends_s = [*(one.time_s for one in intervals[1:]), time_s]
+    for one, end_s in zip(intervals, ends_s, strict=True):
+        begin_s = one.time_s if one.cap_time_s is None else one.cap_time_s
+        if (length_s := end_s - one.time_s) > 0:
+            total += one.energy_j / JOULES_PER_KWH * forecast.integral(begin_s, begin_s + length_s) / length_s
+    return total
 
 
 def _pays_after(plan: Plan, time_s: float) -> int | None:
