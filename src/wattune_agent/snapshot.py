@@ -4,7 +4,6 @@ It is complete or absent: written to a temporary file, synced to disk, then rena
 restored.
 """
 
-import errno
 import json
 import os
 import stat
@@ -12,7 +11,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
-from wattune_agent.folders import make_private, state_folder
+from wattune_agent.folders import PART, make_private, state_folder, sync, write_whole
 from wattune_agent.knobs import fits, is_limit, whole
 from wattune_agent.lock import this_process
 from wattune_agent.tree import Tree
@@ -34,7 +33,7 @@ VERSION = 1
 LARGEST = 1 << 20
 """Bytes of a file that are read: a longer file is not a snapshot."""
 
-_PREFIX, _SUFFIX, _PART = "board-", ".json", ".part"
+_PREFIX, _SUFFIX = "board-", ".json"
 
 
 class Snapshot(NamedTuple):
@@ -81,17 +80,13 @@ class Snapshot(NamedTuple):
 
     def save(self) -> None:
         """Write it to disk, atomically. Raises: NotKept; the previous file, if any, is then unchanged."""
-        folder, beside = os.path.dirname(self.path), self.path + _PART
         content = self._asdict()
         content.update(record="snapshot", version=VERSION, files=[[path, text] for path, text in self.files.items()])
         del content["path"]
+        make_private(os.path.dirname(self.path))
         try:
-            make_private(folder)
-            _write(beside, (json.dumps(content, indent=1) + "\n").encode("utf-8"))
-            os.replace(beside, self.path)
-            _sync(folder)
+            write_whole(self.path, json.dumps(content, indent=1) + "\n", 0o600)
         except OSError as error:
-            _delete(beside)
             raise NotKept(
                 "the board's current state cannot be saved in {}, so nothing is changed on it: {}".format(
                     self.path, error.strerror or error
@@ -111,7 +106,7 @@ class Snapshot(NamedTuple):
                 )
             ) from error
         try:
-            _sync(os.path.dirname(self.path))
+            sync(os.path.dirname(self.path))
         except OSError:
             pass  # after a power cut it may reappear; by then the kernel has forgotten everything written
 
@@ -167,7 +162,7 @@ def strangers(tree: Tree) -> List[str]:
 
 def parts(tree: Tree) -> List[str]:
     """The files of snapshots that a killed process began to write, or that another one is writing now."""
-    return _files(tree, _SUFFIX + _PART)
+    return _files(tree, _SUFFIX + PART)
 
 
 def family_of(path: str) -> str:
@@ -276,32 +271,3 @@ def _checked(path: str, content: Any) -> Snapshot:
         command=str(content["command"]),
         time=str(content["time"]),
     )
-
-
-def _write(path: str, content: bytes) -> None:
-    _delete(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        while content:
-            content = content[os.write(descriptor, content) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot do this for a folder
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _delete(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

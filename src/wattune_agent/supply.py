@@ -5,6 +5,7 @@ import os
 from typing import Any, Dict, List, Optional, Tuple
 
 from wattune_agent.errors import BadRequest, NotKept
+from wattune_agent.folders import write_whole
 from wattune_agent.tree import Tree
 
 __all__ = ["load_supply", "save_supply", "supply_files"]
@@ -43,7 +44,8 @@ def save_supply(tree: Tree, board_name: str, other_w: float, efficiency: float) 
         entries = _entries(path)
         entries[board_name] = {"other_w": other_w, "efficiency": efficiency}
         try:
-            _write(path, json.dumps(entries, indent=2, sort_keys=True) + "\n")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_whole(path, json.dumps(entries, indent=2, sort_keys=True) + "\n", 0o644)
         except OSError as error:
             failure = error
             continue
@@ -81,18 +83,3 @@ def _entries(path: str) -> Dict[str, Any]:
     if not isinstance(entries, dict):
         raise NotKept("{} does not contain figures by board name".format(path))
     return entries
-
-
-def _write(path: str, content: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    fresh = path + ".new"
-    try:
-        os.unlink(fresh)  # left by an interrupted save, or another user's link to elsewhere
-    except FileNotFoundError:
-        pass
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)

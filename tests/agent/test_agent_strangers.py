@@ -263,7 +263,7 @@ def test_figures_of_a_supply_stay_in_their_tree(tmp_path):
 def test_a_link_beside_the_supplys_file_is_not_followed(tmp_path):
     put(tmp_path, "/theirs", "precious")
     (tmp_path / "etc/wattune").mkdir(parents=True)
-    (tmp_path / "etc/wattune/supply.json.new").symlink_to(tmp_path / "theirs")
+    (tmp_path / "etc/wattune/supply.json.part").symlink_to(tmp_path / "theirs")
     save_supply(Tree(str(tmp_path)), "a nano", 1.0, 0.9)
     assert (tmp_path / "theirs").read_text() == "precious"
     assert load_supply(Tree(str(tmp_path)), "a nano") == (1.0, 0.9)
