@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
-from wattune_agent.board import Board, Conditions
+from wattune_agent.board import Board, Conditions, PowerSensor, Reading
 from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotKept, NotRestored, NotTaken, NotThere
@@ -112,12 +112,7 @@ class Controller:
         """
         if self.board.sensor is None:
             raise NotThere("no power sensor: " + ("; ".join(self.board.problems) or "none was found"))
-        try:
-            reading = self.board.sensor.read()
-        except NoReading:
-            if not self._look_for_sensor():
-                raise
-            reading = self.board.sensor.read()
+        reading = self._reading(self.board.sensor)
         now = self._now_conditions()
         return {
             "power_w": reading.power_w,
@@ -440,16 +435,24 @@ class Controller:
                 "ID), or choose a lower clock"
             )
 
-    def _look_for_missing(self) -> None:
-        board, now_s = self.board, self._tree.now_s()
-        if board.card is not None:
-            return  # its parts come with its driver; a knob that it lacks may have been left out on purpose
-        if (board.clock is not None and board.sensor is not None) or now_s - self._looked_s < LOOK_S:
-            return
-        self._looked_s = now_s
+    def _reading(self, sensor: PowerSensor) -> Reading:
         try:
-            found = find_board(self._tree, board.family)
-        except AgentError:
+            return sensor.read()
+        except NoReading:
+            # The files of a driver that was loaded again have other numbers.
+            found = self._found_again()
+            # Another rail would measure something else under the same cap.
+            if found is None or found.sensor is None or found.sensor.rail != sensor.rail:
+                raise
+            self.board.sensor = found.sensor
+            return found.sensor.read()
+
+    def _look_for_missing(self) -> None:
+        board = self.board
+        if board.card is not None or (board.clock is not None and board.sensor is not None):
+            return  # a card's parts come with its driver; a knob that it lacks may have been left out on purpose
+        found = self._found_again()
+        if found is None:
             return
         if (board.clock is None and found.clock is not None) or (board.sensor is None and found.sensor is not None):
             if board.clock is None:
@@ -460,21 +463,16 @@ class Controller:
             board.sensor = board.sensor or found.sensor
             board.problems = found.problems
 
-    def _look_for_sensor(self) -> bool:
-        """Look for a sensor that gives no reading: the files of a driver that was loaded again have other numbers."""
-        sensor, now_s = self.board.sensor, self._tree.now_s()
-        if sensor is None or now_s - self._looked_s < LOOK_S:
-            return False
+    def _found_again(self) -> Optional[Board]:
+        """The board as it is found now; None if it is gone, or was looked for a moment ago."""
+        now_s = self._tree.now_s()
+        if now_s - self._looked_s < LOOK_S:
+            return None
         self._looked_s = now_s
         try:
-            found = find_board(self._tree, self.board.family).sensor
+            return find_board(self._tree, self.board.family)
         except AgentError:
-            return False
-        # Another rail would measure something else under the same cap.
-        if found is None or (found.rail, found.covers) != (sensor.rail, sensor.covers):
-            return False
-        self.board.sensor = found
-        return True
+            return None
 
     def _now_conditions(self) -> Conditions:
         now_s, cached = self._tree.now_s(), self._conditions

@@ -10,7 +10,7 @@ from wattune_agent.file_knob import bring_back
 from wattune_agent.folders import make_private, state_folder
 from wattune_agent.lock import Lock, board_lock
 from wattune_agent.mode import mode_id, switch_mode
-from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, parts, snapshots, started_at, strangers
+from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, parts, snapshots, strangers
 from wattune_agent.tree import Tree
 
 __all__ = ["busy_with", "give_back", "left_behind", "restore_left_behind"]
@@ -105,25 +105,16 @@ def _brought_back(tree: Tree, snapshot: Snapshot) -> Tuple[List[str], List[str]]
     return why + [failure.text for failure in failures], messages
 
 
-def busy_with(tree: Tree, family: str) -> Busy:
-    """The error for a board that another process controls, with that process if it is known."""
-    who = board_lock(tree, family).holder() or "another process"
-    for path in snapshots(tree):
-        try:
-            snapshot = Snapshot.load(path)
-        except AgentError:
-            continue
-        if snapshot.family == family:
-            who = snapshot.owner
-            if started_at(snapshot.pid) != snapshot.started:
-                who += ", or a child of it, since it has ended itself"
+def busy_with(tree: Tree, family: str, owner: str = "") -> Busy:
+    """The error for a board that another process controls. ``owner``: that process, if its lock cannot be seen here."""
+    who = owner or board_lock(tree, family).holder() or "another process"
     return Busy("another controller has the {} clock: {}".format(family, who))
 
 
 def _restore(tree: Tree, snapshot: Snapshot, own_lock: Optional[Lock]) -> List[str]:
     with _in_hand(tree, snapshot.family, own_lock) as is_free:
         if not is_free or _is_elsewhere(snapshot):
-            raise busy_with(tree, snapshot.family)
+            raise busy_with(tree, snapshot.family, snapshot.owner if is_free else "")
         messages = give_back(tree, snapshot)
     return ["the {} clock is as it was before {}".format(snapshot.family, snapshot.owner), *messages]
 

@@ -9,7 +9,7 @@ energy_uj is readable by root alone (commit 949dd0104c49, CVE-2020-8694).
 
 import threading
 from collections import deque
-from typing import Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Deque, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from wattune_agent.board import PowerSensor, Reading
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
@@ -32,33 +32,34 @@ LONGEST_S = 2.5
 
 PERIOD_S = 0.001
 
-Counter = NamedTuple("Counter", [("name", str), ("path", str), ("range_uj", float)])
-Counter.__doc__ = """One counter. ``range_uj``: the value at which it wraps around; 0 if unknown."""
+Zone = NamedTuple("Zone", [("name", str), ("path", str), ("range_uj", float)])
+Zone.__doc__ = """One counter. ``range_uj``: the value at which it wraps around; 0 if unknown."""
 
-Whole = NamedTuple("Whole", [("counters", List[Counter]), ("covers", str), ("least", List[Counter])])
-Whole.__doc__ = """Counters whose sum is the power. ``least``: they draw no more, or the sum is not believed."""
+Whole = NamedTuple("Whole", [("zones", List[Zone]), ("covers", str), ("least", List[Zone])])
+Whole.__doc__ = """Zones whose sum is the power. ``least``: zones that draw no more, or the sum is not believed."""
+
+_Values = Dict[str, Union[float, AgentError]]
+"""A value for each zone, or why there is none."""
 
 
 class RaplSensor(PowerSensor):
     """The processor's counters. ``wholes``: what may stand for the whole, best first.
 
-    The first reading decides, permanently, so that rail and coverage fit every reading. A counter that is not part of
-    the whole may fail at any time.
+    The first reading decides, permanently, so that rail and coverage fit every reading. A zone that is not part of the
+    whole may fail at any time.
     """
 
     period_s = PERIOD_S
     window_s = WINDOW_S
 
-    def __init__(self, tree: Tree, counters: List[Counter], wholes: List[Whole]) -> None:
+    def __init__(self, tree: Tree, zones: List[Zone], wholes: List[Whole]) -> None:
         self._tree = tree
-        self._counters = counters
+        self._zones = zones
         self._wholes = wholes
         self._lock = threading.Lock()
-        self._looks: Deque[Tuple[float, Dict[str, float]]] = deque()
+        self._looks: Deque[Tuple[float, _Values]] = deque()
         """Times and counters: the latest read that is old enough for a window, and all after it."""
         self._latest: Optional[Reading] = None
-        self._failures: Dict[str, AgentError] = {}
-        """Counters that could not be read the last time, and why."""
         self._whole: Optional[Whole] = None
         self._name_after(wholes[-1])
 
@@ -77,17 +78,18 @@ class RaplSensor(PowerSensor):
             if missing_s > 0.0:
                 self._tree.sleep(missing_s + (1.0 - EARLY) * WINDOW_S)
             self._look()
-            rails_w, failures = self._powers_w()
+            powers = self._powers()
             try:
                 if self._whole is None:
-                    self._whole = self._decided(rails_w, failures)
-                power_w = _sum_w(self._whole, rails_w, failures)
+                    self._whole = self._decided(powers)
+                power_w = _sum_w(self._whole, powers)
             except AgentError:
                 while len(self._looks) > 1:
                     self._looks.popleft()  # a counter that was reset continues from here
-                if self._failures:
+                if any(isinstance(value, AgentError) for value in self._looks[0][1].values()):
                     self._looks.clear()
                 raise
+            rails_w = {name: value for name, value in powers.items() if not isinstance(value, AgentError)}
             self._latest = Reading(power_w, rails_w)
             return self._latest
 
@@ -100,7 +102,7 @@ class RaplSensor(PowerSensor):
             pass
         except AgentError as error:
             problems.append(str(error))
-        closed = [zone.path for zone in self._counters if isinstance(self._failures.get(zone.name), Forbidden)]
+        closed = [zone.path for zone in self._zones if isinstance(self._value(zone), Forbidden)]
         if closed:
             problems.append(
                 "{} may not be read by this user; run the agent as root (wattune-agent serve) and use --device agent "
@@ -108,75 +110,79 @@ class RaplSensor(PowerSensor):
             )
         return problems
 
-    def _decided(self, rails_w: Dict[str, float], failures: Dict[str, AgentError]) -> Whole:
+    def _decided(self, powers: _Values) -> Whole:
         """The first whole that can be read. Raises: NoReading, Forbidden."""
-        error: Optional[AgentError] = None
-        for whole in self._wholes:
+        for whole in self._wholes[:-1]:
             try:
-                power_w = _sum_w(whole, rails_w, failures)
-            except (NoReading, Forbidden) as failure:
-                error = failure
+                power_w = _sum_w(whole, powers)
+                if not whole.least or power_w >= _sum_w(whole._replace(zones=whole.least), powers):
+                    break
+            except AgentError:
                 continue
-            if power_w >= sum(rails_w.get(counter.name, 0.0) for counter in whole.least):
-                self._name_after(whole)
-                return whole
-        raise error or NoReading("no counter gives a reading")
+        else:
+            whole = self._wholes[-1]
+            _sum_w(whole, powers)
+        self._name_after(whole)
+        return whole
 
     def _name_after(self, whole: Whole) -> None:
-        self.rail = " + ".join(counter.name for counter in whole.counters)
+        self.rail = _names(whole.zones)
         self.covers = whole.covers
 
+    def _value(self, zone: Zone) -> Union[float, AgentError]:
+        try:
+            return self._tree.read_number(zone.path)
+        except Forbidden as error:
+            return error
+        except FileFailed as error:
+            return NoReading(str(error))
+
     def _look(self) -> None:
-        energies: Dict[str, float] = {}
-        self._failures = {}
-        for counter in self._counters:
-            try:
-                energies[counter.name] = self._tree.read_number(counter.path)
-            except Forbidden as error:
-                self._failures[counter.name] = error
-            except FileFailed as error:
-                self._failures[counter.name] = NoReading(str(error))
+        values = {zone.name: self._value(zone) for zone in self._zones}
         now_s = self._tree.now_s()
-        self._looks.append((now_s, energies))
+        self._looks.append((now_s, values))
         while len(self._looks) > 1 and now_s - self._looks[1][0] >= EARLY * WINDOW_S:
             self._looks.popleft()
 
-    def _powers_w(self) -> Tuple[Dict[str, float], Dict[str, AgentError]]:
-        """The power of each counter over the window, and the failures of the others."""
-        (then_s, then_uj), (now_s, now_uj) = self._looks[0], self._looks[-1]
-        rails_w: Dict[str, float] = {}
-        failures = dict(self._failures)
-        for counter in self._counters:
-            if counter.name in failures:
-                continue
-            if counter.name not in then_uj:
-                failures[counter.name] = NoReading("{} could not be read before".format(counter.path))
-                continue
-            gone_uj = now_uj[counter.name] - then_uj[counter.name]
-            if gone_uj < 0.0:
-                gone_uj += counter.range_uj  # the counter wrapped around
-            power_w = gone_uj * 1e-6 / (now_s - then_s) if now_s > then_s else 0.0
-            if 0.0 <= power_w <= HIGHEST_W:
-                rails_w[counter.name] = power_w
+    def _powers(self) -> _Values:
+        """The power of each zone over the window."""
+        (then_s, then), (now_s, now) = self._looks[0], self._looks[-1]
+        powers: _Values = {}
+        for zone in self._zones:
+            then_uj, now_uj = then[zone.name], now[zone.name]
+            if isinstance(now_uj, AgentError):
+                powers[zone.name] = now_uj
+            elif isinstance(then_uj, AgentError):
+                powers[zone.name] = then_uj
             else:
-                failures[counter.name] = NoReading(
-                    "{} jumped by {:g} J in {:g} s, which is impossible".format(
-                        counter.path, gone_uj / 1e6, now_s - then_s
-                    )
-                )
-        return rails_w, failures
+                powers[zone.name] = _power_w(zone, now_uj - then_uj, now_s - then_s)
+        return powers
 
 
-def _sum_w(whole: Whole, rails_w: Dict[str, float], failures: Dict[str, AgentError]) -> float:
+def _power_w(zone: Zone, gone_uj: float, seconds: float) -> Union[float, AgentError]:
+    if gone_uj < 0.0:
+        gone_uj += zone.range_uj  # the counter wrapped around
+    power_w = gone_uj * 1e-6 / seconds if seconds > 0.0 else 0.0
+    if 0.0 <= power_w <= HIGHEST_W:
+        return power_w
+    return NoReading("{} jumped by {:g} J in {:g} s, which is impossible".format(zone.path, gone_uj / 1e6, seconds))
+
+
+def _sum_w(whole: Whole, powers: _Values) -> float:
     """The power of the whole. Raises: NoReading, Forbidden."""
-    for counter in whole.counters:
-        if counter.name in failures:
-            raise failures[counter.name]
-    power_w = sum(rails_w[counter.name] for counter in whole.counters)
+    power_w = 0.0
+    for zone in whole.zones:
+        value = powers[zone.name]
+        if isinstance(value, AgentError):
+            raise value
+        power_w += value
     if power_w <= 0.0:
-        name = " + ".join(counter.name for counter in whole.counters)
-        raise NoReading("{} gives 0 W, which is impossible: its counter does not move".format(name))
+        raise NoReading("{} gives 0 W, which is impossible: its counter does not move".format(_names(whole.zones)))
     return power_w
+
+
+def _names(zones: List[Zone]) -> str:
+    return " + ".join(zone.name for zone in zones)
 
 
 def find_rapl(tree: Tree) -> Tuple[Optional[RaplSensor], List[str]]:
@@ -193,7 +199,7 @@ def find_rapl(tree: Tree) -> Tuple[Optional[RaplSensor], List[str]]:
     alone = Whole(packages, "the CPU package, not the whole board", [])
     both = Whole(packages + memories, "the CPU package and the memory, not the whole board", []) if memories else alone
     platforms = [
-        Whole([zone], "the platform as its firmware counts it", both.counters)
+        Whole([zone], "the platform as its firmware counts it", both.zones)
         for zone in zones
         if zone.name.startswith("psys")
     ]
@@ -201,8 +207,8 @@ def find_rapl(tree: Tree) -> Tuple[Optional[RaplSensor], List[str]]:
     return sensor, sensor.problems()
 
 
-def _zones(tree: Tree) -> List[Counter]:
-    zones: Dict[str, Counter] = {}
+def _zones(tree: Tree) -> List[Zone]:
+    zones: Dict[str, Zone] = {}
     for folder in _folders(tree):
         name = text(tree, folder + "/name")
         place = folder.rsplit("/", 1)[-1].split(":")  # "intel-rapl:0", or "intel-rapl:0:2" inside of it
@@ -214,7 +220,7 @@ def _zones(tree: Tree) -> List[Counter]:
         if name in zones:
             name = "{}-{}".format(name, place[1])  # each of two packages has its own "core"
         highest_uj = number(tree, folder + "/max_energy_range_uj") or 0.0
-        zones[name] = Counter(name, folder + "/energy_uj", highest_uj)
+        zones[name] = Zone(name, folder + "/energy_uj", highest_uj)
     return list(zones.values())
 
 
