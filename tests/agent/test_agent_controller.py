@@ -21,7 +21,6 @@ from tests.support.agent_trees import (
     board_in,
     cpu_tree,
     gpu_tree,
-    put,
     texts,
 )
 from tests.support.live.tree import LiveTree
@@ -35,7 +34,6 @@ from wattune_agent.errors import (
     Busy,
     FileFailed,
     Forbidden,
-    NotKept,
     NotRestored,
     NotTaken,
     NotThere,
@@ -99,13 +97,6 @@ def test_later_pins_keep_the_first_snapshot(tree, controller, tmp_path):
     assert texts(tmp_path) == before
 
 
-def test_an_exception_inside_brings_it_back(tree, tmp_path):
-    before = texts(tmp_path)
-    with pytest.raises(ZeroDivisionError), Controller(board_in(tree)) as controller:
-        controller.read = 1 / controller.pin(612.0)["mhz"] / 0.0
-    assert texts(tmp_path) == before
-
-
 def test_nothing_is_written_for_a_frequency_that_is_not_listed(tree, controller):
     with pytest.raises(BadRequest, match="made board has no 950 MHz; it has 306, "):
         controller.pin(950.0)
@@ -153,17 +144,6 @@ def test_no_sensor_is_an_error_and_no_zero(controller):
 # ------------------------------------------------------------------------------------------------------------- settling
 
 
-def test_a_clock_that_stays_higher_is_not_pinned(tree, controller, tmp_path):
-    put(tmp_path, NOW, "1020000000\n")
-    before = texts(tmp_path)
-    tree.follows = False
-    with pytest.raises(NotTaken, match="but the clock is still at 1020 MHz after 2 s"):
-        controller.pin(612.0)
-    assert 2.0 <= tree.time_s < 2.5
-    assert texts(tmp_path) == before
-    assert snapshots(tree) == []
-
-
 def test_a_clock_that_idles_lower_is_pinned(tree, controller):
     tree.follows = False
     controller.pin(612.0)
@@ -194,28 +174,6 @@ def test_a_write_that_fails_at_the_first_pin_brings_all_back(tree, controller, t
     with pytest.raises(type(error), match=str(error)):
         controller.pin(816.0)
     controller.restore = real
-    assert texts(tmp_path) == before
-    assert snapshots(tree) == []
-
-
-@pytest.mark.parametrize("count", range(1, 4))
-def test_a_board_that_can_be_written_no_more_keeps_its_snapshot(tree, tmp_path, count):
-    before, controller = texts(tmp_path), Controller(board_in(tree))
-
-    def before_write(path, text):
-        if len(tree.written) > count:
-            raise Forbidden(f"{path} may not be written any more")
-
-    tree.before_write = before_write
-    with pytest.raises((Forbidden, NotRestored)) if count < 3 else pytest.raises(NotRestored):
-        controller.pin(612.0)
-        controller.restore()
-    if texts(tmp_path) != before:
-        with pytest.raises(NotRestored, match="may not be written any more"):
-            controller.close()
-        tree.before_write = lambda path, text: None
-        assert left_behind(tree) is not None
-        assert len(restore_left_behind(tree)) == 1
     assert texts(tmp_path) == before
     assert snapshots(tree) == []
 
@@ -295,45 +253,6 @@ def test_a_new_pin_does_not_begin_the_fight_anew(tree, controller):
     assert "is now left alone" in controller.check()[0]["text"]
 
 
-def test_a_clamp_is_told_once_and_its_end(tree, controller):
-    controller.pin(816.0)
-    tree.clamp_mhz = 510.0
-    events = controller.check()
-    assert kinds(events) == ["clamped"]
-    assert "reads 510000000, but 816000000 was pinned; writing it again does not change it" in events[0]["text"]
-    for _ in range(10):
-        assert controller.check() == []
-    tree.clamp_mhz = None
-    assert kinds(controller.check()) == ["as pinned"]
-    assert controller.check() == []
-    assert tree.read(HIGH) == "816000000"
-
-
-def test_a_board_that_is_clamped_when_it_is_found_is_told(tmp_path):
-    tree = LiveTree(tmp_path, "orin-nano")
-    with Controller(find_board(tree, "jetson")) as controller:
-        controller.read()
-        tree.board.clamp(816.0)
-        controller.pin(612.0)
-        (event,) = controller.check()
-        assert "throttles the board already" in event["text"]
-
-
-def test_a_file_that_cannot_be_read_while_pinned_is_told_once(tree, controller):
-    controller.pin(612.0)
-
-    def before_read(path):
-        if path == HIGH:
-            raise FileFailed("max_freq is gone")
-
-    tree.before_read = before_read
-    (event,) = controller.check()
-    assert (event["kind"], event["text"]) == ("unreadable", "max_freq is gone")
-    assert controller.check() == []
-    tree.before_read = lambda path: None
-    assert controller.check() == []
-
-
 def test_an_answer_that_is_not_allowed_is_told(tree, controller):
     controller.pin(612.0)
     tree.write(HIGH, "1020000000")
@@ -348,28 +267,7 @@ def test_an_answer_that_is_not_allowed_is_told(tree, controller):
     tree.before_write = lambda path, text: None
 
 
-def test_a_clock_above_its_limits_is_told_once(tree, controller, tmp_path):
-    controller.pin(612.0)
-    put(tmp_path, NOW, "1020000000\n")
-    assert controller.check() == []
-    (event,) = controller.check()
-    assert event["kind"] == "above the pin"
-    assert event["time_s"] == tree.time_s
-    assert controller.check() == []
-
-
 # -------------------------------------------------------------------------------------------------------- one at a time
-
-
-def test_two_controllers_of_one_process(tree, controller):
-    controller.pin(612.0)
-    with Controller(board_in(tree)) as second:
-        with pytest.raises(Busy, match=f"process {os.getpid()}"):
-            second.pin(408.0)
-    assert tree.read(HIGH) == "612000000"
-    controller.restore()
-    second.pin(408.0)
-    second.close()
 
 
 def test_gpu_and_cpu_of_a_board_are_two(tree, controller, tmp_path):
@@ -474,15 +372,6 @@ def test_what_a_killed_process_left_is_brought_back_and_told(tree, controller, t
     assert f"as it was before process {process.pid}" in event["text"]
     controller.restore()
     assert texts(tmp_path) == before
-
-
-def test_a_snapshot_that_is_cut_off_keeps_from_pinning(tree, controller, tmp_path):
-    put(tmp_path, "/var/lib/wattune/board-jetson.json", '{"record": "snap')
-    with pytest.raises(NotKept, match="not a whole snapshot"):
-        controller.pin(408.0)
-    assert tree.written == []
-    (tmp_path / "var/lib/wattune/board-jetson.json").unlink()
-    controller.pin(408.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
