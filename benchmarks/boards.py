@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import random
 import statistics
 import tempfile
@@ -38,7 +37,7 @@ from wattune_agent.client import AgentClient
 from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
-from wattune_agent.tree import PROGRAMS, Tree
+from wattune_agent.tree import Tree
 
 BOARDS = Path(__file__).parent.parent / "tests" / "boards"
 READINGS = 400
@@ -108,13 +107,13 @@ def reading(path: Path, root: Path) -> dict[str, Any]:
 
 
 def as_program(root: Path) -> None:
-    """Make a program print the recorded output; programs of such a folder run only if ``PROGRAMS`` is set."""
+    """Make a program print the recorded output, and let a copy of a board run it."""
     answers = (root / "outputs" / "vcgencmd").rename(root / "answers")
     script = root / "usr" / "bin" / "vcgencmd"
     script.parent.mkdir(parents=True)
     script.write_text(f'#!/bin/sh\nwhile IFS= read -r line; do echo "$line"; done < "{answers}/$1"\n', encoding="utf-8")
     script.chmod(0o755)
-    os.environ[PROGRAMS] = "1"
+    Tree.program = lambda tree, name: str(script) if tree.root == str(root.resolve()) else None  # type: ignore
 
 
 def pinning(root: Path) -> dict[str, Any]:

@@ -23,7 +23,6 @@ __all__ = [
     "ANSWERS",
     "LIMIT",
     "LOCK",
-    "PROGRAMS",
     "Tree",
     "card_file",
     "card_of",
@@ -32,9 +31,6 @@ __all__ = [
     "real",
     "text",
 ]
-
-PROGRAMS = "WATTUNE_RUN_PROGRAMS_BELOW_ROOT"
-"""An environment variable: with "1" in it, programs below a root other than "/" are run if they are this user's own."""
 
 ANSWERS = "/outputs"
 """The folder of a recorded board with its programs' outputs, a text file for each command."""
@@ -189,16 +185,14 @@ class Tree:
         return self.inside(path)[len(self.root.rstrip("/")) :]
 
     def program(self, name: str) -> Optional[str]:
-        """The path of a program of the board on this machine; None if there is none.
+        """The path of a program of this machine; None if there is none.
 
         Below a root other than "/" there is none either: inspecting another user's folder must not run its programs.
-        Users may enable that for folders of their own, see ``PROGRAMS``.
         """
-        for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/vc/bin"):
-            path = self._joined(folder + "/" + name)
-            if os.access(path, os.X_OK) and (self.root == "/" or self._is_own(folder + "/" + name)):
-                return path
-        return None
+        if self.root != "/":
+            return None
+        paths = [folder + "/" + name for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/vc/bin")]
+        return next((path for path in paths if os.access(path, os.X_OK)), None)
 
     def answer(self, question: str) -> Optional[str]:
         """The recorded output of a command such as "vcgencmd get_throttled"; None if it was not recorded, and always on
@@ -232,12 +226,6 @@ class Tree:
             raise
         except AgentError as error:
             raise FileFailed("{}: {}".format(path, error)) from error
-
-    def _is_own(self, path: str) -> bool:
-        try:
-            return os.environ.get(PROGRAMS) == "1" and os.stat(self.inside(path)).st_uid == os.geteuid()
-        except (OSError, FileFailed):
-            return False
 
     @property
     def is_ours(self) -> bool:

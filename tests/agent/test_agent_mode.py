@@ -1,12 +1,11 @@
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, put, script
+from tests.support.agent_sensors import TimedTree, put, run_programs, script
 
 from wattune_agent import mode as mode_module
 from wattune_agent.errors import BadRequest, Forbidden, NotTaken, NotThere
 from wattune_agent.mode import mode, mode_id, modes, switch_mode
-from wattune_agent.tree import PROGRAMS
 
 CONF = """\
 # a comment with < POWER_MODEL ID=9 NAME=NOT_ONE >
@@ -30,7 +29,7 @@ printf 'pmode:%04d\\n' "$2" > "$root/var/lib/nvpmodel/status"
 @pytest.fixture(autouse=True)
 def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs below a root are those of these tests."""
-    monkeypatch.setenv(PROGRAMS, "1")
+    run_programs(monkeypatch)
 
 
 def orin(root: Path, status: str = "pmode:0002\n") -> TimedTree:

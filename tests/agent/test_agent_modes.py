@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import script
+from tests.support.agent_sensors import run_programs, script
 from tests.support.agent_trees import CPU, HIGH, MadeTree, board_in, cpu_tree, gpu_tree, put, texts
 
 from wattune_agent.controller import Controller
@@ -12,7 +12,6 @@ from wattune_agent.errors import Forbidden, NotRestored, NotTaken
 from wattune_agent.leftover import restore_left_behind
 from wattune_agent.mode import mode, mode_files
 from wattune_agent.snapshot import Snapshot, snapshots
-from wattune_agent.tree import PROGRAMS
 
 EMC = "/sys/kernel/nvpmodel_clk_cap/emc"
 POLICY = CPU + "/cpufreq/policy0/"
@@ -35,7 +34,7 @@ printf 'pmode:%04d\\n' "$2" > "$root/var/lib/nvpmodel/status"
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A board in mode 0 with limits that somebody set by hand: the CPU held at one clock, the memory's clock capped."""
-    monkeypatch.setenv(PROGRAMS, "1")
+    run_programs(monkeypatch)
     gpu_tree(tmp_path)
     cpu_tree(tmp_path)
     put(tmp_path, CPU + "/cpu1/online", "1\n")

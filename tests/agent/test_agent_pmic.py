@@ -1,11 +1,10 @@
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, put, script
+from tests.support.agent_sensors import TimedTree, put, run_programs, script
 
 from wattune_agent.errors import Forbidden, NoReading
 from wattune_agent.pmic import PmicSensor, find_pmic, is_raspberry
-from wattune_agent.tree import PROGRAMS
 
 ANSWER = """\
  3V7_WL_SW_A current(0)=0.10000000A
@@ -19,7 +18,7 @@ ANSWER = """\
 @pytest.fixture(autouse=True)
 def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs below a root are those of these tests."""
-    monkeypatch.setenv(PROGRAMS, "1")
+    run_programs(monkeypatch)
 
 
 def answering(root: Path, answer: str) -> TimedTree:

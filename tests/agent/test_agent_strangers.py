@@ -20,7 +20,7 @@ from wattune_agent.mode import mode_files
 from wattune_agent.pmic import ask, find_pmic
 from wattune_agent.snapshot import Snapshot, snapshots
 from wattune_agent.supply import load_supply, save_supply
-from wattune_agent.tree import PROGRAMS, Tree
+from wattune_agent.tree import Tree
 
 FILES = [LOW, HIGH, RAILGATE]
 SOMEBODY = 65534
@@ -286,8 +286,7 @@ def traps(tmp_path):
     return gpu_tree(tmp_path)
 
 
-def test_to_look_at_a_folder_runs_none_of_its_programs(traps, monkeypatch):
-    monkeypatch.delenv(PROGRAMS, raising=False)
+def test_to_look_at_a_folder_runs_none_of_its_programs(traps):
     tree = TimedTree(traps)
     for family in ("jetson", "cpu"):
         find_board(tree, family)
@@ -297,21 +296,6 @@ def test_to_look_at_a_folder_runs_none_of_its_programs(traps, monkeypatch):
     with Controller(board_in(tree)) as controller, pytest.raises(AgentError):
         controller.switch_mode(1)
     assert not (traps / "ran").exists()
-
-
-def test_programs_below_a_root_run_for_whoever_owns_them_and_asks_for_it(traps, monkeypatch):
-    monkeypatch.setenv(PROGRAMS, "1")
-    tree = Tree(str(traps))
-    assert tree.program("nvpmodel") == f"{traps}/usr/sbin/nvpmodel"
-    assert tree.program("vcgencmd") is not None
-    monkeypatch.setenv(PROGRAMS, "")
-    assert tree.program("nvpmodel") is None
-    monkeypatch.setenv(PROGRAMS, "1")
-    (traps / "usr/sbin/nvpmodel").unlink()
-    (traps / "usr/sbin/nvpmodel").symlink_to("/bin/sh")
-    assert tree.program("nvpmodel") is None
-    monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    assert tree.program("vcgencmd") is None
 
 
 def test_a_recorded_answer_is_read_and_never_run(tmp_path):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.agent_sensors import run_programs
 from tests.support.agent_socket import serving
 from tests.support.device_examples import make_work
 from tests.support.live.tree import LiveTree
@@ -24,7 +25,7 @@ from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorErr
 from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.readings import STUCK_READINGS, STUCK_S, Stuck
-from wattune_agent.tree import PROGRAMS, Tree
+from wattune_agent.tree import Tree
 
 GPU = "/sys/devices/platform/bus@0/17000000.gpu/devfreq/17000000.gpu"
 POWER = "*/hwmon1/curr?_input"
@@ -371,7 +372,7 @@ if [ "$2" = 0 ]; then echo 612000000; else echo 1020000000; fi > "{root}{gpu}/ma
 @pytest.fixture
 def board(tmp_path, monkeypatch):
     """The files of an Orin Nano that nvpmodel can switch; its clock rests at its lowest."""
-    monkeypatch.setenv(PROGRAMS, "1")
+    run_programs(monkeypatch)
     root = unpack("orin-nano-jp6", tmp_path / "tree")
     program = root / "usr" / "sbin" / "nvpmodel"
     program.parent.mkdir(parents=True, exist_ok=True)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_sensors import run_programs
 from tests.support.agent_trees import link, put
 
 from wattune.doctor.capture import PATTERNS, capture, materialise
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden
-from wattune_agent.tree import PROGRAMS, Tree
+from wattune_agent.tree import Tree
 
 GPU = "/sys/devices/57000000.gpu"
 DEVFREQ = GPU + "/devfreq/57000000.gpu"
@@ -81,7 +82,7 @@ def test_what_may_not_be_read_is_named_and_its_permission_kept(root: Path, tmp_p
 
 
 def test_a_program_is_kept_as_its_answers(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRAMS, "1")
+    run_programs(monkeypatch)
     put(root, "/usr/bin/vcgencmd", '#!/bin/sh\necho "throttled=0x0 it\'s $1"\n')
     (root / "usr/bin/vcgencmd").chmod(0o755)
     record = capture(Tree(str(root)))
