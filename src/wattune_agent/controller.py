@@ -19,7 +19,7 @@ from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotKept, NotRestored, NotTaken, NotThere
 from wattune_agent.file_knob import FileKnob
-from wattune_agent.held_clock import HeldClock
+from wattune_agent.held_clock import HeldClock, event
 from wattune_agent.leftover import busy_with, give_back, left_behind, restore_left_behind
 from wattune_agent.lock import Lock, board_lock
 from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
@@ -27,7 +27,6 @@ from wattune_agent.settings import exceeds
 from wattune_agent.signals import call_before_end, ending, forget
 from wattune_agent.signals import held as signals_held
 from wattune_agent.snapshot import Snapshot, family_of, found_texts, snapshots
-from wattune_agent.watch import event
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
 

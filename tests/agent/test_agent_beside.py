@@ -8,7 +8,7 @@ from tests.support.live.memory import BPMP, OVERRIDE
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.emc import find_memory_clock
-from wattune_agent.errors import BadRequest, NotTaken
+from wattune_agent.errors import BadRequest, FileFailed, NotTaken
 from wattune_agent.file_knob import bring_back
 from wattune_agent.knobs import fits
 from wattune_agent.lease import BoardLease
@@ -211,6 +211,18 @@ def test_a_lock_that_is_not_taken_is_an_error(tmp_path):
     tree.read = lambda path, read=tree.read: "0" if path == EMC + "mrq_rate_locked" else read(path)
     with pytest.raises(NotTaken, match="read 0 and 2133000000"):
         find_memory_clock(tree, "").pin(2133.0)
+
+
+def test_a_clock_that_was_raised_before_another_one_failed_is_lowered_again(bench):
+    memory = bench.tree.board.memory
+    bench.controller.pin(bench.settings[0], {"memory_clock_mhz": memory.rates[0] / 1e6})
+    bench.tree.fault(memory.setter_path, "refused")
+    with pytest.raises(FileFailed):
+        bench.controller.pin(bench.settings[-1], {"memory_clock_mhz": memory.rates[-1] / 1e6})
+    assert bench.is_at(bench.settings[0])
+    bench.tree.faults.clear()
+    assert {event["kind"] for event in bench.controller.check()} == {"kept"}
+    assert memory.rate(1.0) == memory.rates[0]
 
 
 def test_the_agents_guard_lowers_the_first_clock_and_leaves_the_others(bench):

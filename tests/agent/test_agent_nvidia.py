@@ -40,12 +40,12 @@ from wattune_agent.errors import (
     NotTaken,
     NotThere,
 )
+from wattune_agent.held_clock import ANSWERS
 from wattune_agent.knobs import fits
 from wattune_agent.lease import BoardLease
 from wattune_agent.nvidia import card_names, find_card
 from wattune_agent.snapshot import snapshots
 from wattune_agent.tree import Tree, card_file
-from wattune_agent.watch import ANSWERS
 
 HIGHEST, LOWEST = 1440.0, 210.0
 
