@@ -31,6 +31,7 @@ ALONE = {
     "decisions": "benchmarks.decisions.command",
     "federated": "benchmarks.federated",
     "fleet": "benchmarks.server.fleet",
+    "guard": "benchmarks.guard.command",
     "jetsons": "benchmarks.jetsons",
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",

@@ -27,6 +27,7 @@ MEASURED = {
     "decisions": ("benchmarks/decisions", *SEARCH, *SAMPLES),
     "example": ("benchmarks/example.py", *SEARCH, *SAMPLES, *SIMULATOR),
     "federated": ("benchmarks/federated.py", "src/wattune/planning/fleet.py"),
+    "guard": ("benchmarks/guard", "src/wattune_agent/cap_level.py", "src/wattune_agent/power_log.py"),
     "jetsons": ("benchmarks/jetsons.py", *SEARCH),
     "metering": ("benchmarks/metering.py", "src/wattune/devices/meter.py"),
     "moving_caps": ("benchmarks/moving_caps.py", "src/wattune/planning", "src/wattune/power"),

@@ -1,0 +1,1 @@
+"""The guard's rule on fake boards, see ``command``."""

@@ -1,0 +1,93 @@
+"""The rules under comparison: wattune's, and two simple ones that were tuned on the same loads."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+from benchmarks.guard.board import FakeSensor, Ladder, Rule
+from wattune_agent.cap_level import CapLevel, Timing
+from wattune_agent.power_log import PowerTable
+
+WINDOW_S = 1.0
+
+
+def level(ladder: Ladder, sensor: FakeSensor, cap_w: float, *, slices: bool) -> Rule:
+    timing = Timing(WINDOW_S, sensor.averaging_s, sensor.lag_s, sensor.period_s)
+    held = CapLevel(PowerTable.guess(ladder.clocks_mhz), cap_w, timing, slices=slices)
+    if slices:
+        return held.step
+    return lambda time_s, power_w: held.setting if power_w is None else held.step(time_s, power_w)
+
+
+class _Windowed:
+    """The setting of a rule that decides by the mean of a second of readings."""
+
+    def __init__(self, ladder: Ladder, sensor: FakeSensor, cap_w: float) -> None:
+        self.cap_w, self.top = cap_w, len(ladder.clocks_mhz) - 1
+        self.setting, self.position = self.top, float(self.top)
+        self.readings: deque[float] = deque(maxlen=10)
+        self.changed_s, self.low_s = -math.inf, 0.0
+
+    def mean_w(self, power_w: float) -> float:
+        self.readings.append(power_w)
+        return sum(self.readings) / len(self.readings)
+
+
+class Hysteresis(_Windowed):
+    """One setting down above the cap, one up after a second below 90 % of it."""
+
+    def __call__(self, time_s: float, power_w: float | None) -> int:
+        """The setting from now on."""
+        if power_w is None:
+            return self.setting
+        mean_w = self.mean_w(power_w)
+        self.low_s = self.low_s + 0.1 if mean_w < 0.9 * self.cap_w else 0.0
+        if mean_w > self.cap_w and time_s - self.changed_s >= 0.5:
+            self.setting, self.changed_s = max(0, self.setting - 1), time_s
+        elif self.low_s >= 1.0:
+            self.setting, self.changed_s, self.low_s = min(self.top, self.setting + 1), time_s, 0.0
+        return self.setting
+
+
+class Pi(_Windowed):
+    """A proportional and integral controller of the mean, which stops to integrate at both ends of the ladder."""
+
+    def __call__(self, time_s: float, power_w: float | None) -> int:
+        """The setting from now on."""
+        if power_w is None:
+            return self.setting
+        error = 1 - self.mean_w(power_w) / self.cap_w
+        self.position = min(float(self.top), max(0.0, self.position + 0.2 * self.top * error))
+        self.setting = round(min(float(self.top), max(0.0, self.position + 0.5 * self.top * error)))
+        return self.setting
+
+
+def former(ladder: Ladder, sensor: FakeSensor, cap_w: float) -> Rule:
+    from wattune_agent.cap_guard import CapGuard
+    from wattune_agent.cap_window import CapWindow
+
+    window = CapWindow(cap_w, WINDOW_S, averaging_s=sensor.averaging_s, period_s=sensor.period_s)
+    settle_s = sensor.averaging_s + sensor.period_s + sensor.lag_s
+    settings = range(len(ladder.clocks_mhz))
+    guard = CapGuard(
+        settings, lambda setting: None, cap_w, settle_s, window=window, scale=lambda setting: ladder.clocks_mhz[setting]
+    )
+
+    def rule(time_s: float, power_w: float | None) -> int:
+        if power_w is not None:
+            window.add(time_s, power_w)
+            guard(time_s, power_w)
+        return int(guard.value)
+
+    return rule
+
+
+RULES: dict[str, Callable[[Ladder, FakeSensor, float], Rule]] = {
+    "slices on": lambda ladder, sensor, cap_w: level(ladder, sensor, cap_w, slices=True),
+    "slices off": lambda ladder, sensor, cap_w: level(ladder, sensor, cap_w, slices=False),
+    "hysteresis": Hysteresis,
+    "PI": Pi,
+    "former": former,
+}

@@ -1,0 +1,342 @@
+"""The rule that holds a cap and uses it: one level on a ladder of settings, from what was drawn at each setting.
+
+``CapLevel`` decides, without reading or writing anything: whoever guards a program, a lease or a training calls
+``step`` with each reading, and sets what it returns.
+"""
+
+import math
+from collections import deque
+from typing import Any, Deque, Dict, NamedTuple, Optional, Tuple
+
+from wattune_agent.power_log import PowerLog, PowerTable
+
+__all__ = ["PEAK_S", "TRY_AFTER_S", "UP_PER_S", "CapLevel", "Timing"]
+
+ROOM = 0.015
+"""Share of the cap that stays unused at a new setting, for errors of table and sensor."""
+
+SLICED_ROOM = 0.005
+"""The same while slices follow the mean closely."""
+
+SLACK = 0.01
+"""Share of the cap by which the mean over one window may seem to be above it at a whole setting: the sensor's noise.
+The mean over ``PEAK_S`` may not."""
+
+PEAK_S = 10.0
+"""Time for which the highest demand is remembered: a load that comes back within it finds the setting that it needs."""
+
+UP_PER_S = 0.15
+"""Settings by which the level rises in a second."""
+
+SOON_S = 0.1
+"""Time ahead for which the mean is foreseen: until the next reading, nobody can change anything."""
+
+PAY_BACK = 2.0
+"""Watts below the cap for each watt that the mean would be above it."""
+
+DEAF_S = 0.03
+"""Time after a change for which an instantaneous reading may be of both settings."""
+
+SHORTEST_S = 0.1
+"""Shortest slice."""
+
+LEARNS = 0.05
+"""Exponent by which one reading changes the table."""
+
+LEARNS_FROM = 0.8
+"""Share of the cap from which a reading says something about the table: at rest, settings hardly differ."""
+
+TRY_AFTER_S = 30.0
+"""Time with room below the cap after which the next setting is tried although the table says that it does not fit."""
+
+TRY_AGAIN_S = 300.0
+"""Time between two such trials of a setting: what did not fit one load may fit the next one."""
+
+TRY_BELOW = 0.97
+"""Share of the cap that the highest mean stays below while there is room."""
+
+
+class Timing(NamedTuple):
+    """Window of the cap in seconds (0: every reading counts), and averaging, lag and period of the sensor."""
+
+    window_s: float
+    averaging_s: float = 0.0
+    lag_s: float = 0.0
+    period_s: float = 0.0
+
+    @classmethod
+    def of_board(cls, board: Dict[str, Any], window_s: Optional[float]) -> "Timing":
+        """The timing of a board, as a controller describes it. ``window_s``: None if every reading counts."""
+        return cls(window_s or 0.0, board["window_s"], board["lag_s"], board["period_s"])
+
+    @property
+    def settle_s(self) -> float:
+        """Time after a change until a reading contains none of the power before it."""
+        return self.averaging_s + self.lag_s + self.period_s
+
+
+class _Trial(NamedTuple):
+    """A setting that is tried: when it began, the highest mean of the setting below, and the highest mean so far."""
+
+    setting: int
+    begin_s: float
+    before_w: float
+    highest_w: float
+
+
+class CapLevel:
+    """The level at which the mean power over the window stays under ``cap_w`` (None: no cap).
+
+    Level 3.4 stands for setting 3, and setting 4 for 40 % of each window if ``slices`` is true; otherwise levels are
+    rounded down. Settings are indexes of a ladder, which ``table`` describes.
+    """
+
+    def __init__(
+        self,
+        table: PowerTable,
+        cap_w: Optional[float],
+        timing: Timing,
+        *,
+        slices: bool = False,
+        up_per_s: float = UP_PER_S,
+    ) -> None:
+        self.table = table
+        self.cap_w = cap_w
+        self.slices = slices
+        self.most = len(table) - 1
+        """The highest setting that may be used."""
+        self.level = float(self.most)
+        self.setting = self.most
+        """The present setting."""
+        self.mean_w = 0.0
+        """The mean over the window."""
+        self.foreseen_w = 0.0
+        """The highest mean that is expected if the setting stays."""
+        self.is_paying_back = False
+        """True if the window holds so much that the setting has to be lower than the level."""
+        self._timing = timing
+        self._up_per_s = up_per_s
+        self._log = PowerLog(max(PEAK_S, 2 * timing.window_s) + timing.settle_s)
+        self._load_w = 0.0  # what the last setting would draw now
+        self._peaks: Deque[Tuple[float, float]] = deque()  # times ascend and demands descend
+        self._frame_s = self._changed_s = self._fresh_s = self._forced_s = -math.inf
+        self._last_w: Optional[float] = None
+        self._mix: Dict[int, float] = {}  # seconds at each setting in the last reading
+        self._room_s: Optional[float] = None  # since when there has been room below the cap
+        self._tried_s: Dict[int, float] = {}
+        self._trial: Optional[_Trial] = None
+
+    # --------------------------------------------------------------------------------------------------------- the rule
+
+    def step(self, time_s: float, power_w: Optional[float] = None) -> int:
+        """The setting from now on; ``power_w``: a reading of now, None between two readings."""
+        seconds = self._note(time_s, power_w)
+        if seconds:
+            if power_w is not None and self._is_fresh(time_s, power_w):
+                self._read(time_s, power_w)
+            self._change(time_s, self._decide(time_s, seconds))
+        return self.setting
+
+    def follow(self, setting: int) -> None:
+        """Continue at a setting that somebody else chose."""
+        self.setting = setting
+        self.level = max(self.level, float(setting))
+
+    def start_at(self, setting: int) -> None:
+        """Begin at a setting, and forget what was drawn before."""
+        self.setting, self.level = setting, float(setting)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._log.load([])
+        self._peaks.clear()
+        self._load_w, self._last_w, self._room_s, self._trial = 0.0, None, None, None
+        self._fresh_s = -math.inf
+
+    def _note(self, time_s: float, power_w: Optional[float]) -> float:
+        """Note what was drawn since the last step, as far as it is known; returns the seconds."""
+        if time_s < self._log.end_s:  # the clock was set back
+            self._forget()
+        seconds = time_s - self._log.end_s
+        if math.isinf(seconds):
+            if power_w is None:
+                return 0.0
+            self._load_w = power_w / self.table[self.setting]
+            seconds = self._timing.averaging_s + self._timing.lag_s + SOON_S
+        if seconds > 0:
+            self._log.add(time_s, seconds, self.setting, self._load_w * self.table[self.setting])
+        return seconds
+
+    def _is_fresh(self, time_s: float, power_w: float) -> bool:
+        """False for a value that the sensor still holds, and for one that may be of two settings."""
+        timing = self._timing
+        if power_w == self._last_w and time_s < self._fresh_s + timing.period_s:
+            return False
+        self._last_w, self._fresh_s = power_w, time_s
+        return timing.averaging_s > 0 or time_s - timing.lag_s - self._changed_s > DEAF_S
+
+    def _read(self, time_s: float, power_w: float) -> None:
+        end_s = time_s - self._timing.lag_s
+        begin_s = end_s - max(self._timing.averaging_s, 1e-3)
+        known_s, expected_w, _ = self._log.means(begin_s, end_s, self.table)
+        if not known_s:
+            return
+        if expected_w <= 0:  # it has read nothing at all until now
+            self._load_w = power_w / self.table[self.setting]
+            return
+        factor = power_w / expected_w
+        self._log.correct(begin_s, factor)
+        self._load_w *= factor
+        if self.slices and self.cap_w is not None and power_w >= LEARNS_FROM * self.cap_w:
+            self._learn(begin_s, self._log.mix(begin_s, end_s), factor)
+
+    def _learn(self, begin_s: float, mix: Dict[int, float], factor: float) -> None:
+        """Correct the table by a reading that differs from the one before in its slices alone."""
+        before, self._mix = self._mix, mix
+        if not before or begin_s - max(self._timing.averaging_s, 2 * SOON_S) < self._forced_s:
+            return
+        upper = max(*before, *mix)
+        if upper and min(*before, *mix) >= upper - 1:
+            more = mix.get(upper, 0.0) / sum(mix.values()) - before.get(upper, 0.0) / sum(before.values())
+            self.table.learn(upper - 1, min(1.25, max(0.8, factor)) ** (LEARNS * more))
+
+    def _decide(self, time_s: float, seconds: float) -> int:
+        window_s, table = self._timing.window_s or seconds, self.table
+        _, self.mean_w, share = self._log.means(time_s - window_s, time_s, table)
+        self._raise(time_s, seconds, self.mean_w / share)
+        rest_s, rest_w, _ = self._log.means(time_s - window_s + SOON_S, time_s, table)
+        soon_w = (rest_s * rest_w + SOON_S * self._load_w * table[self.setting]) / (rest_s + SOON_S)
+        self.foreseen_w = max(soon_w, self._peaks[0][1] * table[self.setting])
+        self.is_paying_back = self.cap_w is not None and soon_w > self._most_w
+        if not self.slices and self.cap_w is not None:
+            self._try(time_s, soon_w)
+        whole = min(self.most, int(self.level + 1e-9))
+        if self.is_paying_back:
+            assert self.cap_w is not None
+            most_w = self.cap_w - PAY_BACK * (soon_w - self.cap_w)
+            return min(whole, table.highest(most_w / self._load_w))
+        return whole + self._is_up(time_s, whole)
+
+    @property
+    def _most_w(self) -> float:
+        """The most that the mean over one window may seem to be."""
+        assert self.cap_w is not None
+        return self.cap_w * (1 + SLACK if self._timing.window_s and not self.slices else 1.0)
+
+    def _raise(self, time_s: float, seconds: float, demand_w: float) -> None:
+        """Bring the level to what the highest demand allows: down at once, up slowly."""
+        peaks = self._peaks
+        while peaks and peaks[-1][1] <= demand_w:
+            peaks.pop()
+        peaks.append((time_s, demand_w))
+        while peaks[0][0] < time_s - PEAK_S:
+            peaks.popleft()
+        wanted = float(len(self.table) - 1)
+        if self.cap_w is not None and peaks[0][1] > 0:
+            room = SLICED_ROOM if self.slices else ROOM
+            wanted = self.table.level_of((1 - room) * self.cap_w / peaks[0][1])
+            if not self.slices and self._may_stay(time_s):
+                wanted = max(wanted, float(self.setting))
+        if self._trial is None:
+            self.level = min(wanted, self.level + self._up_per_s * seconds)
+        self.level = min(self.level, float(self.most))
+
+    def _may_stay(self, time_s: float) -> bool:
+        """True if no window was surely above the cap, and many together are not, at the present whole setting."""
+        share = self.table[self.setting]
+        if self._peaks[0][1] * share > self._most_w:
+            return False
+        _, long_w, long_share = self._log.means(time_s - PEAK_S, time_s, self.table)
+        return not self._timing.window_s or long_w / long_share * share <= (self.cap_w or 0.0)
+
+    def _is_up(self, time_s: float, whole: int) -> bool:
+        """True in that part of the frame in which the setting above ``whole`` is used."""
+        window_s = self._timing.window_s
+        if not self.slices or not window_s:
+            return False
+        if not 0 <= time_s - self._frame_s < window_s - 1e-9:
+            self._frame_s = time_s
+        part_s = (self.level - whole) * window_s
+        return whole < self.most and part_s >= SHORTEST_S and time_s - self._frame_s < part_s - 1e-9
+
+    def _change(self, time_s: float, setting: int) -> None:
+        if setting == self.setting:
+            return
+        lower = min(setting, self.setting)
+        is_slice = abs(setting - self.setting) == 1 and lower <= self.level <= lower + 1
+        if self.is_paying_back or not is_slice:
+            self._forced_s = time_s
+        self.setting, self._changed_s = setting, time_s
+
+    # ----------------------------------------------------------------------------------------------------------- trials
+
+    def _try(self, time_s: float, soon_w: float) -> None:
+        """Try the next setting once there has been room for long, whatever the table says."""
+        if self._trial is not None:
+            self._judge_trial(self._trial, time_s, soon_w)
+            return
+        upper, highest_w = self.setting + 1, self._peaks[0][1] * self.table[self.setting]
+        assert self.cap_w is not None
+        if upper > self.most or highest_w >= TRY_BELOW * self.cap_w or self.level >= upper:
+            self._room_s = None
+            return
+        if self._room_s is None:
+            self._room_s = time_s
+        if time_s - self._room_s >= TRY_AFTER_S and time_s - self._tried_s.get(upper, -math.inf) >= TRY_AGAIN_S:
+            self._tried_s[upper], self._room_s = time_s, None
+            self._trial = _Trial(upper, time_s, highest_w, 0.0)
+            self.level = float(upper)
+
+    def _judge_trial(self, trial: _Trial, time_s: float, soon_w: float) -> None:
+        """End a trial that lasted long enough or whose mean is too high, and learn from it."""
+        if self.setting != trial.setting or self.most < trial.setting:
+            self._trial = None  # somebody else chose another setting
+            return
+        trial = self._trial = trial._replace(highest_w=max(trial.highest_w, self.mean_w, soon_w))
+        if not self.is_paying_back and time_s - trial.begin_s < PEAK_S + self._timing.window_s:
+            return
+        lower, self._trial = trial.setting - 1, None
+        if trial.before_w > 0:
+            self.table.learn(lower, trial.highest_w / trial.before_w / self.table.ratios[lower])
+        self._peaks = deque([(time_s, trial.highest_w / self.table[trial.setting])])
+        if self.is_paying_back:
+            self.level = float(lower)
+
+    # ------------------------------------------------------------------------------------------------------------ state
+
+    def state_dict(self) -> Dict[str, Any]:
+        """State from which a later level continues, as JSON values."""
+        times = {name: getattr(self, "_" + name) for name in _TIMES}
+        return {
+            **{name: None if time_s is None or math.isinf(time_s) else time_s for name, time_s in times.items()},
+            "ratios": self.table.ratios,
+            "level": self.level,
+            "setting": self.setting,
+            "most": self.most,
+            "log": self._log.state(),
+            "load_w": self._load_w,
+            "last_w": self._last_w,
+            "peaks": [list(peak) for peak in self._peaks],
+            "mix": [list(pair) for pair in self._mix.items()],
+            "tried_s": [list(pair) for pair in self._tried_s.items()],
+            "trial": None if self._trial is None else list(self._trial),
+        }
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Continue from the ``state_dict`` of a level on a ladder of the same length; another ladder starts over."""
+        if len(state["ratios"]) != len(self.table) - 1:
+            return
+        for name in _TIMES:
+            unknown = None if name == "room_s" else -math.inf
+            setattr(self, "_" + name, unknown if state[name] is None else state[name])
+        self.table = PowerTable(state["ratios"])
+        self.level, self.setting, self.most = state["level"], state["setting"], state["most"]
+        self._log.load(state["log"])
+        self._load_w, self._last_w = state["load_w"], state["last_w"]
+        self._peaks = deque((time_s, demand_w) for time_s, demand_w in state["peaks"])
+        self._mix = {int(setting): seconds for setting, seconds in state["mix"]}
+        self._tried_s = {int(setting): time_s for setting, time_s in state["tried_s"]}
+        self._trial = None if state["trial"] is None else _Trial(*state["trial"])
+
+
+_TIMES = ("frame_s", "changed_s", "fresh_s", "forced_s", "room_s")
