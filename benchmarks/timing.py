@@ -1,4 +1,4 @@
-"""Timing on a noisy machine: medians with their spread, and where and when a figure was measured."""
+"""Sensing on a noisy machine: medians with their spread, and where and when a figure was measured."""
 
 from __future__ import annotations
 

@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Callable
 
 from benchmarks.guard.board import FakeSensor, Ladder, Rule
-from wattune_agent.cap_level import CapLevel, Timing
+from wattune_agent.cap_level import CapLevel, Sensing
 from wattune_agent.power_log import PowerTable
 
 WINDOW_S = 1.0
 
 
 def level(ladder: Ladder, sensor: FakeSensor, cap_w: float, *, slices: bool) -> Rule:
-    timing = Timing(WINDOW_S, sensor.averaging_s, sensor.lag_s, sensor.period_s)
-    held = CapLevel(PowerTable.guess(ladder.clocks_mhz), cap_w, timing, slices=slices)
+    sensing = Sensing(WINDOW_S, sensor.averaging_s, sensor.lag_s, sensor.period_s)
+    held = CapLevel(PowerTable.guess(ladder.clocks_mhz), cap_w, sensing, slices=slices)
     if slices:
         return held.step
     return lambda time_s, power_w: held.setting if power_w is None else held.step(time_s, power_w)
@@ -64,30 +64,9 @@ class Pi(_Windowed):
         return self.setting
 
 
-def former(ladder: Ladder, sensor: FakeSensor, cap_w: float) -> Rule:
-    from wattune_agent.cap_guard import CapGuard
-    from wattune_agent.cap_window import CapWindow
-
-    window = CapWindow(cap_w, WINDOW_S, averaging_s=sensor.averaging_s, period_s=sensor.period_s)
-    settle_s = sensor.averaging_s + sensor.period_s + sensor.lag_s
-    settings = range(len(ladder.clocks_mhz))
-    guard = CapGuard(
-        settings, lambda setting: None, cap_w, settle_s, window=window, scale=lambda setting: ladder.clocks_mhz[setting]
-    )
-
-    def rule(time_s: float, power_w: float | None) -> int:
-        if power_w is not None:
-            window.add(time_s, power_w)
-            guard(time_s, power_w)
-        return int(guard.value)
-
-    return rule
-
-
 RULES: dict[str, Callable[[Ladder, FakeSensor, float], Rule]] = {
     "slices on": lambda ladder, sensor, cap_w: level(ladder, sensor, cap_w, slices=True),
     "slices off": lambda ladder, sensor, cap_w: level(ladder, sensor, cap_w, slices=False),
     "hysteresis": Hysteresis,
     "PI": Pi,
-    "former": former,
 }

@@ -1,4 +1,4 @@
-"""The rule that keeps a clock under a cap: down at a reading above the cap, cautiously up again.
+"""The guard of a clock under a cap and below a temperature: ``CapLevel``'s decisions, applied to a board.
 
 Everything that keeps a board below a limit, in wattune and in the agent, asks ``is_above`` and ``is_too_hot``, and
 changes settings as ``CapGuard`` decides.
@@ -7,32 +7,24 @@ changes settings as ``CapGuard`` decides.
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from wattune_agent.cap_window import CapWindow
+from wattune_agent.cap_level import CapLevel
 
 __all__ = [
     "COOL_BY_C",
     "HEAT_PATIENCE_S",
     "HEAT_WAIT_S",
     "PATIENCE_S",
-    "UP_AFTER_S",
-    "UP_BELOW",
     "CapGuard",
     "is_above",
     "is_too_hot",
     "told",
 ]
 
-UP_AFTER_S = 10.0
-"""Time below ``UP_BELOW`` of the cap after which the guard goes one setting up again."""
-
-UP_BELOW = 0.97
-"""Share of the cap that readings must stay below before the guard goes up again."""
-
 PATIENCE_S = 10.0
 """At the lowest setting: net time above the cap (time above minus time not above) after which the work must stop."""
 
 HEAT_WAIT_S = 10.0
-"""Time after a change before the guard reacts to a high temperature again: a board cools in tens of seconds."""
+"""Time between two steps of the guard because of heat: a board cools in tens of seconds."""
 
 HEAT_PATIENCE_S = 60.0
 """The same as ``PATIENCE_S``, for a board that is too hot while its power is below the cap."""
@@ -64,7 +56,7 @@ class _Patience:
 
     def elapsed_s(self, time_s: float, longest_s: float) -> float:
         """Seconds that a reading at ``time_s`` accounts for."""
-        elapsed_s = 0.0 if self.last_s is None else min(time_s - self.last_s, longest_s)
+        elapsed_s = 0.0 if self.last_s is None else max(0.0, min(time_s - self.last_s, longest_s))
         self.last_s = time_s
         return elapsed_s
 
@@ -79,69 +71,49 @@ class _Patience:
 
 
 class CapGuard:
-    """One setting down at a reading above the cap, further down while that lasts, and up again when it is over.
+    """A board at the setting that ``level`` decides, and below a temperature.
 
-    Call it with each reading: ``guard(time_s, power_w)``. It decides by these rules:
+    Call it with each reading: ``guard(time_s, power_w)``. Beside the rule of ``CapLevel``:
 
-    - A reading above the cap lowers the setting by one at once. For ``settle_s`` after that, readings may still
-      include power from before the change and are ignored. If the first reading after that time is above the cap too,
-      the setting is lowered by the ratio of the cap to the reading, at least by one. Power falls faster than the
-      setting, apart from the share that does not depend on it, so that a lasting excess ends within a few readings
-      however many settings there are, and one noisy reading costs one step.
-    - One setting up, never beyond the last of the ladder, once all readings of the last ``UP_AFTER_S`` seconds were
-      below ``UP_BELOW`` of the cap.
-    - Back-off: a setting that the guard had to leave is tried again ``UP_AFTER_S`` after the change at the
-      earliest, and after twice that time on each further attempt. The number of changes therefore grows only with
-      the logarithm of time, whatever the sensor reads.
-    - At the lowest setting the guard cannot go lower. It records the event, and after ``PATIENCE_S`` of net time
-      above the cap ``stopped`` becomes true: the work then has to end.
-    - Too hot counts as above the cap, with the longer times that heat needs: the guard reacts again after
-      ``HEAT_WAIT_S``, and the patience at the lowest setting is ``HEAT_PATIENCE_S``. The way up needs ``COOL_BY_C``.
+    - Too hot costs one setting each ``HEAT_WAIT_S``. The settings come back one by one, ``HEAT_WAIT_S`` apart, while
+      the temperature is ``COOL_BY_C`` below its limit.
+    - At the lowest setting the guard cannot go lower. It records the event, and after ``PATIENCE_S`` of net time above
+      the cap (``HEAT_PATIENCE_S`` above the temperature) ``stopped`` becomes true: the work then has to end.
 
     ``ladder``: the settings that may be used, ascending; empty if the board has none. The board is at the last one, or,
-    if nothing is pinned yet, near ``free_at``, one of them: the guard then begins there, and pins the lowest setting
-    before it counts the board as being at it.
-    ``change`` applies a setting to the board; an exception that it raises is stored as ``failure`` and raised again.
-    ``scale`` is the number that power falls with, such as the clock of a setting that is not a number itself.
-    ``after`` is an earlier guard of the same run, whose events and patience this one continues. A guard may be called
-    from a sampling thread. Without a cap and without a temperature limit (both None) it does nothing.
+    if nothing is pinned yet, near ``free_at``, one of them: the guard then pins the lowest setting before it counts the
+    board as being at it. ``change`` applies a setting to the board; an exception that it raises is stored as
+    ``failure`` and raised again. ``after`` is an earlier guard of the same run, whose events and patience this one
+    continues. A guard may be called from a sampling thread. Without a cap and without a temperature limit (both None)
+    it does nothing.
     """
 
     def __init__(
         self,
         ladder: Sequence[Any],
         change: Callable[[Any], None],
-        cap_w: Optional[float],
-        settle_s: float,
+        level: CapLevel,
         max_temp_c: Optional[float] = None,
         after: Optional["CapGuard"] = None,
         free_at: Any = None,
-        scale: Callable[[Any], float] = float,
-        window: Optional[CapWindow] = None,
     ) -> None:
-        self.cap_w = cap_w
-        self._window = window
+        self.level = level
         self.max_temp_c = max_temp_c
-        self.settle_s = settle_s
         self.failure: Optional[Exception] = None
         """The exception that ``change`` raised."""
-        self.may_rise: Callable[[Any], bool] = lambda value: True
-        """False for a setting that the guard should not try, although the present one stays well below the cap."""
         self.pushed = 0
-        """Number of times that the guard went down from its first setting."""
+        """Number of times that the guard went down from its highest setting."""
         self._ladder = tuple(ladder)
-        self._value = free_at if free_at is not None else self._ladder[-1] if self._ladder else None
         self._is_held = free_at is None
+        if free_at is not None:
+            level.start_at(self._ladder.index(free_at))
+        self._value = self._ladder[level.setting] if self._ladder else None
         self._set = change
-        self._scale = scale
         self._lock = threading.RLock()
         self._events: List[Dict[str, Any]] = [] if after is None else after._events
         self._patience: _Patience = _Patience() if after is None else after._patience
-        self._changed_s: Optional[float] = None
-        self._went_down = False
-        self._is_lasting = False  # no reading since the last step down was below the limits
-        self._below_since_s: Optional[float] = None
-        self._waits_s: Dict[Any, float] = {}
+        self._heat_s: Optional[float] = None  # when heat last lowered the highest setting that may be used
+        self._cool_s: Optional[float] = None  # since when it is cool
         self._told_lowest = False
 
     @property
@@ -150,11 +122,39 @@ class CapGuard:
         return self._value
 
     @property
+    def cap_w(self) -> Optional[float]:
+        """The cap that is held; None without a cap."""
+        return self.level.cap_w
+
+    @property
     def events(self) -> List[Dict[str, Any]]:
         """The guard's actions so far: ``time_s``, ``power_w``, ``action`` ("down", "up" or "at lowest"), ``setting``,
-        and ``temperature_c`` if there is a limit on it."""
+        and ``temperature_c`` if there is a limit on it. ``power_w``: what made the guard act, the mean over the window
+        or, before a step down, the mean that was to come."""
         with self._lock:
             return [dict(event) for event in self._events]
+
+    def take_events(self) -> List[Dict[str, Any]]:
+        """Take the events since the last call out of ``events``, for a guard that runs for days."""
+        with self._lock:
+            events = [dict(event) for event in self._events]
+            self._events.clear()
+            return events
+
+    @property
+    def is_held(self) -> bool:
+        """False while the board chooses its clock."""
+        return self._is_held
+
+    @property
+    def is_lowest(self) -> bool:
+        """True if no lower setting can be held."""
+        return self._value is None or (self._is_held and self.level.setting == 0)
+
+    @property
+    def is_above(self) -> bool:
+        """True if the mean over the window is above the cap."""
+        return is_above(self.level.mean_w, self.cap_w)
 
     @property
     def has_read(self) -> bool:
@@ -171,137 +171,114 @@ class CapGuard:
     ) -> None:
         """React to a reading of ``power_w`` watts at ``time_s`` seconds. Raises: any exception of ``change``.
 
-        ``is_old``: the reading still includes power from before this guard began. Above a limit it changes nothing, but
+        ``is_old``: the reading still includes power from before this guard began. Above the cap it changes nothing, but
         the patience at the lowest setting counts it.
         """
         with self._lock:
-            elapsed_s = self._patience.elapsed_s(time_s, max(GAP_S, self.settle_s))
+            elapsed_s = self._elapsed_s(time_s)
             if self.cap_w is None and self.max_temp_c is None:
                 return
-            too_much, too_hot = is_above(power_w, self.cap_w), is_too_hot(temperature_c, self.max_temp_c)
-            if self._window is not None:
-                too_much, power_w = self._window.is_above, self._window.mean_w
-            event = {"time_s": time_s, "power_w": power_w}
+            if is_old:
+                if self.is_lowest:
+                    self._patience.lose(elapsed_s)
+                return
+            is_lowest, before = self.is_lowest, self.level.setting
+            too_hot = is_too_hot(temperature_c, self.max_temp_c)
+            self._limit_heat(time_s, temperature_c, too_hot)
+            self.level.tries = self._is_held
+            wanted = self.level.step(time_s, power_w)
+            too_much = self.is_above
+            event = {"time_s": time_s, "power_w": self.level.mean_w}
             if self.max_temp_c is not None and temperature_c is not None:
                 event["temperature_c"] = temperature_c
-            if too_much or too_hot:
-                self._below_since_s = None
-                over_s = elapsed_s if too_much else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S
-                settle_s = self.settle_s if too_much else max(self.settle_s, HEAT_WAIT_S)
-                if is_old:
-                    if self._is_lowest:
-                        self._patience.lose(over_s)
-                # After a step up, power from before it is lower, so a reading above the cap is real.
-                elif self._is_settled(time_s, settle_s) or not self._went_down:
-                    self._above(event, over_s)
-                return
-            self._patience.regain(elapsed_s)
-            self._is_lasting = False
-            if not self._is_settled(time_s, self.settle_s):
-                return
-            if self._is_well_below(power_w, temperature_c):
-                self._below(event)
-            else:
-                self._below_since_s = None
+            if is_lowest and (too_much or too_hot):
+                self._stay_lowest(event, elapsed_s if too_much else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S)
+            elif not (too_much or too_hot):
+                self._patience.regain(elapsed_s)
+            is_free_above = not self._is_held and (self.level.is_paying_back or self.level.is_above or too_hot)
+            if self._ladder and (wanted < before or is_free_above or (self._is_held and wanted > before)):
+                if wanted <= before and not too_hot:
+                    event["power_w"] = max(self.level.mean_w, self.level.foreseen_w)
+                self._change(wanted, event, was=before)
+            elif not self._is_held:
+                self.level.setting = before
+
+    def begin_at(self, setting: int) -> None:
+        """Continue at a setting of the ladder to which somebody else brought the board; what was drawn is forgotten."""
+        with self._lock:
+            self.level.start_at(setting)
+            self._value = self._ladder[setting]
+
+    def watch(self, time_s: float, power_w: float) -> None:
+        """Note a reading, and leave the board where it is."""
+        with self._lock:
+            self._patience.regain(self._elapsed_s(time_s))
+            before, self.level.tries = self.level.setting, False
+            self.level.step(time_s, power_w)
+            self.level.setting = before
 
     def drop(self, time_s: float, power_w: float) -> None:
         """React to a reading by the lowest setting at once, and stay there. Raises: any exception of ``change``."""
         with self._lock:
-            elapsed_s = self._patience.elapsed_s(time_s, max(GAP_S, self.settle_s))
-            event = {"time_s": time_s, "power_w": power_w}
-            if self._is_lowest:
-                self._told_lowest = False
-                self._above(event, elapsed_s)
+            elapsed_s, event = self._elapsed_s(time_s), {"time_s": time_s, "power_w": power_w}
+            before, self.level.most = self.level.setting, 0
+            if self.is_lowest:
+                self._stay_lowest(event, elapsed_s)
             else:
-                self._change(self._ladder[0], event, down=True)
-            self._ladder = self._ladder[:1]
+                self._change(0, event, was=before)
 
     def follow(self, value: Any, *, is_held: bool = True) -> None:
         """Continue from ``value``, one of the settings: another controller pinned the board there, or, if it is not
         held, the board chose a clock near it."""
         with self._lock:
             if value != self._value or is_held != self._is_held:
+                self.level.follow(self._ladder.index(value))
                 self._value, self._is_held, self._told_lowest = value, is_held, False
 
     def move_cap(self, cap_w: Optional[float]) -> None:
-        """React to readings above another cap from now on. What was learned of settings above a lower one is
-        forgotten; the window, if there is one, has to be moved as well."""
+        """React to readings above another cap from now on."""
         with self._lock:
-            if cap_w is None or (self.cap_w is not None and cap_w > self.cap_w):
-                self._waits_s.clear()
-            self.cap_w, self._told_lowest, self._is_lasting = cap_w, False, False
+            if cap_w != self.cap_w:
+                self.level.move_cap(cap_w)
+                self._told_lowest = False
 
-    def jump(self, value: Any, time_s: float, power_w: float) -> None:
-        """Go to a setting at once, and continue from there. Raises: any exception of ``change``."""
-        with self._lock:
-            if value != self._value or not self._is_held:
-                is_down = self._ladder.index(value) < self._ladder.index(self._value) or not self._is_held
-                self._change(value, {"time_s": time_s, "power_w": power_w}, down=is_down)
+    def _elapsed_s(self, time_s: float) -> float:
+        return self._patience.elapsed_s(time_s, max(GAP_S, self.level.settle_s))
 
-    @property
-    def _is_lowest(self) -> bool:
-        return self._value is None or (self._is_held and self._value == self._ladder[0])
+    def _limit_heat(self, time_s: float, temperature_c: Optional[float], too_hot: bool) -> None:
+        """Lower the highest setting that may be used while it is too hot, and raise it again while it is cool."""
+        level, top = self.level, max(0, len(self._ladder) - 1)
+        if too_hot:
+            self._cool_s = None
+            if self._heat_s is None or time_s - self._heat_s >= HEAT_WAIT_S:
+                level.most, self._heat_s = max(0, level.setting - 1), time_s
+        elif self._is_cool(temperature_c) and level.most < top:
+            self._cool_s = time_s if self._cool_s is None else self._cool_s
+            if time_s - self._cool_s >= HEAT_WAIT_S:
+                level.most, self._cool_s = level.most + 1, time_s
+        else:
+            self._cool_s = None
 
-    def _is_settled(self, time_s: float, settle_s: float) -> bool:
-        return self._changed_s is None or time_s >= self._changed_s + settle_s
+    def _is_cool(self, temperature_c: Optional[float]) -> bool:
+        return self.max_temp_c is not None and temperature_c is not None and temperature_c < self.max_temp_c - COOL_BY_C
 
-    def _is_well_below(self, power_w: float, temperature_c: Optional[float]) -> bool:
-        if self.cap_w is not None and power_w >= UP_BELOW * self.cap_w:
-            return False
-        if self.max_temp_c is None:
-            return True
-        return temperature_c is not None and temperature_c < self.max_temp_c - COOL_BY_C
-
-    def _above(self, event: Dict[str, Any], elapsed_s: float) -> None:
-        value = self._value
-        if not self._is_lowest:
-            # Doubled before the change: a board that fails to change leaves the guard as careful as can be.
-            self._waits_s[value] = 2 * self._waits_s[value] if value in self._waits_s else UP_AFTER_S
-            self._change(self._lower(event["power_w"]), event, down=True)
-            self._is_lasting = True
-            return
+    def _stay_lowest(self, event: Dict[str, Any], over_s: float) -> None:
         if not self._told_lowest:
             self._told_lowest = True
-            self._events.append(dict(event, action="at lowest", setting=value))
-        self._patience.lose(elapsed_s)
+            self._events.append(dict(event, action="at lowest", setting=self._value))
+        self._patience.lose(over_s)
 
-    def _lower(self, power_w: float) -> Any:
-        """The setting to go down to at a reading above a limit."""
-        now: Any = self._value
-        steps = self._ladder[: max(1, self._ladder.index(now))]
-        if not self._is_lasting or not is_above(power_w, self.cap_w):
-            return steps[-1]
-        assert self.cap_w is not None
-        most = self._scale(now) * self.cap_w
-        enough = [value for value in steps if self._scale(value) * power_w <= most]
-        return enough[-1] if enough else steps[0]
-
-    def _below(self, event: Dict[str, Any]) -> None:
-        time_s = event["time_s"]
-        if self._below_since_s is None:
-            self._below_since_s = time_s
-        value = self._value
-        if value is None or value == self._ladder[-1] or self._changed_s is None:
-            return
-        target = self._ladder[self._ladder.index(value) + 1]
-        wait_s = self._waits_s.get(target, UP_AFTER_S)
-        if not self.may_rise(target):
-            return
-        if time_s - self._below_since_s >= UP_AFTER_S and time_s - self._changed_s >= wait_s:
-            self._change(target, event, down=False)
-
-    def _change(self, value: Any, event: Dict[str, Any], *, down: bool) -> None:
+    def _change(self, setting: int, event: Dict[str, Any], *, was: int) -> None:
+        value, down = self._ladder[setting], setting < was or not self._is_held
         try:
             self._set(value)
         except Exception as error:
             self.failure = error
+            self.level.follow(was)
             raise
+        self.level.setting = setting
         self.pushed += down and self._value == self._ladder[-1]
-        self._value, self._is_held = value, True
-        self._changed_s, self._went_down, self._is_lasting = event["time_s"], down, False
-        self._below_since_s, self._told_lowest = None, False
-        if self._window is not None:
-            self._window.restart(self.settle_s)
+        self._value, self._is_held, self._told_lowest = value, True, False
         self._events.append(dict(event, action="down" if down else "up", setting=value))
 
     def state_dict(self) -> Dict[str, Any]:
@@ -311,13 +288,12 @@ class CapGuard:
                 "setting": self._value,
                 "events": [dict(event) for event in self._events],
                 "stopped": self._patience.stopped,
-                "changed_s": self._changed_s,
-                "went_down": self._went_down,
-                "below_since_s": self._below_since_s,
-                "waits_s": [[value, self._waits_s[value]] for value in self._ladder if value in self._waits_s],
                 "last_s": self._patience.last_s,
                 "over_s": self._patience.over_s,
                 "told_lowest": self._told_lowest,
+                "heat_s": self._heat_s,
+                "cool_s": self._cool_s,
+                "level": self.level.state_dict(),
             }
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -326,14 +302,14 @@ class CapGuard:
             if state["setting"] is not None and state["setting"] != self._value:
                 self._set(state["setting"])
                 self._value = state["setting"]
+                self.level.start_at(self._ladder.index(self._value))
+            if "level" in state:  # not in states of before 0.1.0
+                self.level.load_state_dict(state["level"])
+            self._heat_s, self._cool_s = state.get("heat_s"), state.get("cool_s")
             self._events[:] = [dict(event) for event in state["events"]]
             self._patience.stopped = state["stopped"]
             self._patience.last_s = state["last_s"]
             self._patience.over_s = state["over_s"]
-            self._changed_s = state["changed_s"]
-            self._went_down = state["went_down"]
-            self._below_since_s = state["below_since_s"]
-            self._waits_s = dict(state["waits_s"])
             self._told_lowest = state["told_lowest"]
 
 

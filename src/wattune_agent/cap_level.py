@@ -10,7 +10,7 @@ from typing import Any, Deque, Dict, NamedTuple, Optional, Tuple
 
 from wattune_agent.power_log import PowerLog, PowerTable
 
-__all__ = ["PEAK_S", "TRY_AFTER_S", "UP_PER_S", "CapLevel", "Timing"]
+__all__ = ["PEAK_S", "TRY_AFTER_S", "UP_PER_S", "CapLevel", "Sensing"]
 
 ROOM = 0.015
 """Share of the cap that stays unused at a new setting, for errors of table and sensor."""
@@ -19,8 +19,11 @@ SLICED_ROOM = 0.005
 """The same while slices follow the mean closely."""
 
 SLACK = 0.01
-"""Share of the cap by which the mean over one window may seem to be above it at a whole setting: the sensor's noise.
-The mean over ``PEAK_S`` may not."""
+"""Share of the cap by which the mean over one window may seem to be above it at a whole setting, for a sensor of
+unknown noise. The mean over ``PEAK_S`` may not."""
+
+SLACK_Z = 3.0
+"""The same in standard deviations of the mean, for a sensor of known noise."""
 
 PEAK_S = 10.0
 """Time for which the highest demand is remembered: a load that comes back within it finds the setting that it needs."""
@@ -46,7 +49,7 @@ LEARNS = 0.05
 LEARNS_FROM = 0.8
 """Share of the cap from which a reading says something about the table: at rest, settings hardly differ."""
 
-TRY_AFTER_S = 30.0
+TRY_AFTER_S = 15.0
 """Time with room below the cap after which the next setting is tried although the table says that it does not fit."""
 
 TRY_AGAIN_S = 300.0
@@ -56,18 +59,27 @@ TRY_BELOW = 0.97
 """Share of the cap that the highest mean stays below while there is room."""
 
 
-class Timing(NamedTuple):
-    """Window of the cap in seconds (0: every reading counts), and averaging, lag and period of the sensor."""
+class Sensing(NamedTuple):
+    """Window of the cap in seconds (0: every reading counts); averaging, lag, period and noise of the sensor, which are
+    0 if they are small or unknown."""
 
     window_s: float
     averaging_s: float = 0.0
     lag_s: float = 0.0
     period_s: float = 0.0
+    noise_w: float = 0.0
 
     @classmethod
-    def of_board(cls, board: Dict[str, Any], window_s: Optional[float]) -> "Timing":
-        """The timing of a board, as a controller describes it. ``window_s``: None if every reading counts."""
+    def of_board(cls, board: Dict[str, Any], window_s: Optional[float]) -> "Sensing":
+        """The sensing of a board, as a controller describes it. ``window_s``: None if every reading counts."""
         return cls(window_s or 0.0, board["window_s"], board["lag_s"], board["period_s"])
+
+    @property
+    def window_noise_w(self) -> float:
+        """Noise of the mean over the window."""
+        return self.noise_w * math.sqrt(
+            min(1.0, max(self.averaging_s, self.period_s, SOON_S) / (self.window_s or SOON_S))
+        )
 
     @property
     def settle_s(self) -> float:
@@ -95,16 +107,19 @@ class CapLevel:
         self,
         table: PowerTable,
         cap_w: Optional[float],
-        timing: Timing,
+        sensing: Sensing,
         *,
         slices: bool = False,
         up_per_s: float = UP_PER_S,
     ) -> None:
         self.table = table
         self.cap_w = cap_w
+        """Change it by ``move_cap``."""
         self.slices = slices
         self.most = len(table) - 1
         """The highest setting that may be used."""
+        self.tries = True
+        """False while somebody else chooses the setting: then none is tried."""
         self.level = float(self.most)
         self.setting = self.most
         """The present setting."""
@@ -114,9 +129,9 @@ class CapLevel:
         """The highest mean that is expected if the setting stays."""
         self.is_paying_back = False
         """True if the window holds so much that the setting has to be lower than the level."""
-        self._timing = timing
+        self._sensing = sensing
         self._up_per_s = up_per_s
-        self._log = PowerLog(max(PEAK_S, 2 * timing.window_s) + timing.settle_s)
+        self._log = PowerLog(max(PEAK_S, 2 * sensing.window_s) + sensing.settle_s)
         self._load_w = 0.0  # what the last setting would draw now
         self._peaks: Deque[Tuple[float, float]] = deque()  # times ascend and demands descend
         self._frame_s = self._changed_s = self._fresh_s = self._forced_s = -math.inf
@@ -125,6 +140,18 @@ class CapLevel:
         self._room_s: Optional[float] = None  # since when there has been room below the cap
         self._tried_s: Dict[int, float] = {}
         self._trial: Optional[_Trial] = None
+        self._moved_s = -math.inf  # when the cap changed last
+        self._jumps = False
+
+    @property
+    def settle_s(self) -> float:
+        """Time after a change until a reading contains none of the power before it."""
+        return self._sensing.settle_s
+
+    @property
+    def is_above(self) -> bool:
+        """True if the mean over the window is surely above the cap."""
+        return self.cap_w is not None and self.mean_w > self._most_w
 
     # --------------------------------------------------------------------------------------------------------- the rule
 
@@ -141,6 +168,13 @@ class CapLevel:
         """Continue at a setting that somebody else chose."""
         self.setting = setting
         self.level = max(self.level, float(setting))
+
+    def move_cap(self, cap_w: Optional[float]) -> None:
+        """Hold another cap: a higher one at once, as far as the table says."""
+        self._jumps = cap_w is None or (self.cap_w is not None and cap_w > self.cap_w)
+        self.cap_w, self._trial, self._room_s = cap_w, None, None
+        if not math.isinf(self._log.end_s):
+            self._moved_s = self._log.end_s
 
     def start_at(self, setting: int) -> None:
         """Begin at a setting, and forget what was drawn before."""
@@ -162,22 +196,22 @@ class CapLevel:
             if power_w is None:
                 return 0.0
             self._load_w = power_w / self.table[self.setting]
-            seconds = self._timing.averaging_s + self._timing.lag_s + SOON_S
+            seconds = self._sensing.averaging_s + self._sensing.lag_s + SOON_S
         if seconds > 0:
             self._log.add(time_s, seconds, self.setting, self._load_w * self.table[self.setting])
         return seconds
 
     def _is_fresh(self, time_s: float, power_w: float) -> bool:
         """False for a value that the sensor still holds, and for one that may be of two settings."""
-        timing = self._timing
-        if power_w == self._last_w and time_s < self._fresh_s + timing.period_s:
+        sensing = self._sensing
+        if power_w == self._last_w and time_s < self._fresh_s + sensing.period_s:
             return False
         self._last_w, self._fresh_s = power_w, time_s
-        return timing.averaging_s > 0 or time_s - timing.lag_s - self._changed_s > DEAF_S
+        return sensing.averaging_s > 0 or time_s - sensing.lag_s - self._changed_s > DEAF_S
 
     def _read(self, time_s: float, power_w: float) -> None:
-        end_s = time_s - self._timing.lag_s
-        begin_s = end_s - max(self._timing.averaging_s, 1e-3)
+        end_s = time_s - self._sensing.lag_s
+        begin_s = end_s - max(self._sensing.averaging_s, 1e-3)
         known_s, expected_w, _ = self._log.means(begin_s, end_s, self.table)
         if not known_s:
             return
@@ -193,22 +227,23 @@ class CapLevel:
     def _learn(self, begin_s: float, mix: Dict[int, float], factor: float) -> None:
         """Correct the table by a reading that differs from the one before in its slices alone."""
         before, self._mix = self._mix, mix
-        if not before or begin_s - max(self._timing.averaging_s, 2 * SOON_S) < self._forced_s:
+        if not before or begin_s - max(self._sensing.averaging_s, 2 * SOON_S) < self._forced_s:
             return
         upper = max(*before, *mix)
         if upper and min(*before, *mix) >= upper - 1:
             more = mix.get(upper, 0.0) / sum(mix.values()) - before.get(upper, 0.0) / sum(before.values())
-            self.table.learn(upper - 1, min(1.25, max(0.8, factor)) ** (LEARNS * more))
+            self._correct_table({upper - 1: min(1.25, max(0.8, factor)) ** (LEARNS * more)})
 
     def _decide(self, time_s: float, seconds: float) -> int:
-        window_s, table = self._timing.window_s or seconds, self.table
+        window_s, table = self._sensing.window_s or seconds, self.table
         _, self.mean_w, share = self._log.means(time_s - window_s, time_s, table)
         self._raise(time_s, seconds, self.mean_w / share)
         rest_s, rest_w, _ = self._log.means(time_s - window_s + SOON_S, time_s, table)
         soon_w = (rest_s * rest_w + SOON_S * self._load_w * table[self.setting]) / (rest_s + SOON_S)
         self.foreseen_w = max(soon_w, self._peaks[0][1] * table[self.setting])
-        self.is_paying_back = self.cap_w is not None and soon_w > self._most_w
-        if not self.slices and self.cap_w is not None:
+        is_limited = self.cap_w is not None and self._sensing.window_s > 0 and not self._is_unread
+        self.is_paying_back = is_limited and soon_w > self._most_w
+        if self.tries and not self.slices and self.cap_w is not None:
             self._try(time_s, soon_w)
         whole = min(self.most, int(self.level + 1e-9))
         if self.is_paying_back:
@@ -221,7 +256,8 @@ class CapLevel:
     def _most_w(self) -> float:
         """The most that the mean over one window may seem to be."""
         assert self.cap_w is not None
-        return self.cap_w * (1 + SLACK if self._timing.window_s and not self.slices else 1.0)
+        is_strict = not self._sensing.window_s or self.slices or self._log.end_s < self._moved_s + PEAK_S
+        return self.cap_w + (0.0 if is_strict else max(SLACK * self.cap_w, SLACK_Z * self._sensing.window_noise_w))
 
     def _raise(self, time_s: float, seconds: float, demand_w: float) -> None:
         """Bring the level to what the highest demand allows: down at once, up slowly."""
@@ -237,21 +273,25 @@ class CapLevel:
             wanted = self.table.level_of((1 - room) * self.cap_w / peaks[0][1])
             if not self.slices and self._may_stay(time_s):
                 wanted = max(wanted, float(self.setting))
-        if self._trial is None:
+        if self._jumps:
+            self.level, self._jumps = wanted, False
+        elif self._trial is None:
             self.level = min(wanted, self.level + self._up_per_s * seconds)
-        self.level = min(self.level, float(self.most))
+        elif wanted > self.level:  # the setting waits for the end of the trial, the level need not
+            self.level = min(wanted, self.level + self._up_per_s * seconds, self._trial.setting + 0.999)
 
     def _may_stay(self, time_s: float) -> bool:
         """True if no window was surely above the cap, and many together are not, at the present whole setting."""
         share = self.table[self.setting]
         if self._peaks[0][1] * share > self._most_w:
             return False
-        _, long_w, long_share = self._log.means(time_s - PEAK_S, time_s, self.table)
-        return not self._timing.window_s or long_w / long_share * share <= (self.cap_w or 0.0)
+        known_s, long_w, long_share = self._log.means(time_s - PEAK_S, time_s, self.table)
+        is_known = self._sensing.window_s > 0 and known_s >= PEAK_S / 2
+        return not is_known or long_w / long_share * share <= (self.cap_w or 0.0)
 
     def _is_up(self, time_s: float, whole: int) -> bool:
         """True in that part of the frame in which the setting above ``whole`` is used."""
-        window_s = self._timing.window_s
+        window_s = self._sensing.window_s
         if not self.slices or not window_s:
             return False
         if not 0 <= time_s - self._frame_s < window_s - 1e-9:
@@ -266,6 +306,9 @@ class CapLevel:
         is_slice = abs(setting - self.setting) == 1 and lower <= self.level <= lower + 1
         if self.is_paying_back or not is_slice:
             self._forced_s = time_s
+        is_judged = self.cap_w is not None and self.tries and not self.slices
+        if is_judged and setting == self.setting + 1 and setting not in self._tried_s:
+            self._begin_trial(setting, time_s)
         self.setting, self._changed_s = setting, time_s
 
     # ----------------------------------------------------------------------------------------------------------- trials
@@ -283,24 +326,53 @@ class CapLevel:
         if self._room_s is None:
             self._room_s = time_s
         if time_s - self._room_s >= TRY_AFTER_S and time_s - self._tried_s.get(upper, -math.inf) >= TRY_AGAIN_S:
-            self._tried_s[upper], self._room_s = time_s, None
-            self._trial = _Trial(upper, time_s, highest_w, 0.0)
             self.level = float(upper)
+            self._begin_trial(upper, time_s)
+
+    def _begin_trial(self, upper: int, time_s: float) -> None:
+        self._tried_s[upper], self._room_s = time_s, None
+        self._trial = _Trial(upper, time_s, self._peaks[0][1] * self.table[upper - 1], 0.0)
+
+    @property
+    def _is_unread(self) -> bool:
+        """True if no reading is of the setting that is tried: what is foreseen is then the table's."""
+        sensing = self._sensing
+        return self._trial is not None and self._fresh_s <= self._trial.begin_s + sensing.averaging_s + sensing.lag_s
 
     def _judge_trial(self, trial: _Trial, time_s: float, soon_w: float) -> None:
         """End a trial that lasted long enough or whose mean is too high, and learn from it."""
         if self.setting != trial.setting or self.most < trial.setting:
             self._trial = None  # somebody else chose another setting
             return
+        if self._is_unread:
+            return
         trial = self._trial = trial._replace(highest_w=max(trial.highest_w, self.mean_w, soon_w))
-        if not self.is_paying_back and time_s - trial.begin_s < PEAK_S + self._timing.window_s:
+        is_too_much = trial.highest_w > self._most_w
+        if not is_too_much and time_s - trial.begin_s < PEAK_S + self._sensing.window_s:
             return
         lower, self._trial = trial.setting - 1, None
         if trial.before_w > 0:
-            self.table.learn(lower, trial.highest_w / trial.before_w / self.table.ratios[lower])
+            self._learn_trial(lower, trial.highest_w / trial.before_w)
         self._peaks = deque([(time_s, trial.highest_w / self.table[trial.setting])])
-        if self.is_paying_back:
+        if is_too_much:
             self.level = float(lower)
+
+    def _learn_trial(self, lower: int, ratio: float) -> None:
+        """Note a ratio that was seen. The steps above that were never tried are wrong by as much."""
+        ratios = self.table.ratios
+        wrong = min(2.0, max(0.03, (ratio - 1) / (ratios[lower] - 1)))
+        above = [step for step in range(lower + 1, len(ratios)) if step + 1 not in self._tried_s]
+        factors = {step: (1 + (ratios[step] - 1) * wrong) / ratios[step] for step in above}
+        self._correct_table({**factors, lower: ratio / ratios[lower]})
+
+    def _correct_table(self, factors: Dict[int, float]) -> None:
+        """Correct ratios of the table; what is expected at the present setting stays."""
+        before = self.table[self.setting]
+        for lower, factor in factors.items():
+            self.table.learn(lower, factor)
+        scale = before / self.table[self.setting]
+        self._load_w *= scale
+        self._peaks = deque((time_s, demand_w * scale) for time_s, demand_w in self._peaks)
 
     # ------------------------------------------------------------------------------------------------------------ state
 
@@ -339,4 +411,4 @@ class CapLevel:
         self._trial = None if state["trial"] is None else _Trial(*state["trial"])
 
 
-_TIMES = ("frame_s", "changed_s", "fresh_s", "forced_s", "room_s")
+_TIMES = ("frame_s", "changed_s", "fresh_s", "forced_s", "moved_s", "room_s")

@@ -3,7 +3,8 @@
 from typing import Any, Dict, List, Optional, Sequence
 
 from wattune_agent.cap_guard import HEAT_WAIT_S, CapGuard, is_too_hot
-from wattune_agent.cap_window import CapWindow
+from wattune_agent.cap_level import CapLevel, Sensing
+from wattune_agent.power_log import PowerTable
 from wattune_agent.settings import at_most
 
 __all__ = ["GRACE_S", "Ceiling"]
@@ -15,44 +16,44 @@ GRACE_S = 2.0
 class Ceiling:
     """A guard that lets the client react first.
 
-    If readings exceed the cap for ``GRACE_S`` and the client does not lower its clock, the ceiling drops below the
+    If the mean exceeds the cap for ``GRACE_S`` and the client does not lower its clock, the ceiling drops below the
     current clock. From then on it follows the rule of CapGuard, reading by reading, until it rises to the clock that
-    the client wants, or to the highest if the client pins none. Its history remains: a clock that exceeded the cap is
-    tried again after a longer wait each time.
+    the client wants, or to the highest if the client pins none.
     """
 
     def __init__(
-        self, settings: Sequence[float], window: CapWindow, max_temp_c: Optional[float], settle_s: float
+        self, settings: Sequence[float], cap_w: Optional[float], max_temp_c: Optional[float], sensing: Sensing
     ) -> None:
-        self.window = window
+        self.sensing = sensing
         self.max_temp_c = max_temp_c
         self.value: Optional[float] = None
         """The highest clock that may be held now; None means any."""
         self._settings = tuple(settings)
-        self._guard = CapGuard(settings, _leave, window.cap_w, settle_s, max_temp_c, window=window)
-        self._grace_s = max(GRACE_S, settle_s + 1.0)
+        self._guard = CapGuard(settings, _leave, CapLevel(PowerTable.guess(settings), cap_w, sensing), max_temp_c)
+        self._grace_s = max(GRACE_S, sensing.settle_s + 1.0)
         self._above_since_s: Optional[float] = None
         self._hot_since_s: Optional[float] = None
-        self._reported_events = 0
+
+    @property
+    def cap_w(self) -> Optional[float]:
+        """The cap; None if the temperature alone is limited."""
+        return self._guard.cap_w
 
     def lowered(self) -> None:
         """Note that the client lowered its clock, and wait for the effect."""
         self._above_since_s = self._hot_since_s = None
-        self.window.restart(0.0)
 
-    def follows(self, cap_w: Optional[float], window_s: Optional[float], max_temp_c: Optional[float]) -> bool:
+    def follows(self, cap_w: Optional[float], sensing: Sensing, max_temp_c: Optional[float]) -> bool:
         """Continue under a cap that is not higher, if nothing else is asked for; returns true if it does.
 
         A new guard would begin at the clock that the client wants, and raise one that had to be lowered.
         """
-        before_w = self.window.cap_w
-        if (self.window.window_s, self.max_temp_c) != (window_s, max_temp_c) or before_w is None or cap_w is None:
-            return (before_w, self.window.window_s, self.max_temp_c) == (cap_w, window_s, max_temp_c)
-        if cap_w > before_w:
+        before_w = self.cap_w
+        if (self.sensing, self.max_temp_c) != (sensing, max_temp_c) or (before_w is None) != (cap_w is None):
             return False
-        if cap_w < before_w:
-            self.window.move_cap(cap_w)
-            self._guard.move_cap(cap_w)
+        if cap_w is not None and before_w is not None and cap_w > before_w:
+            return False
+        self._guard.move_cap(cap_w)
         return True
 
     def __call__(
@@ -70,16 +71,14 @@ class Ceiling:
 
         Returns the new events of the guard and updates ``value``.
         """
-        self.window.add(time_s, power_w)
-        if not self._is_unanswered(time_s, temperature_c):
-            if self.value is None:
-                return []
-        elif self.value is None or at < self.value:
-            # The board's limit, and with it the settings that it offers, may have changed since.
+        # The board's limit, and with it the settings that it offers, may have changed since.
+        if self.value is None or at < self.value:
             self._guard.follow(at_most(self._settings, at), is_held=is_held)
+        if self.value is None and not self._is_unanswered(time_s, temperature_c):
+            self._guard.watch(time_s, power_w)
+            return []
         self._guard(time_s, power_w, temperature_c)
-        events = self._guard.events[self._reported_events :]
-        self._reported_events += len(events)
+        events = self._guard.take_events()
         self.value = self._guard.value
         if pin_mhz is not None:
             is_over = self.value >= pin_mhz
@@ -90,7 +89,7 @@ class Ceiling:
         return events
 
     def _is_unanswered(self, time_s: float, temperature_c: Optional[float]) -> bool:
-        if not self.window.is_above:
+        if not self._guard.level.is_above:
             self._above_since_s = None
         elif self._above_since_s is None:
             self._above_since_s = time_s
@@ -98,8 +97,6 @@ class Ceiling:
             self._hot_since_s = None
         elif self._hot_since_s is None:
             self._hot_since_s = time_s
-        if self.value is not None:
-            return self._above_since_s is not None or self._hot_since_s is not None
         # A reaction to heat takes as long as the rule itself waits between two steps.
         above = self._above_since_s is not None and time_s - self._above_since_s >= self._grace_s
         hot = self._hot_since_s is not None and time_s - self._hot_since_s >= HEAT_WAIT_S + GRACE_S

@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=limit,
         default=(None, "module"),
         metavar="10W",
-        help="lower the clock above this power; also 12W@supply",
+        help="keep the mean power below this by lower clocks; also 12W@supply",
     )
     parser.add_argument(
         "--cap-window",
@@ -43,7 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="time over which the mean power stays under the cap; peak: every single reading "
         "(default: 1s, or the time that the sensor averages over if that is longer)",
     )
-    parser.add_argument("--max-temp", type=quantity(CELSIUS), metavar="80C", help="... or above this temperature")
+    parser.add_argument(
+        "--max-temp", type=quantity(CELSIUS), metavar="80C", help="lower the clock above this temperature too"
+    )
     parser.add_argument("--mode", metavar="ID", help="switch to this nvpmodel mode, and back afterwards")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the report to a new file, as JSON")
     parser.add_argument(

@@ -2,13 +2,15 @@
 
 import shutil
 import threading
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from wattune_agent.cap_guard import COOL_BY_C, UP_BELOW, CapGuard, is_too_hot, told
+from wattune_agent.cap_guard import CapGuard, is_too_hot, told
+from wattune_agent.cap_level import CapLevel, Sensing
 from wattune_agent.cap_window import CapWindow
 from wattune_agent.errors import AgentError, BadRequest, NotThere
-from wattune_agent.moving_limit import CapNow, CapRecord, MovingLimit, SeenPowers
+from wattune_agent.moving_limit import CapNow, CapRecord, MovingLimit
 from wattune_agent.outcome import Report, missed
+from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
 from wattune_agent.readings import Joules, Stuck
 from wattune_agent.settings import RecentClock
@@ -24,6 +26,9 @@ BLIND_S = 2.0
 
 HANG_S = 5.0
 """Time after which a sensor that hangs counts as lost; a change of the clock may take two seconds."""
+
+KNOWN_S = 600.0
+"""Time for which a program's power at the lowest clock is relied on: programs have phases."""
 
 SAFETY_EXIT = 4
 """Exit code if the program was stopped for safety, whatever its own exit code."""
@@ -115,25 +120,33 @@ class _Run:
         self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
         self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
-        self._settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
+        self._sensing = Sensing.of_board(board, window_s)
+        self._settle_s = self._sensing.settle_s
         self._moving = None if caps is None else MovingLimit(caps, (window_s or 0.0) + self._settle_s + PERIOD_S)
         if self._moving is not None:
             self._cap_w = cap_w = self._moving.now.limit_w
-        self._window = CapWindow.of_board(board, cap_w, window_s)
+        self._window_s = window_s
         delay_s = board["lag_s"] + (board["window_s"] + board["period_s"]) / 2
         self._joules = Joules(CapWindow.of_board(board, cap_w, window_s), delay_s)
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
         self._recent = RecentClock(self._settings)
-        self._guard: Optional[CapGuard] = None
         self._ladder = [setting for setting in self._settings if clock_mhz is None or setting <= clock_mhz]
-        if clock_mhz is not None or not self._settings:
-            self._guard = self._new_guard(self._ladder)
-        self._seen, self._steady_s = SeenPowers(self._ladder or [0.0]), 0.0
+        held_w = cap_w if self._moving is None else self._moving.held.limit_w
+        self._guard = CapGuard(
+            self._ladder,
+            self._pin,
+            CapLevel(PowerTable.guess(self._ladder or [1.0]), held_w, self._sensing),
+            max_temp_c,
+            free_at=self._ladder[-1] if self._ladder and clock_mhz is None else None,
+        )
+        self._lowest_w: Optional[Tuple[float, float]] = None  # power at the lowest clock, above the cap, and its time
         self._record = CapRecord(self._joules.above_s, self._joules.energy_j)
         self._pulse = Pulse(program.now_s)
         self._hottest_c: Optional[float] = None
-        self._reported_events = 0
+        self._last_mhz: Optional[float] = None
+        self._pause: Optional[str] = None
+        self._steady_s = 0.0  # since when the program runs at the present clock
         self._events: List[Dict[str, Any]] = []
         self._pinning = threading.Lock()
         self._over = False
@@ -162,7 +175,7 @@ class _Run:
         """Pass the limits to a controller that can guard them too, for when this process does not."""
         is_limited = self._cap_w is not None or self._max_temp_c is not None
         if self._settings and is_limited and hasattr(self._controller, "guard"):
-            self._controller.guard(self._cap_w, self._max_temp_c, self._window.window_s)
+            self._controller.guard(self._cap_w, self._max_temp_c, self._window_s)
 
     def run(self) -> None:
         """Start the program, guard it until it ends, and restore the board before signals are handled again."""
@@ -257,81 +270,77 @@ class _Run:
         program.kill_late()
 
     def _judge(self, time_s: float, reading: Dict[str, Any]) -> None:
-        power_w, temperature_c = reading["power_w"], reading.get("temperature_c")
-        self._window.add(time_s, power_w)
+        power_w, temperature_c, guard = reading["power_w"], reading.get("temperature_c"), self._guard
         if temperature_c is not None:
             self._hottest_c = max(temperature_c, self._hottest_c or temperature_c)
+        self._notice_stuck(time_s, power_w, reading.get("clock_mhz"))
+        if self._why:
+            return
+        try:
+            if self._moving is None or not self._follow(self._moving, time_s):
+                self._guard_clock(time_s, power_w, temperature_c, reading.get("clock_mhz"))
+        except AgentError as error:
+            self._stop("the clock cannot be changed: {}".format(error))
+        for event in guard.take_events():
+            self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
+        if self._moving is not None:
+            value = guard.value if guard.is_held else None
+            self._record.note(time_s, self._moving.now, self._clock_mhz if value is None else value, self._pause)
+        if guard.stopped and (self._moving is None or is_too_hot(temperature_c, self._max_temp_c)):
+            self._stop("the limit is exceeded even at the lowest clock")
+
+    def _guard_clock(
+        self, time_s: float, power_w: float, temperature_c: Optional[float], clock_mhz: Optional[float]
+    ) -> None:
+        """Let the guard decide on a program that runs. Raises: AgentError."""
+        guard = self._guard
+        if not guard.is_held:
+            self._recent.add(time_s, clock_mhz)
+            guard.follow(self._recent.highest, is_held=False)
+        guard(time_s, power_w, temperature_c)
+        is_steady = time_s >= self._steady_s + self._settle_s + self._sensing.window_s
+        if guard.level.is_above and guard.is_lowest and is_steady:
+            self._lowest_w = guard.level.mean_w, time_s
+
+    def _notice_stuck(self, time_s: float, power_w: float, clock_mhz: Optional[float]) -> None:
+        """Report a sensor that does not change while the clock does, whoever changed it."""
         stuck = self._stuck.notice(time_s, power_w)
         if stuck is not None:
             self._tell("stuck sensor", "{} {}".format(self._board.get("rail") or "the sensor", stuck))
-        if self._why:
-            return
-        if self._guard is None:
-            self._recent.add(time_s, reading.get("clock_mhz"))
-        if self._moving is not None:
-            try:
-                if self._follow(self._moving, time_s, temperature_c):
-                    return  # the program is held
-            except AgentError as error:
-                self._stop("the clock cannot be changed: {}".format(error))
-                return
-        if self._guard is None:
-            if not (self._window.is_above or is_too_hot(temperature_c, self._max_temp_c)):
-                return
-            # Step down from the clock that the board chose under this load.
-            self._guard = self._new_guard(self._settings, free_at=self._recent.highest)
-        before, above_w = self._at(), self._window.mean_w if self._window.is_above else None
-        try:
-            self._guard(time_s, power_w, temperature_c)
-        except AgentError as error:
-            self._stop("the clock cannot be changed: {}".format(error))
-        events = self._guard.events[self._reported_events :]
-        self._reported_events += len(events)
-        for event in events:
-            self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
-        if self._moving is not None and above_w is not None:
-            self._see_above(time_s, before, above_w)
-        if self._guard.stopped and (self._moving is None or is_too_hot(temperature_c, self._max_temp_c)):
-            self._stop("the limit is exceeded even at the lowest clock")
+        if self._last_mhz is not None and clock_mhz is not None and clock_mhz != self._last_mhz:
+            self._stuck.change()
+        self._last_mhz = clock_mhz
 
     # ------------------------------------------------------------------------------------------ a cap that changes
 
-    def _follow(self, moving: MovingLimit, time_s: float, temperature_c: Optional[float]) -> bool:
-        """Bring limit and clock to the present cap; returns true if the program is held. Raises: AgentError."""
+    def _follow(self, moving: MovingLimit, time_s: float) -> bool:
+        """Bring the limit to the present cap; returns true if the program is held."""
         held_before, now_before = moving.held, moving.now
         for kind, text in moving.look(time_s, self._program.now_s):
             self._tell(kind, text)
-        self._see(time_s)
-        is_lower = moving.held.most_w < held_before.most_w
         if moving.held != held_before:
-            self._window.move_cap(moving.held.limit_w)
-            if self._guard is not None:
-                self._guard.move_cap(moving.held.limit_w)
-        pause = self._why_held(moving.held)
+            self._guard.move_cap(moving.held.limit_w)
+        pause = self._why_held(moving.held, time_s)
         if pause is not None:
             self._hold(moving, time_s)
-        else:
-            warmest_c = None if self._max_temp_c is None else self._max_temp_c - COOL_BY_C
-            self._choose(moving, time_s, is_lower=is_lower, may_rise=not is_too_hot(temperature_c, warmest_c))
-            if self._program.is_held:
-                self._program.let_run()
-                self._settle_again(time_s)
+        elif self._program.is_held:
+            self._program.let_run()
+            self._settle_again(time_s)
         if moving.now != now_before:
             self._cap_w = moving.now.limit_w
             self._joules.move_cap(self._cap_w)
             if moving.now.may_run:
                 self._arm()
-        value = None if self._guard is None else self._guard.value
-        self._record.note(time_s, moving.now, self._clock_mhz if value is None else value, pause)
+        self._pause = pause
         return pause is not None
 
-    def _why_held(self, cap: CapNow) -> Optional[str]:
+    def _why_held(self, cap: CapNow, time_s: float) -> Optional[str]:
         if not cap.may_run:
             return "the cap is {:g} W".format(cap.asked_w or 0.0)
-        lowest_w = self._seen.power_w(self._ladder[0] if self._ladder else 0.0)
-        if lowest_w is None or lowest_w <= cap.most_w:
+        if self._lowest_w is None or self._lowest_w[0] <= cap.most_w or time_s - self._lowest_w[1] > KNOWN_S:
             return None
-        return "the program draws {:.3g} W at the lowest clock, more than {:g} W".format(lowest_w, cap.most_w)
+        text = "the program draws {:.3g} W at the lowest clock, more than {:g} W"
+        return text.format(self._lowest_w[0], cap.most_w)
 
     def _hold(self, moving: MovingLimit, time_s: float) -> None:
         if moving.now == moving.held and moving.is_last(time_s):
@@ -341,69 +350,10 @@ class _Run:
             self._settle_again(time_s)
         self._program.hold()
 
-    def _choose(self, moving: MovingLimit, time_s: float, *, is_lower: bool, may_rise: bool) -> None:
-        """Down to a clock that surely stays under the cap, the lowest if none is known to; up as far as is known."""
-        limit_w, guard = moving.held.most_w, self._guard
-        if not self._ladder:
-            return
-        if guard is None:
-            if not is_lower or self._window.mean_w <= limit_w:
-                return
-            guard = self._guard = self._new_guard(self._settings, free_at=self._recent.highest)
-        lowest = self._ladder[0]
-        wanted = lowest if moving.is_recovering else self._seen.highest_under(UP_BELOW * limit_w)
-        if is_lower:
-            wanted = lowest if wanted is None else min(wanted, guard.value)
-            if max(self._window.mean_w, self._seen.power_w(guard.value) or 0.0) <= limit_w:
-                return  # it is low enough already
-        elif (
-            wanted is None
-            or wanted == guard.value
-            or (wanted > guard.value and not may_rise)
-            or (wanted < guard.value and not moving.is_recovering)
-        ):
-            return
-        guard.jump(wanted, time_s, self._window.mean_w)
-
-    def _see(self, time_s: float) -> None:
-        """Note the power of the present clock, once the window holds nothing else."""
-        window_s = self._window.window_s or 0.0
-        if self._program.is_held or time_s < self._steady_s + self._settle_s + window_s or not self._window.is_full:
-            return
-        self._seen.see(time_s, self._at(), self._window.mean_w)
-
-    def _see_above(self, time_s: float, setting: float, power_w: float) -> None:
-        """Note a power above the cap at a clock that was left for it, or at the lowest once readings are of it."""
-        if setting != self._at() or time_s >= self._steady_s + self._settle_s:
-            self._seen.see(time_s, setting, power_w)
-
-    def _may_rise(self, setting: float) -> bool:
-        expected_w = self._seen.expected_w(setting)
-        return expected_w is None or self._window.cap_w is None or expected_w <= self._window.cap_w
-
-    def _at(self) -> float:
-        if self._guard is None:
-            return self._recent.highest
-        return 0.0 if self._guard.value is None else float(self._guard.value)
-
     def _settle_again(self, time_s: float) -> None:
-        self._window.restart(self._settle_s)
-        self._seen.leave()
+        """Forget what was drawn before the program was held or continued."""
+        self._guard.level.start_at(self._guard.level.setting)
         self._steady_s = time_s
-
-    def _new_guard(self, ladder: List[float], free_at: Optional[float] = None) -> CapGuard:
-        guard = CapGuard(
-            ladder,
-            self._pin,
-            self._window.cap_w,
-            self._settle_s,
-            self._max_temp_c,
-            free_at=free_at,
-            window=self._window,
-        )
-        if self._moving is not None:
-            guard.may_rise = self._may_rise
-        return guard
 
     def _beat(self) -> None:
         """Restart every timeout after this process was itself stopped: a gap in its readings then proves nothing."""
@@ -450,7 +400,6 @@ class _Run:
             if not self._over:
                 self._controller.pin(mhz)
                 self._stuck.change()
-                self._seen.leave()
                 self._steady_s = self._program.now_s()
 
     # ----------------------------------------------------------------------------------------------------- the report
@@ -459,8 +408,11 @@ class _Run:
         """Report exceeded limits of a program that ended before the guard's patience did."""
         if not self._joules.readings:  # it ended before the first reading: use the one from before its start
             self._joules.add(0.0, self._first_w)
-        is_constant = self._guard is not None and self._moving is None
-        events = self._guard.events if self._guard is not None and is_constant else []
+        events = (
+            [event for event in self._events if event["kind"] == "guard" and "action" in event]
+            if self._moving is None
+            else []
+        )
         text = missed(events, self._joules.above_s(self._program.end_s), self._joules.is_above, self._cap_w)
         if text and not self._why:
             self._tell("not kept", text)

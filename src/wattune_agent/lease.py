@@ -5,7 +5,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from wattune_agent.cap_guard import told
-from wattune_agent.cap_window import CapWindow
+from wattune_agent.cap_level import Sensing
 from wattune_agent.ceiling import Ceiling
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
 from wattune_agent.party import Hold, Party, Teller, say
@@ -155,10 +155,9 @@ class BoardLease:
                 if self._pin_mhz is None and self._ceiling is None:
                     self._forget()
                 raise
-            if self._ceiling is None or not self._ceiling.follows(cap_w, window_s, max_temp_c):
-                settle_s = board["window_s"] + board["lag_s"] + board["period_s"]
-                window = CapWindow.of_board(board, cap_w, window_s)
-                self._ceiling = Ceiling(board["settings_mhz"], window, max_temp_c, settle_s)
+            sensing = Sensing.of_board(board, window_s)
+            if self._ceiling is None or not self._ceiling.follows(cap_w, sensing, max_temp_c):
+                self._ceiling = Ceiling(board["settings_mhz"], cap_w, max_temp_c, sensing)
                 self._seen_s = self._now_s()
             self._apply()
         return {}
@@ -253,7 +252,7 @@ class BoardLease:
             temperature_c = reading.get("temperature_c")
             events = ceiling(self._latest_s, reading["power_w"], temperature_c, at, self._pin_mhz, is_held=is_held)
             for event in events:
-                self._tell("guard", told(event, ceiling.window.cap_w, ceiling.max_temp_c))
+                self._tell("guard", told(event, ceiling.cap_w, ceiling.max_temp_c))
             self._quietly("the clock cannot be lowered", self._apply)
 
     def _at(self, reading: Dict[str, Any]) -> float:

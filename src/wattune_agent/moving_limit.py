@@ -1,9 +1,9 @@
 """A limit that changes while a program runs: which one its guard holds, and what it has seen of the clocks."""
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-__all__ = ["CapNow", "MovingLimit", "SeenPowers"]
+__all__ = ["CapNow", "CapRecord", "MovingLimit"]
 
 
 class CapNow(NamedTuple):
@@ -65,83 +65,6 @@ class MovingLimit:
     def is_last(self, time_s: float) -> bool:
         """True if the present cap holds for good."""
         return bool(self._caps.is_announced) and self._caps.next_change_s(time_s) is None
-
-
-KNOWN_S = 600.0
-"""Time for which a power that was seen is relied on: programs have phases."""
-
-
-class SeenPowers:
-    """Power of a program at the settings where it was seen, and bounds for others.
-
-    Power is convex in the clock, so that between two known settings it is below the straight line; and it grows with
-    the clock at most by its third power, since the voltage grows no faster than the clock. ``settings``: ascending.
-    """
-
-    def __init__(self, settings: Sequence[float]) -> None:
-        self._settings = tuple(settings)
-        self._powers_w: Dict[float, float] = {}
-        self._seen_s: Dict[float, float] = {}
-        self._stay: Optional[float] = None
-
-    def see(self, time_s: float, setting: float, power_w: float) -> None:
-        """Note the mean power at a setting; of one stay the highest counts, and a later stay replaces it. What was seen
-        more than ``KNOWN_S`` before is forgotten."""
-        if setting == self._stay:
-            power_w = max(power_w, self._powers_w[setting])
-        self._stay = setting
-        self._powers_w[setting], self._seen_s[setting] = power_w, time_s
-        for old in [one for one in self._powers_w if time_s - self._seen_s[one] > KNOWN_S]:
-            del self._powers_w[old], self._seen_s[old]
-
-    def leave(self) -> None:
-        """End the stay at a setting."""
-        self._stay = None
-
-    def power_w(self, setting: float) -> Optional[float]:
-        """Power that was seen at a setting; None if none was."""
-        return self._powers_w.get(setting)
-
-    def highest_under(self, limit_w: float) -> Optional[float]:
-        """The highest setting that surely stays under a limit; None if there is none."""
-        fitting = [setting for setting in self._settings if self._most_w(setting) <= limit_w]
-        return fitting[-1] if fitting else None
-
-    def expected_w(self, setting: float) -> Optional[float]:
-        """Power at a setting, known or halfway between its bounds; None without both."""
-        if setting in self._powers_w:
-            return self._powers_w[setting]
-        neighbours = self._neighbours(setting)
-        if neighbours is None:
-            return None
-        low, high = neighbours
-        low_w, rise_w = self._powers_w[low], max(0.0, self._powers_w[high] - self._powers_w[low])
-        least, most = (setting**3 - low**3) / (high**3 - low**3), (setting - low) / (high - low)
-        return low_w + rise_w * (least + most) / 2
-
-    def _neighbours(self, setting: float) -> Optional[Tuple[float, float]]:
-        below, above = (
-            [one for one in self._powers_w if one < setting],
-            [one for one in self._powers_w if one > setting],
-        )
-        return (max(below), min(above)) if below and above else None
-
-    def _most_w(self, setting: float) -> float:
-        known = self._powers_w
-        if setting in known:
-            return known[setting]
-        below, above = [one for one in known if one < setting], [one for one in known if one > setting]
-        if above and not below:
-            return known[min(above)]
-        neighbours = self._neighbours(setting)
-        if neighbours is not None:
-            low, high = neighbours
-            return known[low] + max(0.0, known[high] - known[low]) * (setting - low) / (high - low)
-        if len(below) < 2:
-            return math.inf
-        top = max(below)
-        slopes = [(known[top] - known[one]) / (top**3 - one**3) for one in below if one != top]
-        return known[top] + max(0.0, *slopes) * (setting**3 - top**3)
 
 
 class CapRecord:

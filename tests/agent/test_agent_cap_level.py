@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattune_agent.cap_level import CapLevel, Timing
+from wattune_agent.cap_level import CapLevel, Sensing
 from wattune_agent.power_log import PowerLog, PowerTable
 
 ORIN_MHZ = (306.0, 408.0, 510.0, 612.0, 714.0, 816.0, 918.0)
@@ -64,7 +64,7 @@ def made(powers, cap_w, sensor=SENSORS["instant"], *, slices=False, errors=None)
     table = PowerTable(
         [ratio * (1 + error) for ratio, error in zip(ratios, errors or [0.0] * len(ratios), strict=True)]
     )
-    return CapLevel(table, cap_w, Timing(1.0, *sensor), slices=slices)
+    return CapLevel(table, cap_w, Sensing(1.0, *sensor), slices=slices)
 
 
 def orin_w():
@@ -154,14 +154,14 @@ def test_what_does_not_fit_is_left_within_a_second_and_not_tried_again_for_minut
 
 def test_without_a_window_no_reading_is_above_except_the_one_of_a_trial():
     powers = orin_w()
-    level = CapLevel(PowerTable.guess(ORIN_MHZ), 9.0, Timing(0.0))
+    level = CapLevel(PowerTable.guess(ORIN_MHZ), 9.0, Sensing(0.0))
     board = FakeBoard(powers, every_s=0.1)
     board.run(level, 10.0)
     assert sum(power_w > 9.0 for power_w in board.run(level, 280.0)) <= 20
 
 
 def test_without_a_cap_it_rises_to_the_highest_setting_and_without_readings_it_says_nothing():
-    level = CapLevel(PowerTable.guess(ORIN_MHZ), None, Timing(1.0))
+    level = CapLevel(PowerTable.guess(ORIN_MHZ), None, Sensing(1.0))
     assert level.step(0.0) == 6
     level.start_at(0)
     for i in range(500):
@@ -187,10 +187,10 @@ def test_a_reading_corrects_what_it_covers_and_all_that_is_later():
 def test_a_level_goes_on_from_its_state(seed, cut, slices, window_s):
     noise = random.Random(seed)
     readings = [8.0 + noise.gauss(0, 1.0) for _ in range(400)]
-    timing = Timing(window_s, 0.2, 0.1, 0.1)
+    sensing = Sensing(window_s, 0.2, 0.1, 0.1)
 
     def level():
-        return CapLevel(PowerTable.guess(ORIN_MHZ), 9.0, timing, slices=slices)
+        return CapLevel(PowerTable.guess(ORIN_MHZ), 9.0, sensing, slices=slices)
 
     whole, later = level(), level()
     for i, power_w in enumerate(readings):

@@ -162,7 +162,7 @@ def test_the_first_answer_is_left_to_the_client_the_next_ones_are_the_agents(roo
     assert room.board.mhz < 500.0
     room.pass_s(2.0, room.trainer)
     assert room.board.mhz == 200.0
-    assert room.kinds() == ["guard"] * 2
+    assert room.kinds() == ["guard"]
     assert "2.5 W" in room.trainer.events[0]["text"]
 
 
@@ -203,7 +203,9 @@ def test_a_cap_without_a_pin_leaves_the_clock_alone_until_it_is_broken(room):
     assert room.board.mhz is None
     room.board.free_mhz = 500.0
     room.pass_s(3.0, room.trainer)
-    assert room.board.mhz == 400.0
+    assert room.board.mhz < 500.0
+    room.pass_s(20.0, room.trainer)
+    assert 300.0 <= room.board.mhz <= 400.0
     # The load is over: the board is its own master again.
     room.board.read = lambda: {"power_w": 1.0, "temperature_c": 40.0, "clock_mhz": 100.0}
     room.pass_s(60.0, room.trainer)

@@ -38,8 +38,8 @@ def test_a_cap_that_a_short_program_did_not_keep_is_said():
 
 
 def test_a_program_that_was_over_before_the_guard_was_done_has_not_kept_its_cap():
-    board = MadeBoard()
-    board.window_s = 5.0
+    board = MadeBoard(lag_s=5.0)
+    board.watts = 9.0
     report = guard_for(board, 0.55, cap_w=3.5)
     assert kinds(report) == ["guard", "not kept"]
     assert "still when the program ended" in report.events[-1]["text"]

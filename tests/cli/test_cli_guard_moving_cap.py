@@ -15,8 +15,6 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.agent_socket import state_of
 from tests.support.cli_boards import board_tree, limits, live_board
 from tests.support.live_board import wait_for
@@ -25,7 +23,6 @@ from tests.support.virtual_time import VirtualProgram, VirtualTime
 from wattune.cap_source import CalledCap, CapTrace, WatchedCap
 from wattune.cli.guarded_cap import GuardedCap
 from wattune_agent.guarded import guard_program
-from wattune_agent.moving_limit import SeenPowers
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
 WINDOW_S = 1.0
@@ -320,27 +317,6 @@ def test_any_announced_caps_on_any_board_are_kept(seed):
     assert above_s(board, lambda time_s: 1.01 * cap.watts(time_s), 120.0) == 0
     assert report.ended == "finished"
     assert report.paused_s == 0
-
-
-@given(
-    st.floats(0.5, 5.0),
-    st.floats(0.0, 10.0),
-    st.floats(1.0, 3.0),
-    st.sets(st.integers(0, 9), min_size=1),
-    st.floats(0.1, 20.0),
-)
-def test_bounds_between_and_beyond_known_settings_are_never_too_low(static_w, dynamic_w, exponent, known, limit_w):
-    settings = [100.0 * k for k in range(1, 11)]
-    power_w = [static_w + dynamic_w * (mhz / 1000) ** exponent for mhz in settings]
-    seen = SeenPowers(settings)
-    for index in known:
-        seen.see(0.0, settings[index], power_w[index])
-    highest = seen.highest_under(limit_w)
-    if highest is not None:
-        assert power_w[settings.index(highest)] <= limit_w + 1e-9
-    if min(power_w[index] for index in known) <= limit_w:
-        assert highest is not None
-        assert highest >= max(settings[index] for index in known if power_w[index] <= limit_w)
 
 
 # -------------------------------------------------------------------------------------------------------- real programs

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from wattune.cap import SensorLimit
 from wattune.devices.base import Device, Knob, Sensor
 from wattune.point import Knobs
-from wattune.power.limiter import UP_AFTER_S, PowerLimiter
+from wattune.power.limiter import PowerLimiter
+from wattune_agent.cap_level import PEAK_S
 
 CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0)
 
@@ -117,8 +118,8 @@ def test_a_guard_goes_on_from_its_state(seed, cut):
 
 
 def changes_allowed(time_s, levels):
-    """At most one more visit of a setting each time the waiting time has doubled; each visit is an up and a down."""
-    return levels * (2 * (math.log2(time_s / UP_AFTER_S + 1) + 1) + 1)
+    """At most one visit of a higher setting each ``PEAK_S``, an up and a down; and one way through the ladder."""
+    return levels + 2 * time_s / PEAK_S
 
 
 @pytest.mark.slow

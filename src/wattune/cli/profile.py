@@ -87,7 +87,7 @@ def profile(
 ) -> None:
     """Measure step time and power of a workload, or of any program, per batch size and clock.
 
-    With a cap, a probe stops at its first reading above it.
+    A probe stops once its mean power over a second is above the cap (--set cap_window=peak: at the first reading).
 
     \b
     Example:  wattune profile --device sim:jetson-nano -o profile.json

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from wattune.cap import SensorLimit
@@ -14,11 +15,16 @@ from wattune.devices.meter import GONE_AFTER_S, sensor_window
 from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
 from wattune.records import GuardEvent
-from wattune_agent.cap_guard import PATIENCE_S, UP_AFTER_S, UP_BELOW, CapGuard, is_above, is_too_hot
+from wattune_agent.cap_guard import PATIENCE_S, CapGuard, is_above, is_too_hot
+from wattune_agent.cap_level import UP_PER_S, CapLevel, Sensing
+from wattune_agent.power_log import PowerTable
 
-__all__ = ["PATIENCE_S", "UP_AFTER_S", "UP_BELOW", "PowerLimiter", "check_limit"]
+__all__ = ["PATIENCE_S", "PowerLimiter", "check_limit"]
 
 NEVER = -math.inf
+
+CLIMBS_PER_S = 2.0
+"""Settings a second by which evaluations rise: they last for seconds."""
 
 
 def check_limit(device: Device, max_temp_c: float | None) -> None:
@@ -37,12 +43,11 @@ def check_limit(device: Device, max_temp_c: float | None) -> None:
 class PowerLimiter:
     """The rule of ``wattune_agent.cap_guard`` on a device, in three modes.
 
-    - Hold, the usual one: at the setting it was moved to, a reading above a limit costs one setting, carefully regained
-      later.
+    - Hold, the usual one: at the setting it was moved to, or at the highest below it whose mean stays under the cap.
     - Probe (``move(knobs, probe=True)``): the first reading above the cap ends the probe and brings the device to its
       safest setting.
-    - Evaluate (between ``begin_evaluation`` and ``end_evaluation``): for work whose power nobody has measured, the
-      device climbs from its safest setting as far as readings allow, and begins the next evaluation at what it reached.
+    - Evaluate (between ``begin_evaluation`` and ``end_evaluation``): for work whose power nobody has measured, a level
+      of its own climbs from the safest setting, and the next evaluation begins at what it reached.
 
     Call it with each reading; on real time from the sampling thread. A temperature above its limit counts as a reading
     above the cap. A temperature that is missing for over ``GONE_AFTER_S`` under a limit ends the run at the safest
@@ -60,7 +65,7 @@ class PowerLimiter:
         self.was_early = False
         """True if that reading dates from before the probe began."""
         self.ratio: Callable[[Knobs, Knobs], float | None] = lambda low, high: None
-        """Power at the second setting over power at the first, as far as it is known: an evaluation climbs by it."""
+        """Power at the second setting over power at the first, as far as it is known."""
         self._device = device
         self._setting = setting
         self._lock = threading.RLock()
@@ -72,11 +77,11 @@ class PowerLimiter:
         self._exceeds_until_s = NEVER  # what was above a limit may be in readings until then
         self._probing = self._was_probing = False
         self._evaluation: CapGuard | None = None
-        self._evaluates_at = self._reached = device.safest
+        self._reached = device.safest
         self._blames_work = False  # whether an old reading in an evaluation is the work's, which was interrupted
         self.top = setting.knobs
         """The setting that it was last moved to: the highest one."""
-        self._work = self._new_guard(self._set_for_work, None)
+        self._work = self._new_guard(self._setting.knobs, None)
 
     @property
     def knobs(self) -> Knobs:
@@ -124,15 +129,15 @@ class PowerLimiter:
             self._window.restart(self._device.sensor.settle_s)  # at the same setting, another batch draws another power
             self._evaluation, self._blames_work = None, False
             self.top = self._setting.knobs
-            self._work = self._new_guard(self._set_for_work, self._work)
+            self._work = self._new_guard(self._setting.knobs, self._work)
 
     def start_over(self) -> None:
         """Start over at the safest setting of a device that has other knobs now. Raises: DeviceError."""
         with self._lock:
             self._setting.change(self._device.safest)
             self._window.restart(self._device.sensor.settle_s)
-            self.top = self._reached = self._evaluates_at = self._setting.knobs
-            self._work = self._new_guard(self._set_for_work, self._work)
+            self.top = self._reached = self._setting.knobs
+            self._work = self._new_guard(self._setting.knobs, self._work)
 
     def move_cap(self, limit_w: float | None) -> None:
         """Answer readings above this limit from now on, None: none."""
@@ -142,7 +147,7 @@ class PowerLimiter:
             self._window.move_cap(limit_w)
             for guard in (self._work, self._evaluation):
                 if guard is not None:
-                    guard.cap_w = limit_w
+                    guard.move_cap(limit_w)
             if limit_w is not None and (before_w is None or limit_w < before_w):
                 self._reached = self._device.safest  # evaluations climb again, as they do under a new cap
 
@@ -192,16 +197,28 @@ class PowerLimiter:
             for knob in self._device.knobs
         )
 
+    def _new_guard(
+        self,
+        top: Knobs,
+        after: CapGuard | None,
+        change: Callable[[Knobs], None] | None = None,
+        up_per_s: float = UP_PER_S,
+    ) -> CapGuard:
+        """A guard at ``top``, the highest setting that it may use."""
+        steps, limit, sensor = self._device.ladder(top), self.limit, self._device.guarded_sensor
+        sensing = Sensing(limit.window_s or 0.0, sensor.window_s, sensor.lag_s, sensor.period_s, sensor.noise_w)
+        level = CapLevel(self._table(steps), limit.limit_w, sensing, up_per_s=up_per_s)
+        return CapGuard(steps, change or self._set_for_work, level, limit.max_temp_c, after)
+
     def _set_for_work(self, knobs: Knobs) -> None:
         if self._evaluation is None:
             self._setting.change(knobs)
 
-    def _new_guard(self, change: Callable[[Knobs], None], after: CapGuard | None) -> CapGuard:
-        steps, limit = self._device.ladder(self._setting.knobs), self.limit
-        settle_s = self._device.sensor.settle_s
-        return CapGuard(
-            steps, change, limit.limit_w, settle_s, limit.max_temp_c, after, scale=self._scale, window=self._window
-        )
+    def _table(self, steps: Sequence[Knobs]) -> PowerTable:
+        """Power of the settings, as far as it is known."""
+        guess = PowerTable.guess([self._scale(knobs) for knobs in steps] or [1.0]).ratios
+        known = [self.ratio(low, high) for low, high in pairwise(steps)]
+        return PowerTable([guess[i] if ratio is None else max(1.0, ratio) for i, ratio in enumerate(known)])
 
     def _scale(self, knobs: Knobs) -> float:
         return math.prod(knobs[k.name] if k.power_rises else 1 / knobs[k.name] for k in self._device.knobs)
@@ -236,31 +253,32 @@ class PowerLimiter:
 
     def _answer(self, time_s: float, power_w: float, temperature_c: float | None) -> bool:
         self._window.add(self._device.now_s(), power_w)
-        too_much, power_w = self._window.is_above, self._window.mean_w
-        if too_much or is_too_hot(temperature_c, self.limit.max_temp_c):
-            self._exceeded = power_w, temperature_c
+        too_much, mean_w = self._window.is_above, self._window.mean_w
         guard = self._work if self._evaluation is None else self._evaluation
+        if too_much or (guard.is_lowest and guard.is_above) or is_too_hot(temperature_c, self.limit.max_temp_c):
+            self._exceeded = mean_w, temperature_c
         now_s, sensor = self._device.now_s(), self._device.sensor
-        if too_much and now_s < self._quiet_until_s:
-            if self._blames_work:
+        if now_s < self._quiet_until_s:
+            if too_much and self._blames_work:
                 self._blame(time_s, power_w, temperature_c)
-            else:
+            elif too_much:
                 guard(time_s, power_w, temperature_c, is_old=True)
-            return False
+            return not too_much
         if too_much:
             self._exceeds_until_s = now_s + sensor.settle_s
         if too_much and self._probing:
             self.was_early = now_s - self._moved_s < sensor.lag_s + sensor.period_s
-            self.crossed_w, self._probing = power_w, False
-            guard.drop(time_s, power_w)
+            self.crossed_w, self._probing = mean_w, False
+            guard.drop(time_s, mean_w)
             self._moved_s, self._quiet_until_s = now_s, now_s + sensor.settle_s
             return False
         before = guard.value
-        guard(time_s, power_w, temperature_c)
+        if self._probing and not is_too_hot(temperature_c, self.limit.max_temp_c):
+            guard.watch(time_s, power_w)  # the window judges probes: they end for good
+        else:
+            guard(time_s, power_w, temperature_c)
         if self._probing and guard.value != before:  # too hot, in the middle of a probe
-            self.crossed_w, self._probing = power_w, False
-        if self._evaluation is not None:
-            self._climb(power_w)
+            self.crossed_w, self._probing = mean_w, False
         return True
 
     # ----------------------------------------------------------------------------------------------------- evaluation
@@ -272,38 +290,21 @@ class PowerLimiter:
             self._was_probing, self._probing = self._probing, False
             if knobs and self.limit.limit_w is not None:
                 self._blames_work = True
-                rungs = self._device.ladder(knobs)
-                self._evaluate_at(next(rung for rung in reversed(rungs) if self._is_below(rung, self._reached)))
+                self._evaluation = self._new_guard(self._work.value, self._work, self._setting.change, CLIMBS_PER_S)
+                rungs = self._device.ladder(self._work.value)
+                at = next(i for i in reversed(range(len(rungs))) if self._is_below(rungs[i], self._reached))
+                self._go(rungs[at])
+                self._evaluation.begin_at(at)
 
     def end_evaluation(self) -> None:
         """Go back to the setting of the work."""
         with self._lock:
             self._probing = self._was_probing
             if self._evaluation is not None:
+                self._reached = self._evaluation.value
                 self._evaluation, self._blames_work = None, False
                 self._go(self._work.value)
-
-    def _evaluate_at(self, knobs: Knobs) -> None:
-        self._go(knobs)
-        self._evaluates_at, self._evaluation = knobs, self._new_guard(self._setting.change, self._work)
-
-    def _climb(self, power_w: float) -> None:
-        assert self._evaluation is not None
-        assert self.limit.limit_w is not None
-        knobs = self._evaluation.value
-        if knobs != self._evaluates_at:  # pushed down: no further than this, from now on
-            self._reached = knobs
-            return
-        if self._device.now_s() - self._moved_s < self._device.sensor.settle_s:
-            return
-        steps = self._device.ladder(self._work.value)
-        if knobs not in steps[:-1]:
-            return
-        above = steps[steps.index(knobs) + 1]
-        ratio = self.ratio(knobs, above)
-        if ratio is not None and power_w * ratio < UP_BELOW * self.limit.limit_w:
-            self._evaluate_at(above)
-            self._reached = above
+                self._work.level.start_at(self._work.level.setting)
 
     def _blame(self, time_s: float, power_w: float, temperature_c: float | None) -> None:
         # The device is lower already; what this leads to is done when the evaluation is over.
@@ -323,10 +324,9 @@ class PowerLimiter:
             **work,
             "setting": dict(work["setting"] or {}),
             "events": [{**event, "setting": dict(event["setting"] or {})} for event in work["events"]],
-            "waits_s": [[dict(knobs), wait_s] for knobs, wait_s in work["waits_s"]],
             "top": dict(self.top),
             "quiet_s": self.quiet_s,
-            "reached": dict(self._reached),
+            "reached": dict(self._reached if self._evaluation is None else self._evaluation.value),
             "reached_under_w": self.limit.limit_w,
             "window": self._window.state_dict(),
         }
@@ -344,7 +344,6 @@ class PowerLimiter:
                 **state,
                 "setting": knobs_from(state["setting"]) or None,
                 "events": self._events_from(events),
-                "waits_s": [[knobs_from(knobs), wait_s] for knobs, wait_s in state["waits_s"]],
             }
         )
         self._load_reached(state)
