@@ -204,7 +204,7 @@ class CapGuard:
                 self.level.setting = before
 
     def begin_at(self, setting: int) -> None:
-        """Continue at a setting of the ladder to which somebody else brought the board; what was drawn is forgotten."""
+        """Continue at a setting of the ladder that the board was brought to, and forget what was drawn."""
         with self._lock:
             self.level.start_at(setting)
             self._value = self._ladder[setting]

@@ -1,6 +1,6 @@
 """The rule that holds a cap and uses it: one level on a ladder of settings, from what was drawn at each setting.
 
-``CapLevel`` decides, without reading or writing anything: whoever guards a program, a lease or a training calls
+``CapLevel`` decides, without reading or writing anything. The guards of programs, leases and training call
 ``step`` with each reading, and sets what it returns.
 """
 
@@ -32,7 +32,7 @@ UP_PER_S = 0.15
 """Settings by which the level rises in a second."""
 
 SOON_S = 0.1
-"""Time ahead for which the mean is foreseen: until the next reading, nobody can change anything."""
+"""Time ahead for which the mean is foreseen: until the next reading, nothing can be changed."""
 
 PAY_BACK = 2.0
 """Watts below the cap for each watt that the mean would be above it."""
@@ -119,7 +119,7 @@ class CapLevel:
         self.most = len(table) - 1
         """The highest setting that may be used."""
         self.tries = True
-        """False while somebody else chooses the setting: then none is tried."""
+        """False while a client or the board chooses the setting: then no setting is tried."""
         self.level = float(self.most)
         self.setting = self.most
         """The present setting."""
@@ -165,7 +165,7 @@ class CapLevel:
         return self.setting
 
     def follow(self, setting: int) -> None:
-        """Continue at a setting that somebody else chose."""
+        """Continue at a setting that a client or the board chose."""
         self.setting = setting
         self.level = max(self.level, float(setting))
 
@@ -342,7 +342,7 @@ class CapLevel:
     def _judge_trial(self, trial: _Trial, time_s: float, soon_w: float) -> None:
         """End a trial that lasted long enough or whose mean is too high, and learn from it."""
         if self.setting != trial.setting or self.most < trial.setting:
-            self._trial = None  # somebody else chose another setting
+            self._trial = None  # another setting was chosen meanwhile
             return
         if self._is_unread:
             return

@@ -303,7 +303,7 @@ class _Run:
             self._lowest_w = guard.level.mean_w, time_s
 
     def _notice_stuck(self, time_s: float, power_w: float, clock_mhz: Optional[float]) -> None:
-        """Report a sensor that does not change while the clock does, whoever changed it."""
+        """Report a sensor that does not change while the clock does."""
         stuck = self._stuck.notice(time_s, power_w)
         if stuck is not None:
             self._tell("stuck sensor", "{} {}".format(self._board.get("rail") or "the sensor", stuck))

@@ -1,4 +1,4 @@
-"""What a board drew lately at each setting, and what its settings draw relative to each other."""
+"""Power that a board drew lately at each setting, and power of its settings relative to each other."""
 
 import math
 from collections import deque
@@ -80,7 +80,7 @@ class PowerTable:
 
     @classmethod
     def guess(cls, scales: Sequence[float]) -> "PowerTable":
-        """Guess the table of a board that nobody measured. ``scales``: what power rises with, such as the clock."""
+        """Guess the table of an unmeasured board. ``scales``: what power rises with, such as the clock."""
         powers = [0.15 + 0.85 * (scale / scales[-1]) ** 1.3 for scale in scales]
         return cls([powers[i] / powers[i - 1] for i in range(1, len(powers))])
 
