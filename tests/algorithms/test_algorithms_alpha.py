@@ -21,7 +21,12 @@ def model() -> nn.Sequential:
 
 
 def rates(alpha: Alpha, net: nn.Sequential, step: int) -> list[float]:
-    return [alpha.rate(net[i].weight, step) for i in (0, 2, 3)]
+    """What multiplies the learning rate of each linear layer; 0 for one that does not learn."""
+    layers = [net[i].weight for i in (0, 2, 3)]
+    optimizer, learning = torch.optim.SGD(layers, lr=1.0), {id(p) for p in alpha.learning(layers, step)}
+    with alpha.applied(optimizer, step):
+        found = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    return [found[id(p)] * (id(p) in learning) for p in layers]
 
 
 def test_without_a_schedule_every_trained_parameter_has_its_full_rate():

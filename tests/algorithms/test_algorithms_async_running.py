@@ -138,7 +138,7 @@ def test_stopping_early_ends_the_threads() -> None:
     algorithm = opened(trainable, "modules=4,backend=threads")
     steps = algorithm.run(trainable.batches(8))
     next(steps)
-    assert len(idle_threads()) == 3  # the fourth module runs in this one
+    assert len(idle_threads()) == 4
     steps.close()  # type: ignore[attr-defined]
     assert idle_threads() == []
 

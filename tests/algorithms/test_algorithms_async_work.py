@@ -9,8 +9,8 @@ from tests.support.pipeline_examples import layers, noisy_layers, opened, traine
 from torch import Tensor, nn
 
 from wattune.algorithms import open_algorithm
-from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.estimate import Estimate, Stage
+from wattune.algorithms.forward.estimate import Estimate
+from wattune.algorithms.forward.stage import Stage
 from wattune.errors import InputError, WorkloadError
 
 # --------------------------------------------------------------------------------------------- what it asks for
@@ -39,10 +39,12 @@ def test_memory_includes_the_old_parameters(perturb: str) -> None:
 class Undelayed(Estimate):
     """The same modules without delays."""
 
-    def applied(self, model: nn.Module, batch_size: int, *, in_flight: bool = False) -> tuple[list[Stage], Alpha]:
+    def stages(self, model: nn.Module, batch_size: int) -> list[Stage]:
         """Perturb the modules."""
-        stages, alpha = super().applied(model, batch_size, in_flight=in_flight)
-        return [Stage(stage.index, stage.perturbed) for stage in stages], alpha
+        stages = super().stages(model, batch_size)
+        for stage in stages:
+            stage.lag = 0
+        return stages
 
 
 def test_a_tick_has_the_work_of_a_plain_step() -> None:

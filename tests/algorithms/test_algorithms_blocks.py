@@ -19,7 +19,7 @@ from wattune.algorithms import open_algorithm
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
-from wattune.algorithms.forward.estimate import Estimate, add_gradient
+from wattune.algorithms.forward.estimate import Estimate, add_pass
 from wattune.algorithms.forward.layer_tangents import along
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.errors import InputError
@@ -51,12 +51,12 @@ def flat(module: nn.Module) -> Tensor:
 def estimates(net: nn.Sequential, directions: int, count: int) -> tuple[Tensor, Tensor]:
     """As many estimates of the gradient (count, P), and autograd's with the same dropout masks (P,)."""
     x, y = batch()
-    stages, _ = Estimate("activities", directions, ends=(4, 8, 13)).applied(net, 8)
+    stages = Estimate("activities", directions, ends=(4, 8, 13)).stages(net, 8)
     samples = []
     for i in range(count):
         net.zero_grad()
         with forward_ad.level():
-            add_gradient(stages, x, lambda output: LOSS.loss(output, y), RandomKey(i, 0))
+            add_pass(stages, LOSS, (x, y), RandomKey(i, 0))
         samples.append(flat(net))
     net.zero_grad()
     LOSS.loss(net(x), y).backward()

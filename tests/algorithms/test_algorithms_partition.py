@@ -7,20 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.contract import assert_same
-from tests.support.algorithm_examples import Example, images, noisy_points, vectors
+from tests.support.algorithm_examples import Example, noisy_points, vectors
 from tests.support.pipeline_examples import opened
 from torch import nn
 
 from wattune.algorithms.forward import partition
-from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.perturbed import Perturbed
-from wattune.algorithms.model_parts import parts
 from wattune.errors import InputError, WorkloadError
-
-
-def perturbed(model: nn.Module) -> list[Perturbed]:
-    alpha = Alpha(model, 8)
-    return [Perturbed(part, alpha) for part in parts(model)]
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())
@@ -49,39 +41,15 @@ def test_more_modules_than_parts_are_refused() -> None:
         partition.cut([1.0, 2.0, 3.0], 4)
 
 
-def test_counted_costs_are_the_same_again_and_follow_the_work() -> None:
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(12, 400), nn.ReLU(), nn.Linear(400, 400), nn.Linear(400, 4))
-
-    trainable = Example(build, vectors())
-    parts = perturbed(trainable.model(0))
-    first, second = (partition.costs(trainable, parts, 64) for _ in range(2))
-    assert first == second
-    assert max(first) == first[2]
-    assert all(seconds > 0 for seconds in first)
-
-
-def test_costing_leaves_the_model_unchanged() -> None:
+def test_counting_costs_leaves_the_model_and_the_random_state_unchanged() -> None:
     trainable = noisy_points()
-    model, wanted = trainable.model(0).eval(), trainable.model(0)
     torch.manual_seed(4)
     drawn = torch.rand(3)
     torch.manual_seed(4)
-    partition.costs(trainable, perturbed(model), 8)
+    opened_one = opened(trainable, "modules=3")
     assert torch.equal(torch.rand(3), drawn)
-    assert_same(model.state_dict(), wanted.state_dict())
-    assert not any(module.training for module in model.modules())
-    assert all(p.grad is None for p in model.parameters())
-
-
-def test_an_operation_that_does_not_run_with_tangents_is_named() -> None:
-    class Looking(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.grid_sample(x, torch.zeros(x.shape[0], 2, 2, 2), align_corners=False)
-
-    trainable = Example(lambda: nn.Sequential(nn.Conv2d(3, 3, 1), Looking()), images(4))
-    with pytest.raises(WorkloadError, match=r"without a forward derivative: \S*grid_sampler"):
-        partition.costs(trainable, perturbed(trainable.model(0)), 2)
+    assert_same(opened_one.module.state_dict(), trainable.model(0).state_dict())
+    assert all(p.grad is None for p in opened_one.module.parameters())
 
 
 def test_parts_pass_one_tensor_on() -> None:
@@ -89,9 +57,8 @@ def test_parts_pass_one_tensor_on() -> None:
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x, x
 
-    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Two()), vectors())
     with pytest.raises(WorkloadError, match="tuple"):
-        partition.costs(trainable, perturbed(trainable.model(0)), 2)
+        opened(Example(lambda: nn.Sequential(nn.Linear(12, 4), Two()), vectors()), "modules=2")
 
 
 @pytest.mark.parametrize(("perturb", "ends"), [("weights", [1, 8]), ("activities", [2, 8])])

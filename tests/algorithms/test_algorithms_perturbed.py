@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha, Schedule
-from wattune.algorithms.forward.estimate import Estimate, add_gradient
+from wattune.algorithms.forward.estimate import Estimate, add_pass
 from wattune.algorithms.forward.masks import Masks, RandomKey
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.algorithms.model_parts import parts
@@ -183,15 +183,13 @@ def estimates(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) ->
     """(count, P): as many estimates of the gradient, all of one function: the masks are those of one step."""
     if how.perturb == "activities":
         model.eval()  # each block has its own masks
-    stages, _ = how.applied(model, 1)
+    stages = how.stages(model, 1)
     samples = []
     with how.running():
         for i in range(count):
             model.zero_grad()
             if how.directions == 1 and how.perturb == "weights":
-                key = RandomKey(7, 0, 0, 1 + i)
-                _, derivative = stages[0].perturbed.loss_along(x, None, lambda output: LOSS.loss(output, y), key)
-                stages[0].perturbed.add_gradient(x, derivative, key)
+                add_pass(stages, LOSS, (x, y), RandomKey(7, 0, 0, 1 + i))
             else:
                 how.add(stages, LOSS, (x, y), RandomKey(7 + i, 0))
             samples.append(flat(model))
@@ -278,9 +276,9 @@ def test_a_central_difference_is_the_derivative(name):
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 def test_no_tape_is_recorded(perturb):
     model, x, y = made("perceptron")
-    stages, _ = Estimate(perturb).applied(model, 1)
+    stages = Estimate(perturb).stages(model, 1)
     with forward_ad.level():
-        loss, derivative = add_gradient(stages, x, lambda output: LOSS.loss(output, y), RandomKey(0, 0))
+        loss, derivative = add_pass(stages, LOSS, (x, y), RandomKey(0, 0))
     tensors = [loss, derivative, *(p.grad for p in model.parameters())]
     assert not any(t.requires_grad for t in tensors)
     assert all(p.requires_grad for p in model.parameters())
@@ -313,19 +311,12 @@ def test_estimates_of_equal_modules_in_a_row_are_unbiased():
 
 
 def test_a_stored_direction_equals_the_one_drawn_again():
-    model, x, y = made("perceptron")
-    gradients = []
-    for keep in (False, True):
-        perturbed = Perturbed(model, Alpha(model, 1), keep=keep)
-        model.zero_grad()
-        with forward_ad.level():
-            for direction in range(2):
-                key = RandomKey(0, 0, 0, direction)
-                output, tangent = perturbed.dual(x, None, key)
-                _, derivative = loss_along(output, tangent, y)
-                perturbed.add_gradient(x, derivative, key, 0.5)
-        gradients.append(flat(model))
-    assert torch.equal(*gradients)
+    model, x, _ = made("perceptron")
+    perturbed, key = Perturbed(model, Alpha(model, 1)), RandomKey(0, 3)
+    drawn = direction(perturbed, x, key)
+    with forward_ad.level():
+        perturbed.dual(x, None, key)
+    assert torch.equal(direction(perturbed, x, key), drawn)
 
 
 def test_a_frozen_beginning_makes_no_tangent():
@@ -371,7 +362,7 @@ def test_buffers_are_updated_once_a_batch(perturb):
     x, y = vectors()(16, torch.Generator().manual_seed(0))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     how = Estimate(perturb, directions=3, distance=1e-6)
-    stages, _ = how.applied(model, 16)
+    stages = how.stages(model, 16)
     with how.running():
         how.add(stages, LOSS, (x, y), RandomKey(0, 0))
     assert int(model[1].num_batches_tracked) == 1
@@ -391,7 +382,7 @@ def test_a_model_that_overwrites_its_input_leaves_the_batch_as_it_is():
     for perturb in ("weights", "activities"):
         how = Estimate(perturb, directions=2)
         with how.running():
-            how.add(how.applied(model, 8)[0], LOSS, (x, y), RandomKey(0, 0))
+            how.add(how.stages(model, 8), LOSS, (x, y), RandomKey(0, 0))
         assert torch.equal(x, before)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,12 +28,12 @@ def whole(least: int, most: int = 2**31) -> SpecOption:
     return SpecOption(parse, f"{least} or more" if most == 2**31 else f"{least} to {most}")
 
 
-def number(above: float, allowed: str) -> SpecOption:
-    """An option that is a finite number above ``above``."""
+def number(above: float, allowed: str, *, most: float = sys.float_info.max) -> SpecOption:
+    """An option that is a number above ``above`` and at most ``most``."""
 
     def parse(text: str) -> float:
         value = float(text)
-        if not above < value < float("inf"):
+        if not above < value <= most:
             raise ValueError(text)
         return value
 

@@ -13,20 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from wattune.algorithms.spec import SpecOption, number, whole
 from wattune.errors import InputError
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise ValueError(text)
-    return value
 
 
 @dataclass(frozen=True)
@@ -43,17 +36,12 @@ class Schedule:
     rise_epochs: float = 10.0
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
-        "alpha": SpecOption(_share, "0 to 1"),
+        "alpha": number(-1e-9, "0 to 1", most=1.0),
         "epoch_samples": whole(1),
         "frozen_epochs": number(-1e-9, "0 or more"),
         "rise_epochs": number(-1e-9, "0 or more"),
     }
     """Options of an algorithm with this schedule."""
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Schedule:
-        """Make the schedule from the options of an algorithm."""
-        return cls(**{name: value for name, value in options.items() if name in cls.OPTIONS})
 
     @property
     def ramp_samples(self) -> float:
@@ -71,10 +59,10 @@ class Schedule:
 
 
 class Alpha:
-    """A schedule applied to the parameters of one model, in steps of ``batch_size`` samples; ``step`` counts from 0.
+    """A schedule applied to one model in steps of ``batch_size`` samples, counted from 0.
 
-    ``head``: the parameters of the head; None: those of the last layer that has trained ones. A layer whose alpha is 0
-    is not perturbed and does not change.
+    ``head``: parameters of the head, by default of the last layer with trained parameters. A layer whose alpha is 0 is
+    not perturbed and does not change.
     """
 
     def __init__(
@@ -84,19 +72,22 @@ class Alpha:
         schedule: Schedule | None = None,
         head: Iterable[nn.Parameter] | None = None,
     ):
-        self.schedule = schedule or Schedule()
-        self.batch_size = batch_size
-        self._head = {id(p) for p in (_last_layer(model) if head is None else head)}
+        self.schedule, self.batch_size = schedule or Schedule(), batch_size
+        trained = [
+            (name.rpartition(".")[0], p)
+            for name, p in model.named_parameters(remove_duplicate=False)
+            if p.requires_grad
+        ]
+        self._head = {id(p) for p in ([p for layer, p in trained if layer == trained[-1][0]] if head is None else head)}
 
-    def rate(self, parameter: nn.Parameter, step: int) -> float:
-        """Factor of a parameter's learning rate."""
-        if not parameter.requires_grad:
-            return 0.0
-        return 1.0 if id(parameter) in self._head else self.schedule.at(step * self.batch_size)
+    def rate(self, step: int) -> float:
+        """Factor of the learning rate below the head."""
+        return self.schedule.at(step * self.batch_size)
 
     def learning(self, parameters: Iterable[nn.Parameter], step: int) -> list[nn.Parameter]:
-        """Those of the parameters that are perturbed and change in this step."""
-        return [p for p in parameters if self.rate(p, step)]
+        """List the parameters that are perturbed and change in this step."""
+        rate = self.rate(step)
+        return [p for p in parameters if p.requires_grad and (rate or id(p) in self._head)]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Check that the optimizer has learning rates to multiply, if any is multiplied. Raises: InputError."""
@@ -110,24 +101,16 @@ class Alpha:
 
     @contextmanager
     def applied(self, optimizer: torch.optim.Optimizer, step: int) -> Iterator[None]:
-        """Divide the optimizer's groups by their rates for the duration of the context."""
-        groups = optimizer.param_groups
-        optimizer.param_groups = [part for group in groups for part in self._divided(group, step)]
+        """Multiply the learning rate below the head, for the duration of the context."""
+        groups, rate = optimizer.param_groups, self.rate(step)
+        if 0 < rate < 1:  # what has a rate of 0 has no gradient
+            above = [{**group, "params": [p for p in group["params"] if id(p) in self._head]} for group in groups]
+            below = [
+                {**group, "params": [p for p in group["params"] if id(p) not in self._head], "lr": group["lr"] * rate}
+                for group in groups
+            ]
+            optimizer.param_groups = [group for group in (*below, *above) if group["params"]]
         try:
             yield
         finally:
             optimizer.param_groups = groups
-
-    def _divided(self, group: dict[str, Any], step: int) -> Iterator[dict[str, Any]]:
-        for rate in sorted({self.rate(p, step) for p in group["params"]}):
-            part = {**group, "params": [p for p in group["params"] if self.rate(p, step) == rate]}
-            if rate != 1:
-                part["lr"] = group["lr"] * rate
-            yield part
-
-
-def _last_layer(model: nn.Module) -> list[nn.Parameter]:
-    trained = [
-        (name.rpartition(".")[0], p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad
-    ]
-    return [p for layer, p in trained if layer == trained[-1][0]]

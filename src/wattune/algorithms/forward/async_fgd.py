@@ -17,46 +17,51 @@ from torch import nn
 from wattune.algorithms import stepwise
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting.aten import samples_of
-from wattune.algorithms.forward import partition
+from wattune.algorithms.counting.counter import Counter
+from wattune.algorithms.forward import forward_ad, partition
 from wattune.algorithms.forward.alpha import Alpha, Schedule
-from wattune.algorithms.forward.blocks import blocks_of
+from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.estimate import Estimate
 from wattune.algorithms.forward.forward_gradient import ForwardGradient
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.pipeline import Pipeline
+from wattune.algorithms.forward.stage import DualValue
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
-from wattune.algorithms.spec import SpecOption, format_spec, number, one_of, whole
+from wattune.algorithms.spec import SpecOption, number, one_of, whole
 from wattune.errors import InputError
 
 COUNTED_SAMPLES = 32
 """Samples of the batch for counting the costs of parts: enough to compare them, and fast."""
 
+FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 30e9, 10e9, 5e-6
+"""Nominal rates of one core of a small processor; only their ratios matter for the cut."""
+
 
 class AsyncForwardGradient(ForwardGradient):
-    """Forward gradients with the model cut into ``modules``, each learning with its own delay.
+    """Forward gradients with the model cut into ``modules``, each learning with its own delay, see ``stage``.
 
-    Module k of K works on a batch with parameters that are K-1-k updates old, since its derivative comes from the end
-    of the pipeline. K = 1 is the plain forward gradient. The model is cut by the counted costs of its parts. Each
-    ``run`` begins with an empty pipeline, and so does the batch after a call of ``state_dict``: the first K-1 batches
-    from there on work with younger parameters.
+    K = 1 is the plain forward gradient. The model is cut by the counted costs of its parts, so that a seed determines a
+    run. Each ``run`` begins with an empty pipeline, and so does the batch after a call of ``state_dict``: the first K-1
+    batches from there on work with younger parameters.
 
     With perturbed activities the last module learns from its exact gradient, and the blocks below it from
     ``directions`` random directions, see ``blocks``; K = 1 is then backpropagation. With central differences
     (``perturb`` "differences", ``distance``) each module gets what the one before makes of both sides.
 
-    ``backend`` "sequential" stores the old parameters instead of batches in flight, see ``estimate``. "threads" runs
-    each module in a thread; its results equal those of "sequential" bit by bit if operations use the same number of
-    threads (they get a K-th of PyTorch's, so ``torch.set_num_threads(1)`` for both). With threads, ``run`` takes K-1
-    batches more than it has yielded Steps, and yields the rest at the end of its batches.
+    ``backend`` "sequential" stores the old parameters instead of batches in flight. "threads" runs each module in a
+    thread; its results equal those of "sequential" bit by bit if operations use the same number of threads (they get a
+    K-th of PyTorch's, so ``torch.set_num_threads(1)`` for both). With threads, ``run`` takes K-1 batches more than it
+    has yielded Steps, and yields the rest at the end of its batches.
 
     The work of a step is that of "sequential", with up to K-1 copies of a module's trained parameters. Threads have K
     working sets instead of one, and the activations and tangents of K-1 batches in flight.
 
-    Raises: InputError for invalid batch size, micro-batches, data type or number of modules; WorkloadError without
-    trainable parameters, or if the model is not a sequence or does not run with tangents; OutOfDeviceMemory if it does
-    not fit.
+    Raises: as ``ForwardGradient``; InputError also for micro-batches and an invalid number of modules, WorkloadError if
+    the model is not a sequence.
     """
+
+    NAME: ClassVar[str] = "async-fgd"
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "modules": whole(1, 64),
@@ -85,7 +90,6 @@ class AsyncForwardGradient(ForwardGradient):
         self._pipeline: Pipeline | None = None
         self._again: deque[Batch] = deque()  # those that were in flight when the pipeline began again
         super().__init__(trainable, batch_size, **options)
-        self.name = format_spec("async-fgd", {name: value for name, value in options.items() if name in self.OPTIONS})
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Train on each batch, see the class; after an error the instance cannot continue."""
@@ -129,18 +133,30 @@ class AsyncForwardGradient(ForwardGradient):
         layers = parts(self.module)
         # No perturbation between a layer and its activation.
         groups = blocks_of(layers) if estimate.perturb == "activities" else [[layer] for layer in layers]
-        alpha = Alpha(self.module, self.batch_size, estimate.schedule)
-        units = [estimate.perturbed(nn.Sequential(*group), alpha) for group in groups]
-        samples, step = min(self.batch_size, COUNTED_SAMPLES), estimate.final_step(self.batch_size)
-        costs = partition.costs(self._trainable, units, samples, step=step)
         sizes = [0, *accumulate(len(group) for group in groups)]
-        return tuple(sizes[end] for end in partition.cut(costs, self._modules))
+        return tuple(sizes[end] for end in partition.cut(self._costs(estimate, groups), self._modules))
+
+    def _costs(self, estimate: Estimate, groups: list[list[nn.Module]]) -> list[float]:
+        """Seconds of each group of layers in a step in which every layer that ever learns is learning."""
+        alpha, costs = Alpha(self.module, self.batch_size, estimate.schedule), []
+        key = RandomKey(0, estimate.final_step(self.batch_size))
+        with self._trial(COUNTED_SAMPLES) as (x, _), forward_ad.level():
+            value: DualValue = x, None
+            for place, group in enumerate(groups):
+                stage, (x, tangent) = estimate.perturbed(nn.Sequential(*group), alpha, place), value
+                with Counter("forward") as counter:
+                    value = stage.dual(x, tangent, key)
+                    shape = (stage.directions, len(x)) if isinstance(stage, PerturbedBlocks) else ()
+                    stage.add_gradient(x, value[0].new_zeros(shape), key)
+                amounts = counter.tally.values()
+                costs.append(sum(max(f / FLOPS_PER_S, b / BYTES_PER_S) + n * LAUNCH_S for f, b, n in amounts))
+        return costs
 
     def _run_threads(self, batches: Iterable[Batch]) -> Iterator[Step]:
         self.module.train()
         source = iter(batches)
         self._pipeline = pipeline = Pipeline(self.stages, self._trainable)
-        with pipeline.threads:
+        with pipeline:
             while True:
                 batch = self._again.popleft() if self._again else next(source, None)
                 if batch is None and not pipeline.in_flight:

@@ -34,7 +34,7 @@ from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.layer_tangents import along, has_rule, linear_rules
 from wattune.algorithms.forward.masks import RandomKey, RepeatablePass
-from wattune.algorithms.forward.perturbed import LossOf, add_gradients, one_tensor
+from wattune.algorithms.forward.stage import LossOf, Stage, add_gradients, one_tensor
 from wattune.errors import InputError
 
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
@@ -116,22 +116,22 @@ def _dual(
     return output
 
 
-class PerturbedBlocks:
+class PerturbedBlocks(Stage):
     """A module below the last: a sequence of parts whose blocks learn from ``directions`` derivatives per example.
 
-    The buffers are updated once per batch, by ``dual``. Raises: InputError if examples interact (batch normalisation)
-    behind a perturbed block.
+    Raises: InputError if examples interact (batch normalisation) behind a perturbed block.
     """
 
     needs_input = True
 
-    def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1):
-        self.module, self.alpha, self.directions = module, alpha, directions
+    def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1, index: int = 0, lag: int = 0):
+        super().__init__(module, alpha, index, lag)
+        self.directions = directions
         layers = list(module) if isinstance(module, nn.Sequential) else [module]
         self._blocks = [_Block(group) for group in blocks_of(layers)]
 
     def dual(self, x: Any, tangents: list[Tensor] | None, key: RandomKey) -> tuple[Tensor, list[Tensor] | None]:
-        """The output (n, ...) and its tangents, m of the same shape, if any; call it inside ``forward_ad.level``.
+        """The output (n, ...) and its tangents, m of the same shape, if any.
 
         It takes over the list of tangents at its input, so that each is freed as soon as it is not needed.
         """
@@ -148,7 +148,7 @@ class PerturbedBlocks:
 
     def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey, share: float = 1.0) -> Any:
         """Add ``share`` times the estimate from the derivatives (m, n), by a second pass from the input and parameters
-        of ``dual``; return the output."""
+        of ``dual``. Returns: the output."""
         generators = self._generators(key, x)
         derivatives = derivatives * (share / (samples_of(x) * self.directions))
         for index, block in enumerate(self._blocks):
@@ -168,40 +168,36 @@ class PerturbedBlocks:
         return [key._replace(direction=j).generator(device_of(x)) for j in range(self.directions)]
 
 
-class ExactEnd:
+class ExactEnd(Stage):
     """The last module, with its exact gradient, and the derivatives of the loss along the tangents at its input."""
 
-    needs_input = False
-
-    def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1):
-        self.module, self.alpha, self.directions = module, alpha, directions
-        self._passes = RepeatablePass(module)
+    def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1, index: int = 0):
+        super().__init__(module, alpha, index)
+        self.directions = directions
         self._gradients: Sequence[Tensor | None] = ()
 
     def loss_along(
         self, x: Any, tangents: list[Tensor] | None, loss_of: LossOf, key: RandomKey
     ) -> tuple[Tensor, Tensor]:
-        """The mean loss, and the derivatives (m, n) along the m tangents of the input, all (n, ...).
-
-        Raises: WorkloadError if the loss has no gradient.
-        """
-        parameters = self.alpha.learning(self.module.parameters(), key.step)
+        """The mean loss, and the derivatives (m, n) along the m tangents of the input, all (n, ...)."""
+        parameters = self.alpha.learning(self.trained, key.step)
         leaf = x if tangents is None else x.detach().requires_grad_()
-        with self._passes.masks(x, key), torch.enable_grad():
-            loss = loss_of(one_tensor(self.module(self._passes.own(leaf))))
-        if not isinstance(loss, Tensor) or (not loss.requires_grad and (parameters or tangents is not None)):
-            raise no_gradient(loss)
+        with self.passes.masks(x, key), torch.enable_grad():
+            loss = loss_of(one_tensor(self.module(self.passes.own(leaf))))
         inputs = parameters if tangents is None else [*parameters, leaf]
-        gradients = torch.autograd.grad(loss, inputs, allow_unused=True) if loss.requires_grad else ()
+        if not isinstance(loss, Tensor) or (inputs and not loss.requires_grad):
+            raise no_gradient(loss)
+        gradients = torch.autograd.grad(loss, inputs, allow_unused=True) if inputs else ()
         self._gradients = gradients[: len(parameters)]
-        n = samples_of(x)
-        if tangents is None or not gradients or (slope := gradients[-1]) is None:
-            return loss.detach(), loss.new_zeros((self.directions, n))
-        return loss.detach(), n * torch.stack([(slope * tangent).flatten(1).sum(1) for tangent in tangents])
+        slope = None if tangents is None else gradients[-1]
+        if slope is None:
+            return loss.detach(), loss.new_zeros((self.directions, samples_of(x)))
+        along_tangents = [(slope * tangent).flatten(1).sum(1) for tangent in tangents or ()]
+        return loss.detach(), samples_of(x) * torch.stack(along_tangents)
 
     def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey, share: float = 1.0) -> Any:
         """Add ``share`` times the gradient of the last pass."""
-        own = self._gradients if share == 1 else [None if g is None else g * share for g in self._gradients]
-        add_gradients(self.alpha.learning(self.module.parameters(), key.step), own)
+        own = [g if g is None or share == 1 else g * share for g in self._gradients]
+        add_gradients(self.alpha.learning(self.trained, key.step), own)
         self._gradients = ()
         return x

@@ -12,7 +12,8 @@ arXiv 2305.17333, and Spall 1992 (central differences).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -54,14 +55,14 @@ class ForwardGradient(Stepwise):
     OutOfDeviceMemory if model or step do not fit.
     """
 
+    NAME: ClassVar[str] = "forward-gradient"
+
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "perturb": one_of("weights", "activities", "differences"),
         "directions": whole(1),
         "distance": number(0, "above 0"),
         **Schedule.OPTIONS,
     }
-
-    _in_threads = False  # with batches in flight between the modules
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class ForwardGradient(Stepwise):
         if (name := trainable.data_type) not in ("fp32", "tf32"):
             hint = "backprop trains in fp16 and bf16"
             raise InputError("data type of forward gradients", value=name, allowed="fp32, tf32", hint=hint)
-        self.name = format_spec("forward-gradient", options)
+        self.name = format_spec(self.NAME, options)
         super().__init__(trainable, batch_size, micro_batch_size, seed, on)
         self._seed, self._step = seed, 0
         self._use(
@@ -84,7 +85,7 @@ class ForwardGradient(Stepwise):
                 options.get("perturb", "weights"),
                 options.get("directions", 1),
                 options.get("distance", DISTANCE),
-                Schedule.of(options),
+                Schedule(**{name: value for name, value in options.items() if name in Schedule.OPTIONS}),
             )
         )
 
@@ -101,14 +102,21 @@ class ForwardGradient(Stepwise):
     def _use(self, estimate: Estimate) -> None:
         """Prepare the modules for this estimator, and check that it runs."""
         self._estimate = estimate
-        self.stages, self._alpha = estimate.applied(self.module, self.batch_size, in_flight=self._in_threads)
+        self.stages = estimate.stages(self.module, self.batch_size)
+        self._alpha = self.stages[0].alpha
         self._alpha.check(self._optimizer)
         # Run a step without learning: the first one detects whether the model draws random numbers, so it differs
         # slightly from later ones.
-        few = stepwise.part(self._trainable.example(min(2, self.batch_size)), 0, 2, self._device)
-        with step_errors(), memory_errors("a forward pass"), stepwise.preserved([self.module]), estimate.running():
+        with self._trial(2) as few, estimate.running():
             estimate.add(self.stages, self._trainable, few, RandomKey(0, estimate.final_step(self.batch_size)))
         self._optimizer.zero_grad(set_to_none=True)
+
+    @contextmanager
+    def _trial(self, most: int) -> Iterator[Batch]:
+        """Give up to ``most`` samples to a step that changes nothing but gradients."""
+        samples = min(most, self.batch_size)
+        with step_errors(), memory_errors("a forward pass"), stepwise.preserved([self.module]):
+            yield stepwise.part(self._trainable.example(samples), 0, samples, self._device)
 
     def _pass(self) -> step_counting.TrainingPass:
         return self._estimate

@@ -1,15 +1,14 @@
-"""Tangents of common layers by our own rules: fewer products and less memory than PyTorch's.
+"""Tangents of common layers by our own rules: fewer products and less memory than PyTorch's forward mode.
 
-A linear layer or convolution is linear in its input and in its parameters, so with * for the product with the weight,
+With * for the product with the weight (the matrix product, or the convolution) a linear layer or convolution has
 
     z = x * W + b,    dz = x * dW + dx * W + db
 
 - linear: x (B, ..., I), W (O, I), b (O,), z (B, ..., O); x * W is x W^T
 - convolution: x (B, I, size...), W (O, I / groups, kernel...), b (O,), z (B, O, size...); x * W convolves
 
-and dx, dW, db, dz have the shapes of x, W, b, z. The primal pass takes one product, the tangent one for each of dx and
-dW that is present. If only one of them is, PyTorch's forward mode multiplies the other as a tensor of zeros: three
-products or convolutions instead of two. Here, too, dx * W is added to x * dW + db in place.
+and dx, dW, db, dz have the shapes of x, W, b, z. If only one of dx and dW is present, PyTorch multiplies the other as a
+tensor of zeros: three products instead of two, for each frozen layer and for the first one that learns.
 
 Source: pytorch aten/src/ATen/ZeroTensorFallback.cpp (zeros are made for every operation without a rule of its own).
 """
@@ -50,6 +49,10 @@ def along(layer: Any, x: Tensor, tangents: list[Tensor]) -> Tensor:
     return output
 
 
+def _product_of(layer: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    return layer._conv_forward if isinstance(layer, _CONVOLUTIONS) else F.linear
+
+
 def _normalise(layer: Any, x: Tensor, tangents: list[Tensor]) -> None:
     """z = y w + b with y = (x - mean x) / s of each group of numbers, so dz = (dx - mean dx - y mean(y dx)) w / s."""
     if isinstance(layer, nn.GroupNorm):
@@ -79,10 +82,6 @@ def linear_rules(module: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             del vars(layer)["forward"]
-
-
-def _product_of(layer: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    return layer._conv_forward if isinstance(layer, _CONVOLUTIONS) else F.linear
 
 
 def _dual_product(layer: Any, input: Tensor) -> Tensor:

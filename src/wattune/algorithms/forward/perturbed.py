@@ -12,7 +12,6 @@ Source: Baydin et al. 2022, arXiv 2202.08587; Malladi et al. 2023, arXiv 2305.17
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,51 +22,33 @@ from wattune.algorithms.base import no_gradient
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.layer_tangents import linear_rules
-from wattune.algorithms.forward.masks import RandomKey, RepeatablePass
-from wattune.errors import WorkloadError
-
-LossOf = Callable[[Tensor], Any]
-"""Function from a model's output to the mean loss over the batch: a tensor, or a number for central differences."""
+from wattune.algorithms.forward.masks import RandomKey
+from wattune.algorithms.forward.stage import LossOf, Stage, add_gradients, one_tensor
 
 
-class Perturbed:
-    """A module (a whole model, or one part of a pipeline) whose weights are perturbed.
+class Perturbed(Stage):
+    """A module whose weights are perturbed. Directions wait for their gradient, which saves drawing them again."""
 
-    Parameters that require a gradient and whose ``alpha`` is not 0 are perturbed. The module's buffers are updated once
-    per batch, by ``dual`` with ``key.direction`` 0. Dropout draws from the key too: the same masks for every direction
-    of a step.
-
-    ``keep``: number of directions to store until their gradient is made, which saves drawing them again; one takes no
-    additional memory if ``add_gradient`` follows each ``dual``.
-    """
-
-    needs_input = False
-    """True if ``add_gradient`` needs the input and the parameters of ``dual``."""
-
-    def __init__(self, module: nn.Module, alpha: Alpha, *, keep: int = 1):
-        self.module, self.alpha = module, alpha
-        self.passes = RepeatablePass(module)
-        self._keep = keep
-        self._directions: dict[RandomKey, dict[str, Tensor]] = {}
+    def __init__(self, module: nn.Module, alpha: Alpha, index: int = 0, lag: int = 0):
+        super().__init__(module, alpha, index, lag)
         self._parameters = dict(module.named_parameters())
+        self._directions: dict[RandomKey, dict[str, Tensor]] = {}
 
     def dual(self, x: Any, tangent: Tensor | None, key: RandomKey) -> tuple[Tensor, Tensor | None]:
         """Compute the output (n, ...) and its tangent, of the same shape, along the input's tangent and ``key``.
 
-        Call it inside ``forward_ad.level``; the results are plain tensors that outlive it. Without an input tangent and
-        perturbed parameters this is a plain forward pass with the tangent None, and so is a frozen beginning of the
-        module. Raises: WorkloadError if the output is not a tensor, or for a random operation other than dropout.
+        The results are plain tensors that outlive the level. Without an input tangent and perturbed parameters this is
+        a plain forward pass with the tangent None, and so is a frozen beginning of the module. Raises: WorkloadError if
+        the output is not a tensor, or for a random operation other than dropout.
         """
-        overrides = self.passes.buffers() if key.direction else {}
-        dual_x = self.passes.own(x) if tangent is None else forward_ad.dual(self.passes.own(x), tangent)
-        direction = self._direction(key)
-        self._directions[key] = direction
-        if len(self._directions) > self._keep:
+        direction = self._directions[key] = self._direction(key)
+        if len(self._directions) > 1 + self.lag:
             del self._directions[next(iter(self._directions))]  # the oldest: its batch was skipped
+        overrides = self.passes.buffers() if key.direction else {}
         overrides.update((name, forward_ad.dual(self._parameters[name].detach(), u)) for name, u in direction.items())
         with self.passes.masks(x, key._replace(direction=0)), linear_rules(self.module):
-            output = functional_call(self.module, overrides, (dual_x,)) if overrides else self.module(dual_x)
-        return forward_ad.unpacked(one_tensor(output))
+            dual_x = forward_ad.dual(self.passes.own(x), tangent)
+            return forward_ad.unpacked(one_tensor(functional_call(self.module, overrides, (dual_x,))))
 
     def loss_along(self, x: Any, tangent: Tensor | None, loss_of: LossOf, key: RandomKey) -> tuple[Tensor, Tensor]:
         """Run the last module: the mean loss L, and the scalar s, its derivative along all tangents.
@@ -82,8 +63,7 @@ class Perturbed:
         return loss, torch.zeros_like(loss) if derivative is None else derivative
 
     def add_gradient(self, x: Any, derivative: Tensor, key: RandomKey, share: float = 1.0) -> Any:
-        """Add ``share`` times the estimated gradient to that of the perturbed parameters, from the scalar s along
-        ``key``'s direction. ``x`` is not needed; it is returned."""
+        """Add ``share`` times the estimated gradient s u to that of the perturbed parameters."""
         if direction := self._directions.pop(key, None) or self._direction(key):
             torch._foreach_mul_([*direction.values()], derivative * share)  # u becomes s u
             add_gradients([self._parameters[name] for name in direction], direction.values())
@@ -96,7 +76,8 @@ class Perturbed:
         than to run, and concurrent threads would wait for each other. Each parameter's part is a copy: forward mode
         would copy a view.
         """
-        parameters = {name: p for name, p in self._parameters.items() if self.alpha.rate(p, key.step)}
+        learning = {id(p) for p in self.alpha.learning(self.trained, key.step)}
+        parameters = {name: p for name, p in self._parameters.items() if id(p) in learning}
         if not parameters:
             return {}
         first, *_ = values = list(parameters.values())
@@ -114,13 +95,13 @@ class Differences(Perturbed):
     nothing differs: a frozen beginning runs once.
     """
 
-    def __init__(self, module: nn.Module, alpha: Alpha, distance: float):
-        super().__init__(module, alpha)
+    def __init__(self, module: nn.Module, alpha: Alpha, distance: float, index: int = 0, lag: int = 0):
+        super().__init__(module, alpha, index, lag)
         self.distance = distance
 
     def dual(self, x: Any, behind: Any, key: RandomKey) -> tuple[Tensor, Tensor | None]:
         """Compute the outputs (n, ...) of both sides from the inputs of both; the first pass updates the buffers."""
-        differs = behind is not None or bool(self.alpha.learning(self.module.parameters(), key.step))
+        differs = behind is not None or bool(self.alpha.learning(self.trained, key.step))
         ahead = self._output(x, key, self.distance)
         return ahead, self._output(x if behind is None else behind, key, -self.distance) if differs else None
 
@@ -139,17 +120,3 @@ class Differences(Perturbed):
             overrides.update((name, u.add_(self._parameters[name].detach())) for name, u in direction.items())
         with self.passes.masks(x, key._replace(direction=0)):
             return one_tensor(functional_call(self.module, overrides, (self.passes.own(x),)))
-
-
-def one_tensor(output: Any) -> Tensor:
-    """Check a module's output. Raises: WorkloadError if it is not a tensor."""
-    if not isinstance(output, Tensor):
-        raise WorkloadError("the output of a module in training", value=type(output).__name__, allowed="one tensor")
-    return output
-
-
-def add_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
-    """Add gradients to those of the parameters; None leaves a parameter's as it is."""
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

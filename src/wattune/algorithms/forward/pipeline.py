@@ -1,4 +1,4 @@
-"""A pipeline of modules in threads, one of them the caller's, through which batches advance, tick by tick.
+"""A pipeline of modules in threads, through which batches advance, tick by tick.
 
 In tick t module k (of K, counted from 0) works on batch t-k: each batch advances by one module per tick. The last
 module gets the loss of batch t-K+1 and its derivative along all of the batch's directions, a scalar (weights) or one
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from wattune.algorithms.base import Batch, Trainable, evaluated_loss
-from wattune.algorithms.forward.estimate import DualValue, Stage
 from wattune.algorithms.forward.masks import RandomKey
+from wattune.algorithms.forward.stage import DualValue, Stage
 
 
 @dataclass
@@ -40,7 +40,7 @@ class BatchInFlight:
 
 
 class Pipeline:
-    """The modules of a model, each with one batch at a time, in threads.
+    """The modules of a model, each with one batch at a time, in threads: a context, which ends the threads.
 
     PyTorch's operations release Python's global lock, so modules overlap to the extent that their time is in
     operations. Each gets its share of the threads that one operation may use. Call everything inside the context of a
@@ -49,11 +49,21 @@ class Pipeline:
 
     def __init__(self, stages: Sequence[Stage], trainable: Trainable):
         self._stages, self._trainable = stages, trainable
+        for stage in stages:
+            stage.lag *= stage.needs_input  # its directions wait in flight, and it needs no old parameters
         self.in_flight: deque[BatchInFlight] = deque()
-        self._share = max(1, torch.get_num_threads() // len(stages))
-        self.threads = ThreadPoolExecutor(
-            max(1, len(stages) - 1), thread_name_prefix="module ", initializer=_begin_thread, initargs=(self._share,)
+        self._count = torch.get_num_threads()
+        share = max(1, self._count // len(stages))
+        self._threads = ThreadPoolExecutor(
+            len(stages), thread_name_prefix="module ", initializer=_begin_thread, initargs=(share,)
         )
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+        torch.set_num_threads(self._count)  # a thread that sets its number also changes that of future threads
 
     def advance(self, batch: Batch | None, key: RandomKey) -> BatchInFlight | None:
         """Run one module of each batch, beginning with this one; return the one that has passed all modules."""
@@ -71,40 +81,33 @@ class Pipeline:
         """Undo what the batches in flight have done to the buffers; return them."""
         if self.in_flight:
             for stage, values in zip(self._stages, self.in_flight[0].buffers, strict=False):  # the oldest's come first
-                for buffer, value in zip(stage.perturbed.module.buffers(), values, strict=True):
+                for buffer, value in zip(stage.module.buffers(), values, strict=True):
                     buffer.copy_(value)
         batches = [one.batch for one in self.in_flight]
         self.in_flight.clear()
         return batches
 
     def _each(self, call: Callable[[Any], None], items: Iterable[Any]) -> None:
-        count = torch.get_num_threads()
-        *others, own = items
-        turns = [self.threads.submit(call, item) for item in others]
-        try:
-            torch.set_num_threads(self._share)
-            call(own)  # in this thread, which would only wait
-        finally:
-            wait(turns)  # all of them: an error of one must not end the context that the others run in
-            torch.set_num_threads(count)  # a thread that sets its number also changes that of future threads
+        turns = [self._threads.submit(call, item) for item in items]
+        wait(turns)  # all of them: an error of one must not end the context that the others run in
         for turn in turns:
             turn.result()
 
     def _pass_module(self, one: BatchInFlight) -> None:
         stage = self._stages[len(one.inputs)]
-        perturbed, key = stage.perturbed, stage.key(one.key)
-        one.buffers.append([buffer.clone() for buffer in perturbed.module.buffers()])
-        x = one.value[0] if perturbed.needs_input else None
+        key = one.key._replace(module=stage.index)
+        one.buffers.append([buffer.clone() for buffer in stage.module.buffers()])
+        x = one.value[0] if stage.needs_input else None
         if stage is self._stages[-1]:
-            loss_of = partial(evaluated_loss, self._trainable, target=one.batch[1])
-            one.value = perturbed.loss_along(*one.value, loss_of, key)
+            one.value = stage.loss_along(*one.value, partial(evaluated_loss, self._trainable, target=one.batch[1]), key)
         else:
-            one.value = perturbed.dual(*one.value, key)
+            one.value = stage.dual(*one.value, key)
         one.inputs.append(x)
 
     def _add_gradient(self, ended: BatchInFlight, stage: Stage) -> None:
         with stage.delayed():
-            stage.perturbed.add_gradient(ended.inputs[stage.index], ended.value[1], stage.key(ended.key))
+            key = ended.key._replace(module=stage.index)
+            stage.add_gradient(ended.inputs[stage.index], ended.value[1], key)
 
 
 def _begin_thread(share: int) -> None:
