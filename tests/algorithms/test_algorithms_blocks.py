@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 import torch
 from tests.algorithms.contract import assert_same
-from tests.support.algorithm_examples import points, vectors
+from tests.support.algorithm_examples import Example, points, vectors
 from tests.support.pipeline_examples import layers, opened, separate_layers, trained
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -302,6 +302,34 @@ def test_the_exact_end_has_its_share_of_uneven_micro_batches() -> None:
         assert step.samples == 8
         ends.append([p.grad for p in list(algorithm.module.parameters())[-2:]])
     torch.testing.assert_close(*ends)
+
+
+class Added(nn.Module):
+    """A weight that is the sum of two parameters, which have one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.change = (nn.Parameter(torch.randn(12, 12)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.base + self.change)
+
+
+def test_parameters_with_one_gradient_get_it_once_in_each_micro_batch() -> None:
+    trainable = Example(lambda: nn.Sequential(Added(), nn.Linear(12, 4)), vectors())
+    x, y = next(trainable.batches(8))
+    gradients = []
+    for spec in ("Added", "Linear"):
+        net = trainable.model(0)
+        if spec == "Linear":
+            net[0] = nn.Linear(12, 12, bias=False)  # type: ignore[index]
+            net[0].weight.data = sum(trainable.model(0)[0].parameters()).detach()  # type: ignore[index, union-attr]
+        stages = Estimate("activities").stages(net, 8)
+        with forward_ad.level():
+            for part in range(2):
+                add_pass(stages, LOSS, (x[part::2], y[part::2]), RandomKey(0, 0, part=part), 0.5)
+        gradients.append(next(net.parameters()).grad)
+    torch.testing.assert_close(*gradients)
 
 
 def test_a_frozen_block_in_front_draws_no_direction_in_either_pass() -> None:

@@ -90,4 +90,5 @@ def add_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor
     """Add gradients to those of the parameters; None leaves a parameter's as it is."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            # Not in place: two parameters that are added to each other share the tensor of their gradient.
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
