@@ -139,7 +139,7 @@ class Stepwise(TrainingAlgorithm):
 
     def evaluation_work(self, samples: int) -> StepWork:
         """The work of a forward pass over ``samples`` samples. Raises: WorkloadError."""
-        return step_counting.evaluation_work(self._trainable, self.module, self._optimizer, samples)
+        return step_counting.evaluation_work(self._trainable, self.module, self._optimizer, samples, self._pass())
 
     def _freeze(self) -> None:
         """Freeze parameters of the model that this algorithm does not train."""

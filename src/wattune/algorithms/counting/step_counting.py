@@ -86,13 +86,17 @@ def step_work(
 
 
 def evaluation_work(
-    trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, samples: int
+    trainable: Trainable,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    samples: int,
+    training_pass: TrainingPass = backward_pass,
 ) -> StepWork:
     """Count the work of a forward pass of ``samples`` samples, in fp32 and without gradients, between two steps.
 
-    Raises: WorkloadError if the model fails.
+    ``training_pass``: that of the steps, with which the copy of the model is tried. Raises: WorkloadError if it fails.
     """
-    forward = _counts(trainable, module, optimizer, backward_pass).of("forward", samples, trainable)
+    forward = _counts(trainable, module, optimizer, training_pass).of("forward", samples, trainable)
     return StepWork(
         samples=samples,
         micro_batch_size=samples,
