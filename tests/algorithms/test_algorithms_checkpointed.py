@@ -186,7 +186,7 @@ def test_a_model_that_depends_on_its_values_is_cut_by_counting_too():
             return x if float(x.sum()) == float(x.sum()) else -x
 
     trainable = Example(lambda: nn.Sequential(Looking(), *perceptron()), vectors())
-    assert len(open_algorithm("backprop:checkpoint=auto", trainable, 8)._segments) >= 2
+    assert open_algorithm("backprop:checkpoint=auto", trainable, 8)._checkpoint >= 2
 
 
 def test_a_copied_model_is_trained_alone():

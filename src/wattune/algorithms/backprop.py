@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from wattune.algorithms import recomputation, stepwise
 from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
-from wattune.algorithms.last_parts import LastPartsPass, divided, last_forward
+from wattune.algorithms.model_parts import freeze_all_but
 from wattune.algorithms.placement import autocast, check_data_type, matrix_precision
 from wattune.algorithms.spec import SpecOption, format_spec, whole
 from wattune.algorithms.stepwise import Stepwise
@@ -68,7 +69,9 @@ class Backprop(Stepwise):
         if checkpoint == "auto":
             checkpoint = recomputation.least_memory(trainable, self.module, self._optimizer, self.micro_batch_size)
         self._checkpoint = checkpoint
-        self._segments = None if checkpoint is None else recomputation.cut(self.module, checkpoint)
+        self._forward: Callable[[Any], Any] = self.module
+        if checkpoint is not None:
+            self._forward = partial(recomputation.forward, recomputation.cut(self.module, checkpoint))
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=trainable.data_type == "fp16")
         with self._own_random(None):
             torch.manual_seed(seed)
@@ -93,15 +96,12 @@ class Backprop(Stepwise):
 
     def _freeze(self) -> None:
         if self._last is not None:
-            self._frozen, self._trained = divided(self.module, self._last)
-            self._frozen.requires_grad_(False)
+            freeze_all_but(self.module, self._last)
 
     def _pass(self) -> step_counting.TrainingPass:
-        if self._last is not None:
-            return LastPartsPass(self._last)
-        if self._checkpoint is not None:
-            return recomputation.CheckpointedPass(self._checkpoint)
-        return step_counting.backward_pass
+        if self._checkpoint is None:
+            return step_counting.backward_pass
+        return recomputation.CheckpointedPass(self._checkpoint)
 
     def _train(self, batch: Batch) -> Step:
         mean_loss = torch.zeros((), device=self._device)
@@ -109,18 +109,13 @@ class Backprop(Stepwise):
         with self._own_random(self._random), matrix_precision(self._device.type, self._trainable.data_type):
             for (x, y), share in self._parts(batch):
                 with autocast(self._device.type, self._trainable.data_type):
-                    loss = differentiable_loss(self._trainable, self._output(x), y) * share
+                    loss = differentiable_loss(self._trainable, self._forward(x), y) * share
                 self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 mean_loss += loss.detach()
             self._scaler.step(self._optimizer)
             self._scaler.update()
             self._random = self._random_state()
         return Step(samples=samples_of(batch), loss=float(mean_loss))
-
-    def _output(self, x: Any) -> Any:
-        if self._last is not None:
-            return last_forward(self._frozen, self._trained, x)
-        return self.module(x) if self._segments is None else recomputation.forward(self._segments, x)
 
     @contextmanager
     def _own_random(self, state: list[Tensor] | None) -> Iterator[None]:

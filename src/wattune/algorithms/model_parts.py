@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import nn
 
-from wattune.errors import WorkloadError
+from wattune.errors import InputError, WorkloadError
 
 
 @runtime_checkable
@@ -37,6 +37,23 @@ def parts(model: nn.Module) -> list[nn.Module]:
             if owner.setdefault(id(parameter), place) != place:
                 raise WorkloadError("a parameter shared by two parts of the model", value=f"{name} of part {place + 1}")
     return sequence
+
+
+def freeze_all_but(model: nn.Module, last: int) -> None:
+    """Freeze what is before the last ``last`` parts that have trained parameters: none of its activations is stored.
+
+    Raises: WorkloadError if the model has no parts, InputError if fewer have trained parameters.
+    """
+    layers = parts(model)
+    places = [place for place, part in enumerate(layers) if any(p.requires_grad for p in part.parameters())]
+    if last > len(places):
+        raise InputError(
+            "last of the algorithm backprop",
+            value=last,
+            allowed=f"1 to {len(places)}, the number of the model's parts with trained parameters",
+        )
+    for part in layers[: places[-last]]:
+        part.requires_grad_(False)
 
 
 def _flatten(model: nn.Module) -> list[nn.Module]:

@@ -6,20 +6,19 @@ Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from wattune.algorithms.base import Batch, Trainable, differentiable_loss
+from wattune.algorithms.base import Batch, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.model_parts import parts
-from wattune.algorithms.placement import autocast
 from wattune.algorithms.spec import SpecOption, whole
 from wattune.errors import InputError
 
@@ -78,11 +77,24 @@ def forward(segments: Sequence[nn.Module], x: Any, *, keep_random: bool = True) 
     A recomputation leaves no trace in the model: running statistics are updated once.
     """
     for segment in segments[:-1]:
-        x = checkpoint(
-            segment, x, use_reentrant=False, preserve_rng_state=keep_random, context_fn=_BufferSwap(segment).contexts
-        )
+        x = checkpoint(_twice(segment), x, use_reentrant=False, preserve_rng_state=keep_random)
     output: Tensor = segments[-1](x)
     return output
+
+
+def _twice(segment: nn.Module) -> Callable[[Any], Any]:
+    """Make a pass of the segment that finds its buffers from before the first time when it runs again, as copies."""
+    before: dict[str, Tensor] | None = None
+
+    def run(x: Any) -> Any:
+        nonlocal before
+        if before is None:
+            before = {name: buffer.clone() for name, buffer in segment.named_buffers()}
+            return segment(x)
+        # Other tensors rather than other values: a backward pass may need the present ones unchanged.
+        return functional_call(segment, before, (x,))
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -93,55 +105,6 @@ class CheckpointedPass:
 
     def __call__(self, module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
         """Run the pass; recomputations are part of the backward pass."""
-        with autocast("cpu", trainable.data_type):
-            # A copy without values has no random numbers to keep, and with values any others count the same.
-            cells = cut(module, self.segments)
-            loss = differentiable_loss(trainable, forward(cells, batch[0], keep_random=False), batch[1])
-        phase("backward")
-        loss.backward()  # type: ignore[no-untyped-call]
-
-
-class _BufferSwap:
-    """Contexts of a segment's two forward passes, so that the second one neither sees nor changes the buffers' values.
-
-    The second pass works on its own tensors: copies from before the first pass, or empty ones for the running
-    statistics of a layer that normalises by the batch itself and does not read them.
-    """
-
-    def __init__(self, segment: nn.Module) -> None:
-        self._modules = [m for m in segment.modules() if any(_buffers(m))]
-        self._before: list[dict[str, Tensor | None]] = []
-
-    def contexts(self) -> tuple[Any, Any]:
-        return self._first(), self._second()
-
-    @contextmanager
-    def _first(self) -> Iterator[None]:
-        self._before = [_spare_buffers(m) for m in self._modules]
-        yield
-
-    @contextmanager
-    def _second(self) -> Iterator[None]:
-        now = [dict(_buffers(m)) for m in self._modules]
-        try:
-            _set_buffers(self._modules, self._before)
-            yield
-        finally:
-            _set_buffers(self._modules, now)
-
-
-def _spare_buffers(module: nn.Module) -> dict[str, Tensor | None]:
-    if isinstance(module, _NormBase) and not isinstance(module, nn.SyncBatchNorm) and module.training:
-        # Without the number of batches the layer does not count them.
-        return {n: None if n == "num_batches_tracked" else torch.empty_like(b) for n, b in _buffers(module)}
-    return {name: buffer.clone() for name, buffer in _buffers(module)}
-
-
-def _buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return module.named_buffers(recurse=False)
-
-
-def _set_buffers(modules: Sequence[nn.Module], buffers: Sequence[Mapping[str, Tensor | None]]) -> None:
-    # Other tensors rather than other values: a backward pass may need the present ones unchanged.
-    for module, values in zip(modules, buffers, strict=True):
-        module._buffers.update(values)
+        # A copy without values has no random numbers to keep, and with values any others count the same.
+        cells = partial(forward, cut(module, self.segments), keep_random=False)
+        step_counting.backward_pass(cells, trainable, batch, phase)

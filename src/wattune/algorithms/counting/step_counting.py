@@ -49,7 +49,9 @@ class TrainingPass(Protocol):
         """Run it on a copy of the model in training mode; it calls ``phase`` when a phase after "forward" begins."""
 
 
-def backward_pass(module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
+def backward_pass(
+    module: Callable[[Any], Any], trainable: Trainable, batch: Batch, phase: Callable[[str], None]
+) -> None:
     """The pass of backpropagation."""
     with autocast("cpu", trainable.data_type):
         loss = differentiable_loss(trainable, module(batch[0]), batch[1])
