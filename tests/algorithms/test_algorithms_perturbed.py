@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.estimate import Estimate, add_pass
-from wattune.algorithms.forward.masks import Masks, RandomKey
+from wattune.algorithms.forward.masks import Masks, RandomKey, copied_buffers
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.algorithms.model_parts import parts
 from wattune.errors import InputError
@@ -119,7 +119,7 @@ def gradient(model: nn.Module, x: Any, y: Tensor, key: RandomKey) -> tuple[Tenso
     model.zero_grad()
     perturbed = Perturbed(model, Alpha(model, 1))
     with perturbed.passes.masks(x, key._replace(direction=0)), torch.enable_grad():
-        loss = LOSS.loss(torch.func.functional_call(model, perturbed.passes.buffers(), (x,)), y)
+        loss = LOSS.loss(torch.func.functional_call(model, copied_buffers(model), (x,)), y)
     loss.backward()
     gradient = flat(model)
     model.zero_grad()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,11 @@ from wattune.errors import InputError, WorkloadError
 from wattune.records import StepWork
 
 
-class PlacedModel(NamedTuple):
-    """A model with its initial weights, and its device."""
+def build_model(trainable: Trainable, seed: int, on: torch.device | None) -> tuple[nn.Module, torch.device]:
+    """Build the model with its initial weights, on its device.
 
-    module: nn.Module
-    device: torch.device
-
-
-def build_model(trainable: Trainable, seed: int, on: torch.device | None) -> PlacedModel:
-    """Build the model on its device. Raises: WorkloadError without trainable parameters, OutOfDeviceMemory."""
+    Raises: WorkloadError without trainable parameters, OutOfDeviceMemory.
+    """
     with memory_errors("the model"):
         module = trainable.model(seed)
         if on is not None:
@@ -35,7 +31,7 @@ def build_model(trainable: Trainable, seed: int, on: torch.device | None) -> Pla
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:
         raise WorkloadError("the model has no trainable parameter", value=type(module).__name__)
-    return PlacedModel(module, parameters[0].device)
+    return module, parameters[0].device
 
 
 def check_sizes(batch_size: int, micro_batch_size: int | None) -> None:
@@ -69,21 +65,20 @@ def state_errors() -> Iterator[None]:
 
 
 @contextmanager
-def preserved(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Put the modules in training mode, and restore buffers, modes and the random state afterwards."""
-    buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
-    modes = [(inner, inner.training) for module in modules for inner in module.modules()]
+def preserved(model: nn.Module) -> Iterator[None]:
+    """Put the model in training mode, and restore buffers, modes and the random state afterwards."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
     on_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=None if on_cuda else []):
-        for module in modules:
-            module.train()
+        model.train()
         try:
             yield
         finally:
             for buffer, value in buffers:
                 buffer.copy_(value)
-            for inner, training in modes:
-                inner.training = training
+            for module, training in modes:
+                module.training = training
 
 
 class Stepwise(TrainingAlgorithm):

@@ -28,7 +28,7 @@ from torch import nn
 from wattune.algorithms.base import Batch, Trainable, differentiable_loss
 from wattune.algorithms.counting.counter import Counter, Place, StagedCopy, Tally, phases, total
 from wattune.algorithms.placement import LOW_PRECISION, autocast
-from wattune.errors import WorkloadError
+from wattune.errors import WattuneError, WorkloadError
 from wattune.records import StepWork
 
 Kind = Literal["first", "next", "forward", "optimizer"]
@@ -122,7 +122,7 @@ def peak_bytes(
     """
 
     def peaks(place: Place, size: int) -> list[float]:
-        with _model_errors():
+        with model_errors():
             stage = StagedCopy(place, trainable, module, optimizer)
             return [count(stage, "first", size, trainable, one).peak_bytes for one in passes]
 
@@ -208,7 +208,7 @@ class Counts:
         samples = 0 if kind == "optimizer" else samples
         if (kind, samples) not in self._passes:
             if self._stage is not None:
-                with _model_errors():
+                with model_errors():
                     result = count(self._stage, kind, samples, trainable, self._training_pass)
             else:
                 few, more = SMALL_BATCHES
@@ -222,7 +222,7 @@ class Counts:
     ) -> dict[tuple[Kind, int], Pass]:
         kinds: tuple[Kind, ...] = "first", "next", "forward"
         run = self._training_pass
-        with _model_errors():
+        with model_errors():
             stage = StagedCopy("cpu", trainable, module, optimizer)
             passes = {(k, n): count(stage, k, n, trainable, run) for k in kinds for n in SMALL_BATCHES}
             passes["optimizer", 0] = count(stage, "optimizer", 0, trainable, run)
@@ -230,10 +230,11 @@ class Counts:
 
 
 @contextmanager
-def _model_errors() -> Iterator[None]:
+def model_errors() -> Iterator[None]:
+    """Map an error of the model, its loss or its optimizer. Raises: WorkloadError."""
     try:
         yield
-    except WorkloadError:
+    except WattuneError:
         raise
     except Exception as error:  # the user's own model, loss and optimizer may raise anything
         raise WorkloadError("a training step of the model fails", value=f"{type(error).__name__}: {error}") from error

@@ -33,7 +33,7 @@ from wattune.algorithms.counting.aten import device_of, samples_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.layer_tangents import along, has_rule, linear_rules
-from wattune.algorithms.forward.masks import RandomKey, RepeatablePass
+from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers, own
 from wattune.algorithms.forward.stage import LossOf, Stage, add_gradients, one_tensor
 from wattune.errors import InputError
 
@@ -65,8 +65,7 @@ class _Block(nn.Sequential):
 
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(*layers)
-        self.passes = RepeatablePass(self)
-        self._layers = [(layer, None if has_rule(layer) else RepeatablePass(layer)) for layer in layers]
+        self.passes = MaskedPasses(self)
         last = next((layer for layer in reversed(layers) if not isinstance(layer, PASSING)), None)
         self._is_rectified = isinstance(last, nn.ReLU)
 
@@ -77,11 +76,11 @@ class _Block(nn.Sequential):
         """
         if not tangents:
             with self.passes.masks(x, key):
-                return one_tensor(self(self.passes.own(x)))
+                return one_tensor(self(own(self, x)))
         self._check_examples_are_separate()
         with self.passes.masks(x, key) as generator:
-            for layer, passes in self._layers:
-                x = along(layer, x, tangents) if passes is None else _dual(layer, passes, x, tangents, generator)
+            for layer in self:
+                x = along(layer, x, tangents) if has_rule(layer) else _dual(layer, x, tangents, generator)
         return one_tensor(x)
 
     def noise(self, output: Tensor, generators: Sequence[torch.Generator | None]) -> Iterator[Tensor]:
@@ -101,16 +100,14 @@ class _Block(nn.Sequential):
             )
 
 
-def _dual(
-    layer: nn.Module, passes: RepeatablePass, x: Any, tangents: list[Tensor], generator: torch.Generator | None
-) -> Any:
+def _dual(layer: nn.Module, x: Any, tangents: list[Tensor], generator: torch.Generator | None) -> Any:
     masks_from = None if generator is None else generator.get_state()
     for j, tangent in enumerate(tangents):
         if j and generator is not None and masks_from is not None:
             generator.set_state(masks_from)  # the same masks for each direction
-        dual_x = forward_ad.dual(passes.own(x), tangent)
+        dual_x = forward_ad.dual(own(layer, x), tangent)
         with linear_rules(layer):
-            output = functional_call(layer, passes.buffers(), (dual_x,)) if j else layer(dual_x)
+            output = functional_call(layer, copied_buffers(layer), (dual_x,)) if j else layer(dual_x)
         output, moved = forward_ad.unpacked(one_tensor(output))
         tangents[j] = torch.zeros_like(output) if moved is None else moved
     return output
@@ -154,7 +151,7 @@ class PerturbedBlocks(Stage):
         for index, block in enumerate(self._blocks):
             parameters = self.alpha.learning(block.parameters(), key.step)
             with block.passes.masks(x, key._replace(direction=index)), torch.set_grad_enabled(bool(parameters)):
-                output = functional_call(block, block.passes.buffers(), (block.passes.own(x),))
+                output = functional_call(block, copied_buffers(block), (own(block, x),))
             x = output.detach()
             v: Tensor | None = None
             for s, u in zip(derivatives, block.noise(x, generators), strict=True) if parameters else ():
@@ -183,7 +180,7 @@ class ExactEnd(Stage):
         parameters = self.alpha.learning(self.trained, key.step)
         leaf = x if tangents is None else x.detach().requires_grad_()
         with self.passes.masks(x, key), torch.enable_grad():
-            loss = loss_of(one_tensor(self.module(self.passes.own(leaf))))
+            loss = loss_of(one_tensor(self.module(own(self.module, leaf))))
         inputs = parameters if tangents is None else [*parameters, leaf]
         if not isinstance(loss, Tensor) or (inputs and not loss.requires_grad):
             raise no_gradient(loss)

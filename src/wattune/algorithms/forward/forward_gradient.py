@@ -23,9 +23,10 @@ from wattune.algorithms import stepwise
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
+from wattune.algorithms.counting.step_counting import model_errors
 from wattune.algorithms.forward.alpha import Schedule
 from wattune.algorithms.forward.estimate import DISTANCE, Estimate
-from wattune.algorithms.forward.forward_ad import step_errors
+from wattune.algorithms.forward.forward_ad import derivative_errors
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, number, one_of, whole
@@ -115,7 +116,7 @@ class ForwardGradient(Stepwise):
     def _trial(self, most: int) -> Iterator[Batch]:
         """Give up to ``most`` samples to a step that changes nothing but gradients."""
         samples = min(most, self.batch_size)
-        with step_errors(), memory_errors("a forward pass"), stepwise.preserved([self.module]):
+        with model_errors(), derivative_errors(), memory_errors("a forward pass"), stepwise.preserved(self.module):
             yield stepwise.part(self._trainable.example(samples), 0, samples, self._device)
 
     def _pass(self) -> step_counting.TrainingPass:

@@ -88,12 +88,11 @@ class RandomKey(NamedTuple):
         return torch.Generator(device).manual_seed(int(state) >> 1)
 
 
-class RepeatablePass:
-    """The passes of a module over a batch: all have the same dropout masks, and none but the first leaves a trace."""
+class MaskedPasses:
+    """The passes of a module over a batch, with the same dropout masks in each of them."""
 
     def __init__(self, module: nn.Module):
         self._module = module
-        self._overwrites = any(getattr(m, "inplace", False) for m in module.modules())
         self._draws: bool | None = None
 
     @contextmanager
@@ -108,10 +107,14 @@ class RepeatablePass:
         if self._module.training:
             self._draws = self._draws or masks.are_drawn
 
-    def own(self, x: Any) -> Any:
-        """The input, or a copy if the module works in place."""
-        return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, x) if self._overwrites else x
 
-    def buffers(self) -> dict[str, Tensor]:
-        """Copies of the buffers, for a pass that must not change those of the module."""
-        return {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+def own(module: nn.Module, x: Any) -> Any:
+    """The module's input, or a copy if the module works in place."""
+    if not any(getattr(m, "inplace", False) for m in module.modules()):
+        return x
+    return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, x)
+
+
+def copied_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the buffers, for a pass that must not change those of the module."""
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}

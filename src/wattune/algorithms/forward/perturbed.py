@@ -22,7 +22,7 @@ from wattune.algorithms.base import no_gradient
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.layer_tangents import linear_rules
-from wattune.algorithms.forward.masks import RandomKey
+from wattune.algorithms.forward.masks import RandomKey, copied_buffers, own
 from wattune.algorithms.forward.stage import LossOf, Stage, add_gradients, one_tensor
 
 
@@ -44,10 +44,10 @@ class Perturbed(Stage):
         direction = self._directions[key] = self._direction(key)
         if len(self._directions) > 1 + self.lag:
             del self._directions[next(iter(self._directions))]  # the oldest: its batch was skipped
-        overrides = self.passes.buffers() if key.direction else {}
+        overrides = copied_buffers(self.module) if key.direction else {}
         overrides.update((name, forward_ad.dual(self._parameters[name].detach(), u)) for name, u in direction.items())
         with self.passes.masks(x, key._replace(direction=0)), linear_rules(self.module):
-            dual_x = forward_ad.dual(self.passes.own(x), tangent)
+            dual_x = forward_ad.dual(own(self.module, x), tangent)
             return forward_ad.unpacked(one_tensor(functional_call(self.module, overrides, (dual_x,))))
 
     def loss_along(self, x: Any, tangent: Tensor | None, loss_of: LossOf, key: RandomKey) -> tuple[Tensor, Tensor]:
@@ -114,9 +114,9 @@ class Differences(Perturbed):
         return torch.as_tensor(mean, device=ahead.device), torch.as_tensor(derivative, device=ahead.device)
 
     def _output(self, x: Any, key: RandomKey, distance: float) -> Tensor:
-        overrides = {} if key.direction == 0 and distance > 0 else self.passes.buffers()
+        overrides = {} if key.direction == 0 and distance > 0 else copied_buffers(self.module)
         if direction := self._direction(key):  # drawn again for each side: one is alive at a time
             torch._foreach_mul_([*direction.values()], distance)
             overrides.update((name, u.add_(self._parameters[name].detach())) for name, u in direction.items())
         with self.passes.masks(x, key._replace(direction=0)):
-            return one_tensor(functional_call(self.module, overrides, (self.passes.own(x),)))
+            return one_tensor(functional_call(self.module, overrides, (own(self.module, x),)))

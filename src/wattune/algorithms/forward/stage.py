@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.masks import RandomKey, RepeatablePass
+from wattune.algorithms.forward.masks import MaskedPasses, RandomKey
 from wattune.errors import WorkloadError
 
 LossOf = Callable[[Tensor], Any]
@@ -41,7 +41,7 @@ class Stage:
 
     def __init__(self, module: nn.Module, alpha: Alpha, index: int = 0, lag: int = 0):
         self.module, self.alpha, self.index, self.lag = module, alpha, index, lag
-        self.passes = RepeatablePass(module)
+        self.passes = MaskedPasses(module)
         self.trained = [p for p in module.parameters() if p.requires_grad]
         self._past: deque[list[Tensor]] = deque(maxlen=lag)
 
