@@ -85,20 +85,6 @@ def test_autocast_computes_in_lower_precision() -> None:
     assert seen == [torch.bfloat16]
 
 
-def test_frozen_parameters_stay() -> None:
-    def build() -> nn.Module:
-        model = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
-        model[0].requires_grad_(False)
-        return model
-
-    trainable = Example(build, vectors())
-    algorithm = Backprop(trainable, 8)
-    list(algorithm.run(islice(trainable.batches(8), 3)))
-    before, after = trainable.model(0).state_dict(), algorithm.module.state_dict()
-    assert torch.equal(before["0.weight"], after["0.weight"])
-    assert not torch.equal(before["2.weight"], after["2.weight"])
-
-
 @pytest.mark.parametrize(("batch_size", "micro_batch_size"), [(0, None), (-1, None), (8, 0), (8, 9)])
 def test_invalid_batch_sizes_are_refused(batch_size: int, micro_batch_size: int | None) -> None:
     with pytest.raises(InputError, match="batch size"):

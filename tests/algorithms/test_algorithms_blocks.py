@@ -87,46 +87,14 @@ def test_more_directions_have_less_variance() -> None:
     assert 0.17 <= four / one <= 0.36
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_directions_at_once_are_those_one_by_one(dropout: float) -> None:
-    """The tangents of one pass along four directions, of which each is drawn from its own number."""
-    net, (x, _) = model(dropout=dropout), batch()
-    module = net[:8]
-    together = PerturbedBlocks(module, Alpha(net, 8), 4)
-    key = RandomKey(3, 5, 1)
-    with forward_ad.level():
-        output, tangents = together.dual(x, None, key)
-        assert tangents is not None
-        blocks = [_through(module, x, key, direction) for direction in range(4)]
-    for direction, (primal, tangent) in enumerate(blocks):
-        torch.testing.assert_close(output, primal)
-        torch.testing.assert_close(tangents[direction], tangent)
-
-
-class _Alone(PerturbedBlocks):
-    """One direction of several."""
-
-    number = 0
-
-    def _generators(self, key: RandomKey, x: Tensor) -> list[torch.Generator | None]:
-        return [key._replace(direction=self.number).generator(x.device)]
-
-
-def _through(module: nn.Module, x: Tensor, key: RandomKey, direction: int) -> tuple[Tensor, Tensor]:
-    alone = _Alone(module, Alpha(module, 8), 1)
-    alone.number = direction
-    output, tangents = alone.dual(x, None, key)
-    assert tangents is not None
-    return output, tangents[0]
-
-
 def test_closed_units_are_not_perturbed() -> None:
-    net, (x, _) = model(), batch()
+    """Nor dropped ones, which are the same for each direction."""
+    net, (x, _) = model(dropout=0.4), batch()
     with forward_ad.level():
-        output, tangents = PerturbedBlocks(net[:4], Alpha(net, 8), 2).dual(x, None, RandomKey(0, 0))
+        output, tangents = PerturbedBlocks(net[:8], Alpha(net, 8), 3).dual(x, None, RandomKey(0, 0))
     assert tangents is not None
     closed = output == 0
-    assert 0.2 < closed.float().mean() < 0.8
+    assert 0.2 < closed.float().mean() < 0.9
     for tangent in tangents:
         assert not tangent[closed].any()
         assert bool((tangent[~closed] != 0).all())
@@ -225,18 +193,6 @@ def test_directions_of_weights_are_refused() -> None:
         opened(layers(), "modules=2,directions=4")
 
 
-def test_the_second_pass_updates_no_statistics() -> None:
-    frozen = nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12)).requires_grad_(False)
-    net = nn.Sequential(*frozen, nn.Linear(12, 4))
-    x, _ = vectors()(8, torch.Generator().manual_seed(0))
-    perturbed = PerturbedBlocks(net, Alpha(net, 8), 2)
-    with forward_ad.level():
-        perturbed.dual(x, None, RandomKey(0, 0))
-        perturbed.add_gradient(x, torch.ones(2, 8), RandomKey(0, 0))
-    assert int(net[1].num_batches_tracked) == 1
-    assert net[2].weight.grad is not None
-
-
 def test_both_passes_have_the_same_masks() -> None:
     net = nn.Sequential(nn.Linear(12, 64), nn.Dropout(0.5), nn.Linear(64, 12))
     x, _ = vectors()(1, torch.Generator().manual_seed(0))
@@ -249,17 +205,6 @@ def test_both_passes_have_the_same_masks() -> None:
     first, second = seen
     assert torch.equal(first, second)
     assert 0.2 < first.float().mean() < 0.8
-
-
-def test_masks_are_drawn_from_other_numbers_than_directions() -> None:
-    """From the same ones, what is dropped would follow from where the outputs move."""
-    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 4))
-    x, masks = torch.ones(8, 64), []
-    with net[0].register_forward_hook(lambda _, __, output: masks.append(output > 0)), forward_ad.level():
-        PerturbedBlocks(net, Alpha(net, 1), 2).dual(x, None, RandomKey(0, 0))
-    for direction in range(2):
-        generator = RandomKey(0, 0, 0, direction).generator(x.device)
-        assert not torch.equal(masks[0], torch.empty_like(x).bernoulli_(0.5, generator=generator) > 0)
 
 
 # --------------------------------------------------------------------------------- layers, frozen blocks, shares

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import copy
 from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.algorithms.contract import TrainingAlgorithmContract
 from tests.support.algorithm_examples import Example, images, noisy_points, perceptron, points, texts, vectors
 from torch import nn
@@ -66,21 +63,6 @@ def test_it_trains_as_backprop_does_and_statistics_run_once(make, segments, micr
     trainable = make()
     checkpointed = trained(trainable, f"backprop:checkpoint={segments}", micro=micro)
     assert_close(checkpointed.module, trained(trainable, "backprop", micro=micro).module)
-
-
-@settings(max_examples=15, deadline=None)
-@given(layers=st.integers(1, 6), segments=st.integers(2, 5), seed=st.integers(0, 1000))
-def test_the_gradient_is_that_of_backprop(layers, segments, seed):
-    trainable = deep(layers, dropout=0.3)
-    if segments > len(trainable.model(0)):
-        return
-    gradients = []
-    for spec in ("backprop", f"backprop:checkpoint={segments}"):
-        algorithm = open_algorithm(spec, trainable, 4, seed=seed)
-        next(algorithm.run(trainable.batches(4)))
-        gradients.append([p.grad for p in algorithm.module.parameters()])
-    for plain, again in zip(*gradients, strict=True):
-        torch.testing.assert_close(again, plain, rtol=1e-6, atol=1e-6)
 
 
 class Counting(nn.Module):
@@ -187,13 +169,6 @@ def test_a_model_that_depends_on_its_values_is_cut_by_counting_too():
 
     trainable = Example(lambda: nn.Sequential(Looking(), *perceptron()), vectors())
     assert open_algorithm("backprop:checkpoint=auto", trainable, 8)._checkpoint >= 2
-
-
-def test_a_copied_model_is_trained_alone():
-    algorithm = open_algorithm("backprop:checkpoint=2", noisy_points(), 8)
-    before = copy.deepcopy(algorithm.module.state_dict())
-    algorithm.work()
-    assert all(torch.equal(v, before[k]) for k, v in algorithm.module.state_dict().items())
 
 
 def test_the_name_is_the_canonical_spec():

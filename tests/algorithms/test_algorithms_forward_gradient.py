@@ -9,11 +9,10 @@ import torch
 from benchmarks.asyncfgd.memory_probe import measure
 from tests.algorithms.contract import TrainingAlgorithmContract
 from tests.support import training_runs as made
-from tests.support.algorithm_examples import Example, images, perceptron, points, texts, vectors
+from tests.support.algorithm_examples import Example, images, points, texts, vectors
 from tests.support.pipeline_examples import noisy_layers
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
-from torch.nn import functional as F
 
 from wattune.algorithms import Trainable, TrainingAlgorithm, load_checkpoint, open_algorithm
 from wattune.algorithms.forward.masks import RandomKey
@@ -136,16 +135,6 @@ def test_an_operation_without_a_forward_derivative_is_named_before_training(pert
     with pytest.raises(WorkloadError, match="without a forward derivative: _cdist_forward; train with backprop"):
         open_algorithm(f"forward-gradient:perturb={perturb}", trainable, 8)
     open_algorithm("forward-gradient:perturb=differences", trainable, 8)
-
-
-def test_an_operation_of_a_model_that_needs_its_values_is_named_too():
-    class Picky(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.cdist(x, x) if x.sum().item() < 1e9 else x
-
-    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 4), Picky()), vectors())
-    with pytest.raises(WorkloadError, match="_cdist_forward"):
-        open_algorithm("forward-gradient", trainable, 8)
 
 
 @pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
@@ -286,27 +275,6 @@ def test_peak_memory_in_a_process_of_its_own():
 
 
 # ------------------------------------------------------------------------------------------------------- accuracy
-
-
-def test_dropout_masks_are_those_of_the_step():
-    """The same masks in the pass that learns as in the pass that differentiates: F.dropout as well as layers."""
-
-    class Dropping(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = perceptron(dropout=0.4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return F.dropout(self.layers(F.alpha_dropout(x, 0.2, self.training)), 0.1, self.training)
-
-    trainable = Example(lambda: nn.Sequential(Dropping(), nn.Linear(4, 4)), vectors())
-    torch.manual_seed(5)
-    runs = []
-    for _ in range(2):
-        torch.rand(3)
-        algorithm = open_algorithm("forward-gradient:perturb=activities", trainable, 8)
-        runs.append([s.loss for s in algorithm.run(islice(trainable.batches(8), 5))])
-    assert runs[0] == runs[1]
 
 
 @pytest.mark.slow

@@ -78,17 +78,6 @@ def test_memory_does_not_grow_with_the_depth_of_the_frozen_parts() -> None:
     assert backward[0] == backward[1] > 0
 
 
-def test_a_step_without_values_is_that_with_values() -> None:
-    """The count's pass and the training step run the same parts."""
-    trainable = deep(3)
-    algorithm = open_algorithm("backprop:last=2", trainable, 4)
-    next(algorithm.run(trainable.batches(4)))
-    with_gradient = [name for name, p in algorithm.module.named_parameters() if p.grad is not None]
-    assert with_gradient == ["4.weight", "4.bias", "8.weight", "8.bias"]
-    held = next(iter(algorithm._optimizer.param_groups))["params"]  # type: ignore[attr-defined]
-    assert sum(p.numel() for p in held) == 84 + 40
-
-
 def test_what_it_cannot_do_is_refused_in_one_line() -> None:
     with pytest.raises(InputError, match="last of the algorithm backprop: 5; allowed: 1 to 4, the number of the model"):
         open_algorithm("backprop:last=5", layers(), 8)

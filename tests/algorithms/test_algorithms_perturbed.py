@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,12 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wattune.algorithms.forward import forward_ad
-from wattune.algorithms.forward.alpha import Alpha, Schedule
+from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.estimate import Estimate, add_pass
 from wattune.algorithms.forward.masks import Masks, RandomKey, copied_buffers
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.algorithms.model_parts import parts
-from wattune.errors import InputError
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
 
 LOSS = points()
@@ -235,16 +233,6 @@ def test_estimates_are_unbiased(name, perturb):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_the_mean_of_many_estimates_is_the_gradient(perturb):
-    model, x, y = made("small perceptron", samples=8)
-    _, g = gradient(model, x, y, RandomKey(7, 0))
-    samples = estimates(model, x, y, Estimate(perturb), 1000)
-    expected = samples.var(0).sum() / len(samples)
-    assert (samples.mean(0) - g).square().sum() <= 2 * expected < 0.2 * g.square().sum()
-
-
-@pytest.mark.slow
 def test_perturbed_activities_vary_less():
     model, x, y = made("deep perceptron", samples=64)
     _, g = gradient(model, x, y, RandomKey(7, 0))
@@ -336,17 +324,6 @@ def tangent_of(value: Tensor) -> Tensor | None:
     return forward_ad.unpacked(value)[1]
 
 
-def test_nothing_perturbed_is_one_plain_forward_pass():
-    model = perceptron()
-    x = torch.randn(3, 12)
-    frozen = Perturbed(model, Alpha(model, 1, Schedule(epoch_samples=100)))
-    first = Perturbed(model[0], frozen.alpha)
-    with forward_ad.level():
-        assert first.dual(x, None, RandomKey(0, 0))[1] is None
-        assert frozen.dual(x, None, RandomKey(0, 0))[1] is not None
-        assert first.dual(x, None, RandomKey(0, 5000))[1] is not None
-
-
 def normalised(perturb: str) -> nn.Sequential:
     """Linear layers with batch normalisation between them; before them and frozen, where examples must not see each
     other behind a perturbed one."""
@@ -384,23 +361,6 @@ def test_a_model_that_overwrites_its_input_leaves_the_batch_as_it_is():
         with how.running():
             how.add(how.stages(model, 8), LOSS, (x, y), RandomKey(0, 0))
         assert torch.equal(x, before)
-
-
-def test_a_second_thread_is_refused():
-    errors: list[Exception] = []
-
-    def other() -> None:
-        try:
-            with forward_ad.level():
-                pass
-        except InputError as error:
-            errors.append(error)
-
-    with forward_ad.level():
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-    assert [str(e).startswith("a second training run with forward gradients") for e in errors] == [True]
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers
