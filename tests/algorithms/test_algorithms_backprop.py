@@ -85,6 +85,26 @@ def test_autocast_computes_in_lower_precision() -> None:
     assert seen == [torch.bfloat16]
 
 
+def test_parameters_below_a_layer_without_a_derivative_are_named_once() -> None:
+    class Engine(nn.Module):
+        """A frozen engine in NumPy."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.detach().numpy() + 1)
+
+    def build() -> nn.Module:
+        below = [nn.Linear(12, 12), nn.Linear(12, 12), nn.LayerNorm(12)]
+        return nn.Sequential(*below, Engine(), nn.Linear(12, 4))
+
+    trainable = Example(build, vectors())
+    algorithm = Backprop(trainable, 8)
+    named = "0.weight, 0.bias, 1.weight, 1.bias and 2 more; make the layers above them differentiable"
+    with pytest.warns(UserWarning, match=f"no gradient for 6 of the model's trainable parameters.*: {named}") as caught:
+        list(algorithm.run(islice(trainable.batches(8), 3)))
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+
+
 @pytest.mark.parametrize(("batch_size", "micro_batch_size"), [(0, None), (-1, None), (8, 0), (8, 9)])
 def test_invalid_batch_sizes_are_refused(batch_size: int, micro_batch_size: int | None) -> None:
     with pytest.raises(InputError, match="batch size"):

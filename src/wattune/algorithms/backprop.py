@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,9 @@ from wattune.algorithms.spec import SpecOption, format_spec, whole
 from wattune.algorithms.stepwise import Stepwise
 from wattune.errors import InputError
 
+NAMED = 4
+"""Parameters that a warning names."""
+
 
 class Backprop(Stepwise):
     """The plain training loop, on one torch device.
@@ -35,6 +39,8 @@ class Backprop(Stepwise):
 
     ``last``: train only the last parts of the model, this many that have trained parameters. The parts before them are
     frozen and run without storing activations; their dropout and running statistics stay those of training.
+
+    A warning after the first backward pass names trainable parameters that have no gradient.
 
     Raises: InputError for invalid batch sizes, segments, last parts or data type; WorkloadError without trainable
     parameters, if a model to cut has no parts, or at the first step if the loss has no gradient; OutOfDeviceMemory if
@@ -72,6 +78,7 @@ class Backprop(Stepwise):
         self._forward: Callable[[Any], Any] = self.module
         if checkpoint is not None:
             self._forward = partial(recomputation.forward, recomputation.cut(self.module, checkpoint))
+        self._is_checked = False
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=trainable.data_type == "fp16")
         with self._own_random(None):
             torch.manual_seed(seed)
@@ -112,10 +119,25 @@ class Backprop(Stepwise):
                     loss = differentiable_loss(self._trainable, self._forward(x), y) * share
                 self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 mean_loss += loss.detach()
+            self._warn_of_untrained()
             self._scaler.step(self._optimizer)
             self._scaler.update()
             self._random = self._random_state()
         return Step(samples=samples_of(batch), loss=float(mean_loss))
+
+    def _warn_of_untrained(self) -> None:
+        """Name once what the first step gives no gradient, as below a layer that is not differentiable."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        names = [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
+        if names:
+            named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+            warnings.warn(
+                f"no gradient for {len(names)} of the model's trainable parameters, which stay as they are: {named}; "
+                f"make the layers above them differentiable, or train with async-fgd:perturb=differences",
+                stacklevel=2,
+            )
 
     @contextmanager
     def _own_random(self, state: list[Tensor] | None) -> Iterator[None]:
