@@ -289,19 +289,17 @@ def _scaler(stage: StagedCopy) -> Tally:
     return {("optimizer", "optimizer"): (elements, 8.0 * elements, 2)}
 
 
-_CACHE: dict[int, dict[Any, Any]] = {}
+_CACHE: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 Value = TypeVar("Value")
 
 
 def _cached(trainable: Trainable, key: Any, make: Callable[[], Value]) -> Value:
     """The value of this key, made once in the lifetime of the trainable."""
-    if id(trainable) not in _CACHE:
-        try:
-            weakref.finalize(trainable, _CACHE.pop, id(trainable), None)
-        except TypeError:  # an object with __slots__ has no weak references
-            return make()
-    cache = _CACHE.setdefault(id(trainable), {})
+    try:
+        cache = _CACHE.setdefault(trainable, {})
+    except TypeError:  # an object with __slots__ has no weak references
+        return make()
     if key not in cache:
         cache[key] = make()
     value: Value = cache[key]
