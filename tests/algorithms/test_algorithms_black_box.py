@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from itertools import islice
 
+import numpy
 import pytest
 import torch
 from tests.support.algorithm_examples import Example, points, vectors
@@ -89,6 +90,58 @@ def test_a_pipeline_learns_by_differences_as_by_derivatives(backend):
     assert others == pytest.approx(losses, rel=1e-6)
     assert weights == pytest.approx(exact, abs=1e-6)
     assert (exact - begun).abs().max() > 1e-2
+
+
+class Engine(nn.Module):
+    """A frozen engine in NumPy, without a backward pass."""
+
+    def forward(self, x):
+        return torch.from_numpy(numpy.tanh(x.numpy()))
+
+
+def engines(**options):
+    """Three engines with a small layer behind each, the last of which is the head."""
+    layers = [part for width in (12, 12, 4) for part in (Engine(), nn.Linear(12, width))]
+    return Example(lambda: nn.Sequential(*copy.deepcopy(layers)), vectors(), **options)
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+@pytest.mark.parametrize("alpha", [0, 1])
+def test_behind_engines_the_last_module_has_its_exact_gradient(backend, alpha):
+    """It begins behind the last engine, wherever the costs would cut."""
+    trainable = engines(optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    spec = f"async-fgd:modules=3,perturb=differences,alpha={alpha},backend={backend}"
+    algorithm = open_algorithm(spec, trainable, 8)
+    begun = copy.deepcopy(algorithm.module)
+    (x, y) = next(trainable.batches(8))
+    (step,) = algorithm.run([(x, y)])
+    assert algorithm.cuts[-2:] == [5, 6]
+    with torch.no_grad():
+        reached = begun[:5](x)
+    loss = trainable.loss(begun[5](reached), y)
+    loss.backward()
+    assert step.loss == pytest.approx(loss.item(), rel=1e-4)
+    wanted = begun[5].weight - 0.1 * begun[5].weight.grad
+    torch.testing.assert_close(algorithm.module[5].weight, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(algorithm.module[1].weight, begun[1].weight) == (alpha == 0)
+
+
+def test_the_derivative_before_an_exact_end_is_that_of_differences_alone():
+    layers = nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)
+    spec, gradients = "async-fgd:modules=2,perturb=differences,distance=1e-4", []
+    for loss in (squares, lambda output, target: float(squares(output, target))):
+        trainable = with_loss(loss, in_doubles(*layers))
+        algorithm = open_algorithm(spec, trainable, 8)
+        algorithm.load_state_dict({**algorithm.state_dict(), "cuts": [4, 5]})
+        list(algorithm.run(islice(trainable.batches(8), 1)))
+        along = {name: p.grad for name, p in algorithm.module.named_parameters()}
+        gradients.append(along)
+    exact, alone = gradients
+    # One derivative is along the directions of both modules, the other along the first one's.
+    assert torch.cosine_similarity(exact["0.weight"].flatten(), alone["0.weight"].flatten(), dim=0).abs() > 1 - 1e-9
+    weights, x = in_doubles(*layers).model(0), next(in_doubles(*layers).batches(8))
+    squares(weights(x[0]), x[1]).backward()
+    torch.testing.assert_close(exact["4.weight"], weights[4].weight.grad, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023. No code was published; the
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from wattune.algorithms import stepwise
-from wattune.algorithms.base import Batch, Step, Trainable
+from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.counter import Counter
 from wattune.algorithms.forward import forward_ad, partition
@@ -23,13 +24,13 @@ from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.estimate import Estimate
 from wattune.algorithms.forward.forward_gradient import ForwardGradient
-from wattune.algorithms.forward.masks import RandomKey
+from wattune.algorithms.forward.masks import RandomKey, own
 from wattune.algorithms.forward.pipeline import Pipeline
 from wattune.algorithms.forward.stage import DualValue
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, number, one_of, whole
-from wattune.errors import InputError
+from wattune.errors import InputError, WorkloadError
 
 COUNTED_SAMPLES = 32
 """Samples of the batch for counting the costs of parts: enough to compare them, and fast."""
@@ -47,7 +48,8 @@ class AsyncForwardGradient(ForwardGradient):
 
     With perturbed activities the last module learns from its exact gradient, and the blocks below it from
     ``directions`` random directions, see ``blocks``; K = 1 is then backpropagation. With central differences
-    (``perturb`` "differences", ``distance``) each module gets what the one before makes of both sides.
+    (``perturb`` "differences", ``distance``) each module gets what the one before makes of both sides, and the last one
+    learns from its exact gradient too if the loss has one: it begins behind all that cannot be differentiated.
 
     ``backend`` "sequential" stores the old parameters instead of batches in flight. "threads" runs each module in a
     thread; its results equal those of "sequential" bit by bit if operations use the same number of threads (they get a
@@ -124,7 +126,35 @@ class AsyncForwardGradient(ForwardGradient):
     # ---------------------------------------------------------------------------------------------------------- pieces
 
     def _use(self, estimate: Estimate) -> None:
-        super()._use(estimate if estimate.ends else replace(estimate, ends=self._ends(estimate)))
+        given, ends = estimate.ends, list(estimate.ends or self._ends(estimate))
+        if estimate.perturb == "differences" and len(ends) > 1:
+            layers, first = parts(self.module), self._differentiable_from()
+            begin = ends[-2] if given else max(ends[-2], first)
+            if begin >= first and any(p.requires_grad for layer in layers[begin:] for p in layer.parameters()):
+                ends[-2] = begin
+                estimate = replace(estimate, has_exact_end=True)
+        super()._use(replace(estimate, ends=tuple(ends)))
+
+    def _differentiable_from(self) -> int:
+        """The first part whose input the loss has a gradient for, by trying: the number of parts if there is none."""
+        layers, inputs = parts(self.module), []
+        first = len(layers)
+        with self._trial(2) as (x, y), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a loss that makes a number of its output has no gradient
+            with torch.no_grad():
+                for layer in layers:
+                    inputs.append(x)
+                    x = layer(own(layer, x))
+            try:
+                leaf = x.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(differentiable_loss(self._trainable, leaf, y), leaf)
+                for place in range(len(layers) - 1, 0, -1):
+                    leaf = inputs[place].detach().requires_grad_()
+                    (slope,) = torch.autograd.grad(layers[place](own(layers[place], leaf)), leaf, slope)
+                    first = place
+            except (RuntimeError, WorkloadError):  # whatever a layer says that is not differentiable
+                pass
+        return first
 
     def _ends(self, estimate: Estimate) -> tuple[int, ...]:
         """Ends of the modules by the counted costs of the parts."""

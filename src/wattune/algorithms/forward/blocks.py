@@ -198,3 +198,20 @@ class ExactEnd(Stage):
         add_gradients(self.alpha.learning(self.trained, key.step), own)
         self._gradients = ()
         return x
+
+
+class MiddleEnd(ExactEnd):
+    """The last module behind central differences at ``distance``: it learns half-way between the two sides."""
+
+    def __init__(self, module: nn.Module, alpha: Alpha, distance: float, index: int = 0):
+        super().__init__(module, alpha, index=index)
+        self.distance = distance
+
+    def loss_along(self, x: Any, behind: Any, loss_of: LossOf, key: RandomKey) -> tuple[Tensor, Tensor]:
+        """The mean loss, and its derivative along the way from one side to the other, a scalar."""
+        if behind is None:
+            loss, derivatives = super().loss_along(x, None, loss_of, key)
+        else:
+            along = [(x - behind) / (2 * self.distance)]
+            loss, derivatives = super().loss_along((x + behind) / 2, along, loss_of, key)
+        return loss, derivatives.sum() / samples_of(x)

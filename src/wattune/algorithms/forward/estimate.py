@@ -17,7 +17,7 @@ from wattune.algorithms.base import Batch, Trainable, evaluated_loss
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha, Schedule
-from wattune.algorithms.forward.blocks import ExactEnd, PerturbedBlocks, blocks_of
+from wattune.algorithms.forward.blocks import ExactEnd, MiddleEnd, PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.algorithms.forward.stage import DualValue, Stage
@@ -33,7 +33,8 @@ DISTANCE = 1e-3
 class Estimate:
     """The estimator of a gradient; also a pass to be counted, when every layer that ever learns is learning.
 
-    ``ends``: ends of modules with delays, in parts of the model; without, there are no delays.
+    ``ends``: ends of modules with delays, in parts of the model; without, there are no delays. ``has_exact_end``: the
+    last of several modules with central differences has its exact gradient, as it has with perturbed activities.
     """
 
     perturb: Perturbation = "weights"
@@ -41,6 +42,7 @@ class Estimate:
     distance: float = DISTANCE
     schedule: Schedule = field(default_factory=Schedule)
     ends: tuple[int, ...] = ()
+    has_exact_end: bool = False
 
     def __call__(self, module: nn.Module, trainable: Trainable, batch: Batch, phase: Callable[[str], None]) -> None:
         """Add the estimate of one batch to the gradients of a copy of the model."""
@@ -58,15 +60,16 @@ class Estimate:
         return math.ceil(self.schedule.ramp_samples / batch_size)
 
     def stages(self, model: nn.Module, batch_size: int) -> list[Stage]:
-        """Perturb the modules of a model. With perturbed activities the last one has its exact gradient, and is the
-        head of the schedule; without ``ends`` it is the last block.
+        """Perturb the modules of a model. A last one with its exact gradient is the head of the schedule.
+
+        With perturbed activities and without ``ends`` it is the last block.
 
         Raises: WorkloadError if the model has to be cut and has no parts.
         """
-        exact = self.perturb == "activities"
-        ends: Sequence[int] = self.ends
+        activities, ends = self.perturb == "activities", self.ends
+        exact = activities or (self.has_exact_end and len(ends) > 1)
         modules = [model]
-        if len(ends) > 1 or (exact and not ends):
+        if len(ends) > 1 or (activities and not ends):
             layers = parts(model)
             last = len(layers) - len(blocks_of(layers)[-1])
             modules = [
@@ -77,8 +80,10 @@ class Estimate:
         stages = [
             self.perturbed(module, alpha, k, lag) for k, (module, lag) in enumerate(zip(modules, lags, strict=True))
         ]
-        if exact:
+        if activities:
             stages[-1] = ExactEnd(modules[-1], alpha, self.directions, len(modules) - 1)
+        elif exact:
+            stages[-1] = MiddleEnd(modules[-1], alpha, self.distance, len(modules) - 1)
         return stages
 
     def perturbed(self, module: nn.Module, alpha: Alpha, index: int = 0, lag: int = 0) -> Stage:
