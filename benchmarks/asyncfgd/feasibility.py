@@ -44,7 +44,7 @@ ALGORITHMS = {
     "backprop, checkpointed": "backprop:checkpoint=auto",
     "forward gradient": "forward-gradient",
     "forward gradient, activities": "forward-gradient:perturb=activities",
-    "AsyncFGD": "async-fgd:modules=4",
+    "AsyncFGD": "async-fgd:modules=4,perturb=weights",
     "AsyncFGD, activities": "async-fgd:modules=4,perturb=activities",
     "last layer by backprop, rest frozen": "backprop:last=1",
     "last block and layer by backprop, rest frozen": "backprop:last=3",

@@ -96,7 +96,9 @@ def moved_below_the_head(spec: str, optimizer: Callable[[list[nn.Parameter]], to
     return math.sqrt(sum(float((a - b).detach().square().sum()) for a, b in pairs))
 
 
-@pytest.mark.parametrize("spec", ["forward-gradient:", "forward-gradient:perturb=activities,", "async-fgd:modules=2,"])
+@pytest.mark.parametrize(
+    "spec", ["forward-gradient:", "forward-gradient:perturb=activities,", "async-fgd:perturb=weights,"]
+)
 @pytest.mark.parametrize(
     "kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, Whole], ids=lambda kind: str(kind.__name__)
 )

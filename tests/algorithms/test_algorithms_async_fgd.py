@@ -32,7 +32,7 @@ class AsyncContract(TrainingAlgorithmContract):
         return open_algorithm(self.spec, trainable, batch_size, seed=seed)
 
     def noisy(self) -> Example:
-        return separate_layers() if "activities" in self.spec else noisy_points()
+        return noisy_points() if "weights" in self.spec or "differences" in self.spec else separate_layers()
 
     @pytest.mark.slow
     def test_the_loss_falls(self) -> None:
@@ -47,7 +47,7 @@ class TestTwoModules(AsyncContract):
 
 @pytest.mark.slow
 class TestFourThreads(AsyncContract):
-    spec = "async-fgd:modules=4,backend=threads"
+    spec = "async-fgd:modules=4,perturb=weights,backend=threads"
 
 
 @pytest.mark.slow

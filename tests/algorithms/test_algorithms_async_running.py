@@ -24,7 +24,7 @@ from tests.support.pipeline_examples import (
 )
 from torch import nn
 
-from wattune.algorithms import load_checkpoint
+from wattune.algorithms import load_checkpoint, open_algorithm
 from wattune.algorithms.checkpoint import save_checkpoint
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.async_fgd import AsyncForwardGradient
@@ -188,4 +188,14 @@ def test_a_state_with_batches_in_flight_is_refused_in_one_line() -> None:
     state = {**algorithm.state_dict(), "pipeline": {"tick": 3, "fed": 3}}
     with pytest.raises(InputError, match="it has batches in flight, as those of earlier versions") as refused:
         algorithm.load_state_dict(state)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_state_of_before_trained_weights_unless_it_was_told() -> None:
+    state = {k: v for k, v in opened(layers(), "modules=2").state_dict().items() if k != "perturb"}
+    opened(layers(), "modules=2,perturb=weights").load_state_dict(state)
+    opened(layers(), "modules=2,perturb=activities").load_state_dict(state)
+    bare = open_algorithm("async-fgd:modules=2", layers(), 8)
+    with pytest.raises(InputError, match="it was trained with perturb=weights; name that in the algorithm") as refused:
+        bare.load_state_dict(state)
     assert "\n" not in str(refused.value)

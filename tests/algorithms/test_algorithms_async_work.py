@@ -76,6 +76,7 @@ def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
     ("options", "said"),
     [
         ("modules=8", "number of modules: 8; allowed: 1 to 7"),
+        ("modules=5,perturb=activities", "number of modules: 5; allowed: 1 to 4, the number of the model's blocks"),
         ("modules=0", "modules of the algorithm async-fgd: 0"),
         ("backend=processes", "allowed: sequential, threads"),
     ],

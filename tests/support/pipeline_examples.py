@@ -140,7 +140,11 @@ class Failing(nn.Linear):
 def opened(
     trainable: Trainable, options: str, *, batch_size: int = 8, seed: int = 0, cuts: Sequence[int] = ()
 ) -> AsyncForwardGradient:
-    """A new training with these options; with ``cuts``, its modules end there, as those of a state that it loads."""
+    """A new training with these options, of weights unless they say.
+
+    With ``cuts``, its modules end there, as those of a state that it loads.
+    """
+    options += "" if "perturb=" in options else ",perturb=weights"
     algorithm = open_algorithm(f"async-fgd:{options}", trainable, batch_size, seed=seed)
     assert isinstance(algorithm, AsyncForwardGradient)
     if cuts:

@@ -22,7 +22,7 @@ from wattune.algorithms.counting.counter import Counter
 from wattune.algorithms.forward import forward_ad, partition
 from wattune.algorithms.forward.alpha import Alpha, Schedule
 from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
-from wattune.algorithms.forward.estimate import Estimate
+from wattune.algorithms.forward.estimate import Estimate, Perturbation
 from wattune.algorithms.forward.forward_gradient import ForwardGradient
 from wattune.algorithms.forward.masks import RandomKey, own
 from wattune.algorithms.forward.pipeline import Pipeline
@@ -46,7 +46,7 @@ class AsyncForwardGradient(ForwardGradient):
     run. Each ``run`` begins with an empty pipeline, and so does the batch after a call of ``state_dict``: the first K-1
     batches from there on work with younger parameters.
 
-    With perturbed activities the last module learns from its exact gradient, and the blocks below it from
+    With perturbed activities, the default, the last module learns from its exact gradient, and the blocks below it from
     ``directions`` random directions, see ``blocks``; K = 1 is then backpropagation. With central differences
     (``perturb`` "differences", ``distance``) each module gets what the one before makes of both sides, and the last one
     learns from its exact gradient too if the loss has one: it begins behind all that cannot be differentiated.
@@ -64,6 +64,7 @@ class AsyncForwardGradient(ForwardGradient):
     """
 
     NAME: ClassVar[str] = "async-fgd"
+    PERTURB: ClassVar[Perturbation] = "activities"
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "modules": whole(1, 64),
@@ -86,9 +87,10 @@ class AsyncForwardGradient(ForwardGradient):
                 allowed=f"the batch size {batch_size}",
                 hint="in a pipeline each micro-batch would have another delay",
             )
-        if options.get("perturb") != "activities" and "directions" in options:
+        if options.get("perturb", self.PERTURB) != "activities" and "directions" in options:
             raise InputError("directions of async-fgd", value=options["directions"], allowed="with perturb=activities")
         self._modules, self._in_threads = options.get("modules", 2), options.get("backend") == "threads"
+        self._named = options.get("perturb", "weights")
         self._pipeline: Pipeline | None = None
         self._again: deque[Batch] = deque()  # those that were in flight when the pipeline began again
         super().__init__(trainable, batch_size, **options)
@@ -112,13 +114,16 @@ class AsyncForwardGradient(ForwardGradient):
         No batch is in flight in it: a run under way begins again with those that are, as a resumed one does.
         """
         self._restart()
-        return {**super().state_dict(), "cuts": self.cuts}
+        return {**super().state_dict(), "cuts": self.cuts, "perturb": self._estimate.perturb}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, with its cuts. Raises: InputError if it belongs to another model."""
         with stepwise.state_errors():
             if "pipeline" in state:
                 raise ValueError("it has batches in flight, as those of earlier versions; train from the beginning")
+            # Earlier versions did not store it, and perturbed weights by default.
+            if (perturb := state.get("perturb", self._named)) != self._estimate.perturb:
+                raise ValueError(f"it was trained with perturb={perturb}; name that in the algorithm's options")
             ends = tuple(int(end) for end in state["cuts"])
         super().load_state_dict(state)
         self._use(replace(self._estimate, ends=ends))
@@ -164,7 +169,8 @@ class AsyncForwardGradient(ForwardGradient):
         # No perturbation between a layer and its activation.
         groups = blocks_of(layers) if estimate.perturb == "activities" else [[layer] for layer in layers]
         sizes = [0, *accumulate(len(group) for group in groups)]
-        return tuple(sizes[end] for end in partition.cut(self._costs(estimate, groups), self._modules))
+        unit = "blocks" if estimate.perturb == "activities" else "parts"
+        return tuple(sizes[end] for end in partition.cut(self._costs(estimate, groups), self._modules, unit))
 
     def _costs(self, estimate: Estimate, groups: list[list[nn.Module]]) -> list[float]:
         """Seconds of each group of layers in a step in which every layer that ever learns is learning."""

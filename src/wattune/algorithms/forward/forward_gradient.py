@@ -25,7 +25,7 @@ from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.step_counting import model_errors
 from wattune.algorithms.forward.alpha import Schedule
-from wattune.algorithms.forward.estimate import DISTANCE, Estimate
+from wattune.algorithms.forward.estimate import DISTANCE, Estimate, Perturbation
 from wattune.algorithms.forward.forward_ad import derivative_errors
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.placement import matrix_precision, memory_errors
@@ -57,6 +57,8 @@ class ForwardGradient(Stepwise):
     """
 
     NAME: ClassVar[str] = "forward-gradient"
+    PERTURB: ClassVar[Perturbation] = "weights"
+    """What is perturbed unless an option says."""
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "perturb": one_of("weights", "activities", "differences"),
@@ -83,7 +85,7 @@ class ForwardGradient(Stepwise):
         self._seed, self._step = seed, 0
         self._use(
             Estimate(
-                options.get("perturb", "weights"),
+                options.get("perturb", self.PERTURB),
                 options.get("directions", 1),
                 options.get("distance", DISTANCE),
                 Schedule(**{name: value for name, value in options.items() if name in Schedule.OPTIONS}),

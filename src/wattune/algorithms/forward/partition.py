@@ -12,13 +12,14 @@ from itertools import accumulate
 from wattune.errors import InputError
 
 
-def cut(costs: Sequence[float], modules: int) -> list[int]:
+def cut(costs: Sequence[float], modules: int, unit: str = "parts") -> list[int]:
     """Ends of ``modules`` contiguous groups of parts, none empty, with the least possible largest sum of costs.
 
-    Among equally good cuts the one with the earliest ends wins. Raises: InputError for more modules than parts.
+    Among equally good cuts the one with the earliest ends wins. ``unit``: what an error calls the parts. Raises:
+    InputError for more modules than parts.
     """
     if not 1 <= modules <= len(costs):
-        allowed = f"1 to {len(costs)}, the number of the model's parts"
+        allowed = f"1 to {len(costs)}, the number of the model's {unit}"
         raise InputError("number of modules", value=modules, allowed=allowed)
     before = [0.0, *accumulate(costs)]  # before[i]: cost of the first i parts
 
