@@ -12,11 +12,11 @@ import weakref
 from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import Conditions
-from wattune_agent.errors import AgentError, FileFailed
+from wattune_agent.errors import AgentError
 from wattune_agent.pmic import ask, can_be_asked, is_raspberry
 from wattune_agent.tree import Tree, number, real, text
 
-__all__ = ["conditions", "free_bytes", "swapped_bytes", "throttling_margin"]
+__all__ = ["conditions", "throttling_margin"]
 
 _THROTTLES = ("passive", "hot")
 """Types of a trip point at which something is throttled: "active" turns a fan on, "critical" turns the board off."""
@@ -237,43 +237,3 @@ def _throttle_counters(tree: Tree) -> List[str]:
 
 def _unit(kind: str) -> str:
     return "gpu" if re.search(r"gpu|gv11b|gp10b|ga10b|gb10b|devfreq", kind, re.I) else "cpu"
-
-
-MARGIN_BYTES = 256 << 20
-MARGIN = 0.05
-"""Reserve for the system: this much, or this share of all memory if that is more. The kernel's figure of available
-memory includes caches that it needs itself, and a board that runs out stops responding before it kills a process."""
-
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-def free_bytes(tree: Tree) -> float:
-    """Memory that a process can still allocate, minus a margin for the system; never below 0.
-
-    Raises: Forbidden, FileFailed.
-    """
-    values = {}
-    for line in tree.read("/proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        try:
-            values[name.strip()] = float(rest.split()[0]) * 1024.0
-        except (IndexError, ValueError):
-            continue
-    if "MemTotal" not in values:
-        raise FileFailed("/proc/meminfo does not say how much memory there is")
-    # MemAvailable came with Linux 3.14.
-    available = values.get("MemAvailable", values.get("MemFree", 0.0) + values.get("Cached", 0.0))
-    return max(0.0, available - max(float(MARGIN_BYTES), MARGIN * values["MemTotal"]))
-
-
-def swapped_bytes(tree: Tree) -> float:
-    """Bytes swapped in and out since the board booted; 0 if the kernel does not report them.
-
-    The difference between two calls is the amount swapped between them.
-    """
-    pages = 0.0
-    for line in text(tree, "/proc/vmstat").splitlines():
-        name, _, count = line.partition(" ")
-        if name in ("pswpin", "pswpout") and count.strip().isdigit():
-            pages += float(count)
-    return pages * PAGE_BYTES

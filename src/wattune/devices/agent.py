@@ -11,6 +11,7 @@ from typing import Any
 from wattune.cap import SensorLimit
 from wattune.devices.base import BoardController, Conditions, Knob, Sensor
 from wattune.devices.cards import check_visible, data_types
+from wattune.devices.host_memory import free_bytes, swapped_bytes
 from wattune.devices.real_time import RealDevice, mapped, told
 from wattune.devices.spec_options import split_options, with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
@@ -18,7 +19,6 @@ from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.board import Board
 from wattune_agent.client import AgentClient
-from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError

@@ -18,10 +18,10 @@ import httpx
 
 from wattune import units
 from wattune.devices.base import Conditions, Sensor
+from wattune.devices.host_memory import free_bytes, swapped_bytes
 from wattune.devices.real_time import UncontrolledDevice, told
 from wattune.devices.spec_options import split_options
 from wattune.errors import DeviceUnavailable, InputError, SensorError
-from wattune_agent.conditions import free_bytes, swapped_bytes
 from wattune_agent.tree import Tree
 
 UNITS = ("uW", "mW", "W", "kW")

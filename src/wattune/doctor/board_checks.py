@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wattune.devices import Device
+from wattune.devices.host_memory import free_bytes
 from wattune.errors import WattuneError
 from wattune.point import knob_text
 from wattune_agent.board import Board
-from wattune_agent.conditions import free_bytes, throttling_margin
+from wattune_agent.conditions import throttling_margin
 from wattune_agent.errors import AgentError
 from wattune_agent.leftover import busy_with, left_behind
 from wattune_agent.lock import board_lock

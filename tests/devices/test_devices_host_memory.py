@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from tests.support.agent_sensors import TimedTree, put
 
-from wattune_agent.conditions import free_bytes, swapped_bytes
+from wattune.devices.host_memory import free_bytes, swapped_bytes
 from wattune_agent.errors import FileFailed
 from wattune_agent.tree import Tree
 
