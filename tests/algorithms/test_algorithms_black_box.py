@@ -126,6 +126,17 @@ def test_behind_engines_the_last_module_has_its_exact_gradient(backend, alpha):
     assert torch.equal(algorithm.module[1].weight, begun[1].weight) == (alpha == 0)
 
 
+@pytest.mark.parametrize("backend", ["sequential", "threads"])
+def test_a_last_module_with_an_engine_learns_by_differences(backend):
+    """As in a state whose cuts were made without looking for engines."""
+    trainable = engines()
+    algorithm = open_algorithm(f"async-fgd:modules=3,perturb=differences,backend={backend}", trainable, 8)
+    algorithm.load_state_dict({**algorithm.state_dict(), "cuts": [1, 2, 6]})
+    begun = copy.deepcopy(algorithm.module.state_dict())
+    assert len(list(algorithm.run(islice(trainable.batches(8), 3)))) == 3
+    assert all(not torch.equal(value, begun[name]) for name, value in algorithm.module.state_dict().items())
+
+
 def test_the_derivative_before_an_exact_end_is_that_of_differences_alone():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

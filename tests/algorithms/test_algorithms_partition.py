@@ -1,6 +1,6 @@
 """Cuts of a sequence of parts against all cuts there are, and what parts cost."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 
 import pytest
 import torch
@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.contract import assert_same
 from tests.support.algorithm_examples import Example, noisy_points, vectors
-from tests.support.pipeline_examples import opened
+from tests.support.pipeline_examples import layers, opened
 from torch import nn
 
+from wattune.algorithms import open_algorithm
 from wattune.algorithms.forward import partition
 from wattune.errors import InputError, WorkloadError
 
@@ -83,3 +84,25 @@ def test_a_frozen_part_costs_less_than_one_that_learns() -> None:
         for frozen in (False, True)
     ]
     assert cuts[0] == 4 < cuts[1]
+
+
+@pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
+def test_modules_end_where_the_cuts_say(perturb: str) -> None:
+    spec = f"async-fgd:cuts=2/3,perturb={perturb}"
+    algorithm = open_algorithm(spec, layers(), 8)
+    assert (algorithm.name, algorithm.state_dict()["cuts"]) == (spec, [2, 3, 7])
+    assert len(list(algorithm.run(islice(layers().batches(8), 4)))) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("cuts=3/2", "cuts of the algorithm async-fgd: 3/2; allowed: numbers of the parts that modules end with"),
+        ("cuts=0/2", "cuts of the algorithm async-fgd: 0/2"),
+        ("cuts=2/7", "cuts of async-fgd: 7; allowed: 1 to 6, for the model has 7 parts"),
+        ("cuts=2,modules=2", "cuts of async-fgd: 2; allowed: without modules"),
+    ],
+)
+def test_cuts_that_the_model_does_not_have_are_refused(options: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        open_algorithm(f"async-fgd:{options}", layers(), 8)

@@ -39,12 +39,20 @@ FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 30e9, 10e9, 5e-6
 """Nominal rates of one core of a small processor; only their ratios matter for the cut."""
 
 
+def _parts_text(text: str) -> str:
+    ends = [int(end) for end in text.split("/")]
+    if ends[0] < 1 or ends != sorted(set(ends)):
+        raise ValueError(text)
+    return "/".join(map(str, ends))
+
+
 class AsyncForwardGradient(ForwardGradient):
     """Forward gradients with the model cut into ``modules``, each learning with its own delay, see ``stage``.
 
     K = 1 is the plain forward gradient. The model is cut by the counted costs of its parts, so that a seed determines a
-    run. Each ``run`` begins with an empty pipeline, and so does the batch after a call of ``state_dict``: the first K-1
-    batches from there on work with younger parameters.
+    run, or after the parts that ``cuts`` names: an engine that PyTorch does not run counts nothing. Each ``run`` begins
+    with an empty pipeline, and so does the batch after a call of ``state_dict``: the first K-1 batches from there on
+    work with younger parameters.
 
     With perturbed activities, the default, the last module learns from its exact gradient, and the blocks below it from
     ``directions`` random directions, see ``blocks``; K = 1 is then backpropagation. With central differences
@@ -68,6 +76,7 @@ class AsyncForwardGradient(ForwardGradient):
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "modules": whole(1, 64),
+        "cuts": SpecOption(_parts_text, "numbers of the parts that modules end with, ascending, as in 3/6/10"),
         "perturb": one_of("weights", "activities", "differences"),
         "directions": whole(1, 64),
         "distance": number(0, "above 0"),
@@ -89,6 +98,11 @@ class AsyncForwardGradient(ForwardGradient):
             )
         if options.get("perturb", self.PERTURB) != "activities" and "directions" in options:
             raise InputError("directions of async-fgd", value=options["directions"], allowed="with perturb=activities")
+        if "modules" in options and "cuts" in options:
+            raise InputError(
+                "cuts of async-fgd", value=options["cuts"], allowed="without modules, which follow from them"
+            )
+        self._given = [int(end) for end in options["cuts"].split("/")] if "cuts" in options else []
         self._modules, self._in_threads = options.get("modules", 2), options.get("backend") == "threads"
         self._named = options.get("perturb", "weights")
         self._pipeline: Pipeline | None = None
@@ -131,14 +145,14 @@ class AsyncForwardGradient(ForwardGradient):
     # ---------------------------------------------------------------------------------------------------------- pieces
 
     def _use(self, estimate: Estimate) -> None:
-        given, ends = estimate.ends, list(estimate.ends or self._ends(estimate))
+        given = list(estimate.ends) or self._given_ends()
+        ends, exact = given or self._ends(estimate), False
         if estimate.perturb == "differences" and len(ends) > 1:
             layers, first = parts(self.module), self._differentiable_from()
             begin = ends[-2] if given else max(ends[-2], first)
-            if begin >= first and any(p.requires_grad for layer in layers[begin:] for p in layer.parameters()):
-                ends[-2] = begin
-                estimate = replace(estimate, has_exact_end=True)
-        super()._use(replace(estimate, ends=tuple(ends)))
+            exact = begin >= first and any(p.requires_grad for layer in layers[begin:] for p in layer.parameters())
+            ends[-2] = begin if exact else ends[-2]
+        super()._use(replace(estimate, ends=tuple(ends), has_exact_end=exact))
 
     def _differentiable_from(self) -> int:
         """The first part whose input the loss has a gradient for, by trying: the number of parts if there is none."""
@@ -161,16 +175,26 @@ class AsyncForwardGradient(ForwardGradient):
                 pass
         return first
 
-    def _ends(self, estimate: Estimate) -> tuple[int, ...]:
+    def _given_ends(self) -> list[int]:
+        """Ends of the modules by the option, if it is given."""
+        if not self._given:
+            return []
+        count = len(parts(self.module))
+        if self._given[-1] >= count:
+            allowed = f"1 to {count - 1}, for the model has {count} parts"
+            raise InputError("cuts of async-fgd", value=self._given[-1], allowed=allowed)
+        return [*self._given, count]
+
+    def _ends(self, estimate: Estimate) -> list[int]:
         """Ends of the modules by the counted costs of the parts."""
         if self._modules == 1:
-            return (1,)
+            return [1]
         layers = parts(self.module)
         # No perturbation between a layer and its activation.
         groups = blocks_of(layers) if estimate.perturb == "activities" else [[layer] for layer in layers]
         sizes = [0, *accumulate(len(group) for group in groups)]
         unit = "blocks" if estimate.perturb == "activities" else "parts"
-        return tuple(sizes[end] for end in partition.cut(self._costs(estimate, groups), self._modules, unit))
+        return [sizes[end] for end in partition.cut(self._costs(estimate, groups), self._modules, unit)]
 
     def _costs(self, estimate: Estimate, groups: list[list[nn.Module]]) -> list[float]:
         """Seconds of each group of layers in a step in which every layer that ever learns is learning."""
