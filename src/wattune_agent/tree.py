@@ -72,7 +72,9 @@ class Tree:
 
     def read(self, path: str) -> str:
         """The file's text, without the white space and NUL bytes around it. Raises: Forbidden, FileFailed."""
-        return str(self._in_time(path, lambda: self._text(path)) if self._has_deadline else self._text(path))
+        if self._has_deadline or self._hanging:
+            return str(self._in_time(path, lambda: self._text(path)))
+        return self._text(path)
 
     def _text(self, path: str) -> str:
         if card_of(path):
@@ -106,7 +108,7 @@ class Tree:
 
     @contextmanager
     def deadline(self) -> Iterator[None]:
-        """Let reads inside fail as well if a driver hangs. Writes always do."""
+        """Let reads inside fail as well if a driver hangs. Writes always do, and all reads while one hangs."""
         self._has_deadline = True
         try:
             yield
@@ -115,7 +117,7 @@ class Tree:
 
     def _in_time(self, path: str, call: Callable[[], Any]) -> Any:
         """The result of the call, made in a thread: a call that hangs in a driver cannot be ended."""
-        hanging = [stuck for stuck, thread in self._hanging.items() if thread.is_alive()]
+        hanging = self._hanging = {stuck: thread for stuck, thread in self._hanging.items() if thread.is_alive()}
         results: List[Any] = []
         errors: List[BaseException] = []
 

@@ -25,6 +25,7 @@ from tests.support.agent_trees import (
 )
 from tests.support.live.tree import LiveTree
 
+from wattune_agent import tree as tree_module
 from wattune_agent.board import Board
 from wattune_agent.controller import Controller, left_behind, restore_left_behind
 from wattune_agent.discovery import find_board
@@ -176,6 +177,31 @@ def test_a_write_that_fails_at_the_first_pin_brings_all_back(tree, controller, t
     controller.restore = real
     assert texts(tmp_path) == before
     assert snapshots(tree) == []
+
+
+def test_a_driver_that_hangs_is_given_up_and_brought_back_once_it_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(tree_module, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(tree_module, "SECOND_DEADLINE_S", 0.1)
+    going = threading.Event()
+
+    class Hanging(MadeTree):
+        def _put(self, path, text):
+            if path == HIGH and not going.is_set():
+                going.wait(60.0)
+            super()._put(path, text)
+
+    before, tree = texts(gpu_tree(tmp_path)), Hanging(tmp_path)
+    with Controller(board_in(tree)) as controller:
+        with pytest.raises(NotRestored, match="max_freq is left as it is: its driver hangs"):
+            controller.pin(408.0)
+        assert tree.read(LOW) == "306000000"
+        assert left_behind(tree) is None  # this process still has it
+        going.set()
+        for thread in list(tree._hanging.values()):
+            thread.join()
+        controller.restore()
+        assert texts(tmp_path) == before
+        assert snapshots(tree) == []
 
 
 def test_a_failed_return_can_be_tried_again(tree, controller, tmp_path):
