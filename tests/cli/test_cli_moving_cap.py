@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.cli_records import EFFICIENCY, PROFILE, written
 
-from wattune.records import Plan, TrainingRecord
+from wattune.records import Comparison, Plan, TrainingRecord
 
 SMALL = Path(__file__).with_name("small.toml")
 CAPS = "seconds,watts\n0,5\n0.5,4.2\n1,\n3,5\n"
@@ -24,9 +24,8 @@ def caps(tmp_path):
 @pytest.mark.slow
 def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
     folder = tmp_path / "run"
-    code, out, err = wattune(
-        "run", SMALL, "--device", "sim:jetson-nano", "--cap", caps, "--set", "seeds=1", "-o", folder
-    )
+    words = ("--cap", caps, "--set", "seeds=1", "--compare")
+    code, out, err = wattune("run", SMALL, "--device", "sim:jetson-nano", *words, "-o", folder)
     assert code in (0, 3), err
     plan, training = (json.loads((folder / f"{name}.json").read_text()) for name in ("plan", "training"))
     assert [one["asked_w"] for one in plan["caps"]] == [0.0, 4.2, 5.0]
@@ -47,6 +46,15 @@ def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
     refused_code, _, refused_err = wattune("train", folder / "plan.json", SMALL, *device, "-o", tmp_path / "u.json")
     assert refused_code == 2
     assert "the plan is for a cap that changes" in refused_err[-1]
+    comparison = Comparison.load(folder / "comparison.json")
+    assert (comparison.caps, comparison.cap_w) == (str(caps), 5.0)
+    records = (folder / "profile.json", folder / "efficiency.json", SMALL, *device, "--seeds", "1")
+    compared_code, _, compared_err = wattune("compare", *records, "--cap", caps, "-o", tmp_path / "c.json")
+    assert compared_code == 0, compared_err
+    assert Comparison.load(tmp_path / "c.json").rows == comparison.rows
+    constant = ("--cap", "5W", "-o", tmp_path / "c.json", "--resume")
+    other_code, _, other_err = wattune("compare", *records, *constant)
+    assert (other_code, "the finished record is of another cap" in other_err[-1]) == (2, True)
 
 
 GRID = "seconds,gco2_per_kwh\n0,420\n30,400\n60,90\n90,250\n120,400\n"

@@ -161,7 +161,6 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
         ({"strategy": "full", "profile": "p.json"}, "strategy: full; allowed: none if a profile is given"),
         ({"carbon": "c", "tariff": "t", "deadline": "1h"}, "a forecast of carbon and one of the price"),
         ({"carbon": "c.csv"}, "a forecast without a deadline: c.csv"),
-        ({"cap": "CAPS", "compare": True}, "a comparison of rules with a cap that changes"),
         ({"device": DEVICE, "mode": "2"}, f"mode with this device: {DEVICE}; allowed: auto, jetson"),
         ({"device": "nvidia:0", "sysfs_root": "ROOT"}, "sysfs_root with this device: nvidia:0"),
         ({"device": "cpu", "knobs": "gpu"}, "knobs with this device: cpu; allowed: auto, agent, jetson"),

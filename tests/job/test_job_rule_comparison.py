@@ -8,10 +8,11 @@ from statistics import mean, stdev
 import pytest
 
 from wattune.cap import PowerCap
+from wattune.cap_source import CapTrace
 from wattune.devices import open_device
 from wattune.errors import InputError, RecordError
 from wattune.job.rule_comparison import METHOD, compare_rules
-from wattune.planning import RULES, pick
+from wattune.planning import RULES, pick, plan
 from wattune.profiling import profile
 from wattune.records import EfficiencyPoint, Evaluation, LearningCurve, SampleEfficiency
 from wattune.training import price
@@ -190,3 +191,21 @@ def test_a_real_board_is_refused_before_anything_is_trained(workload, table, exp
     with pytest.raises(InputError, match="simulated or a replayed"):
         compare_rules(device, workload, table, expected, cap=PowerCap(CAP_W), seeds=[0], folder=tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_under_a_cap_that_changes_every_rule_follows_it(usual, workload, table, expected):
+    (constant, at_one), folder = usual
+    _, at_first = compared(workload, table, expected, folder, cap=CapTrace(caps_w=(CAP_W,)))
+    for rule, row in at_one.items():
+        assert (at_first[rule].point, at_first[rule].why_not) == (row.point, row.why_not)
+        if row.time_s is not None:
+            assert at_first[rule].time_s == pytest.approx(row.time_s, rel=0.1, abs=0.3)
+    caps = CapTrace(times_s=(0.0, 0.5, 2.5, 4.0), caps_w=(CAP_W, 0.0, 3.6, CAP_W), name="caps.csv")
+    record, rows = compared(workload, table, expected, folder, cap=caps)
+    assert (record.caps, record.cap_w, constant.caps) == ("caps.csv", CAP_W, None)
+    for rule, row in rows.items():
+        if row.time_s is not None:
+            assert row.time_s > at_first[rule].time_s
+            assert row.power_peak_w < CAP_W + 0.3
+    assert rows["fastest"].time_s <= min(row.time_s for row in rows.values() if row.time_s is not None)
+    assert rows["wattune"].point == plan(table, expected, cap=caps).point

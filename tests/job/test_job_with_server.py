@@ -210,6 +210,20 @@ def test_a_server_with_tokens_wants_one_of_the_scope_device(tmp_path, data):
 
 
 @pytest.mark.slow
+def test_caps_that_change_and_a_forecast_go_with_a_server(server, tmp_path, data):
+    caps, grid = tmp_path / "caps.csv", tmp_path / "grid.csv"
+    caps.write_text("seconds,watts\n0,4.2\n20,3.9\n40,4.2\n")
+    grid.write_text("seconds,gco2_per_kwh\n0,420\n30,90\n60,250\n90,400\n")
+    asked = {"cap_w": caps, "carbon": grid, "goal": "energy-above-rest", "deadline": "90s", "device_name": "caps"}
+    record = run(server, tmp_path / "run", data, **asked)
+    assert [one.asked_w for one in record.plan.caps] == [3.9, 4.2]
+    assert record.plan.schedule.times[0].from_s == 30.0
+    assert record.above_cap_s == 0
+    (delivered,) = newest(server, "caps")
+    assert delivered.plan.schedule == record.plan.schedule
+    assert (delivered.plan.caps, delivered.cap_intervals) == (record.plan.caps, record.cap_intervals)
+
+
 def test_few_samples_leave_the_large_batches_out(server, tmp_path):
     said = []
     few = own_data(tmp_path / "few.npz", samples=30)

@@ -11,7 +11,18 @@ from wattune.job.config import RunConfig
 
 @configured(
     *("workload", "device", "cap", "goal", "max_slowdown", "deadline", "seeds", "resume"),
-    advanced=("cap_window", "margin", "energy", "price_per_kwh", "price_per_hour", "processes", "sysfs_root", "mode"),
+    advanced=(
+        "cap_range",
+        "cap_stale",
+        "cap_window",
+        "margin",
+        "energy",
+        "price_per_kwh",
+        "price_per_hour",
+        "processes",
+        "sysfs_root",
+        "mode",
+    ),
     required=("device", "cap"),
 )
 def compare(
@@ -30,19 +41,19 @@ def compare(
     \b
     Example:  wattune compare profile.json efficiency.json --device sim:jetson-nano --cap 4.5W
     """
+    from wattune.cap_source import CapSource
     from wattune.errors import RecordError
     from wattune.job import steps
     from wattune.job.checks import check_algorithm
     from wattune.records import Comparison, ProfileTable
     from wattune.reporting import comparison_table, phrases
 
-    asked_cap, goal = config.constant_cap, config.whole_goal
+    cap, goal = config.whole_cap, config.whole_goal
+    highest, caps = (cap.highest(), str(cap)) if isinstance(cap, CapSource) else (cap, None)
     destination = claim(output, "comparison.json", as_json=as_json, resume=config.resume)
     record = destination.load(Comparison)
-    if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side) != (
-        asked_cap.limit_w,
-        asked_cap.side,
-    ):
+    asked = (highest.limit_w, highest.side, caps)
+    if record is not None and (record.supply_cap_w or record.cap_w, record.cap_side, record.caps) != asked:
         raise RecordError(
             "the finished record is of another cap", value=phrases.under(record.cap_w), hint="give another -o FILE"
         )
@@ -58,7 +69,7 @@ def compare(
                 config.workload,
                 profile,
                 efficiency,
-                cap_w=asked_cap,
+                cap_w=cap,
                 goal=goal,
                 seeds=config.seeds or 3,
                 folder=folder,

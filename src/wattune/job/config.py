@@ -312,8 +312,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
-        is_moving, goal = isinstance(self.whole_cap, CapSource), self.whole_goal
-        forecast = self.carbon or self.tariff
+        goal, forecast = self.whole_goal, self.carbon or self.tariff
         if self.server is None:
             self._refuse(OF_SERVER, "without a server")
         else:
@@ -324,7 +323,6 @@ class RunConfig(BaseModel):
             (self.strategy and self.profile, "strategy", self.strategy, "none if a profile is given"),
             (self.carbon and self.tariff, "a forecast of carbon and one of the price", None, "one of the two"),
             (forecast and goal.deadline_s is None, "a forecast without a deadline", forecast, "with a deadline"),
-            (self.compare and is_moving, "a comparison of rules with a cap that changes", None, "a constant cap"),
         ):
             if is_refused:
                 raise InputError(what, value=None if value is None else str(value), allowed=allowed)
@@ -359,7 +357,7 @@ def _spread(source: Mapping[str, Any]) -> dict[str, Any]:
     cap, goal = given.get("cap"), given.get("goal")
     parts: dict[str, Any] = {}
     caps = cap if isinstance(cap, (list, tuple)) else (cap,)
-    forms: list[PowerCap] = [getattr(one, "form", one) for one in caps if isinstance(one, (PowerCap, CapSource))]
+    forms = [one.form if isinstance(one, CapSource) else one for one in caps if isinstance(one, (PowerCap, CapSource))]
     if forms:
         form = max(forms, key=lambda one: one.margin_w)
         parts |= {"margin": form.margin_w, "max_temp": form.max_temp_c, "cap_window": form.window}

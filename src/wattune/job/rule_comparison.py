@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
+from typing import NamedTuple
 
 from wattune import planning, training
 from wattune.cap import PowerCap, SensorLimit
+from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
@@ -18,6 +21,7 @@ from wattune.records import (
     Candidate,
     Comparison,
     ComparisonRow,
+    Plan,
     ProfileTable,
     SampleEfficiency,
     TrainingRecord,
@@ -37,13 +41,20 @@ METHOD = (
 )
 
 
+class _Priced(NamedTuple):
+    """A point that a rule chose, under the highest cap if there are several."""
+
+    point: OperatingPoint
+    rule: str
+
+
 def compare_rules(
     device: Device,
     workload: Workload,
     profile: ProfileTable,
     efficiency: SampleEfficiency,
     *,
-    cap: PowerCap,
+    cap: PowerCap | CapSource,
     goal: Goal = TIME,
     seeds: Sequence[int],
     folder: Path | None = None,
@@ -51,6 +62,9 @@ def compare_rules(
     progress: Progress | None = None,
 ) -> Comparison:
     """Train the target to the end for every rule and seed; see ``wattune.compare``. ``folder`` is for resuming.
+
+    Under a cap that changes, wattune's pick is that of the plan. Each simpler rule keeps the batch size that it chooses
+    under the highest cap, follows the caps by what it knows of power, and pauses where it knows no setting.
 
     Raises: InputError for a device that executes steps itself; RecordError if the records do not fit together;
     WorkloadError, DeviceError, OutputError.
@@ -61,8 +75,13 @@ def compare_rules(
             value=device.name,
             hint="on a real board, train the point of each rule separately",
         )
-    limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
+    highest = cap.highest() if isinstance(cap, CapSource) else cap
+    moving = cap if isinstance(cap, CapSource) else None
+    limit = highest.at_sensor(profile.supply, profile.sensor_window_s)
     picks = {rule: planning.pick(rule, profile, efficiency, limit, goal) for rule in planning.RULES if rule != FASTEST}
+    if moving is not None:
+        ours = planning.plan(profile, efficiency, cap=moving, goal=goal)
+        picks[OURS] = Candidate(**ours.point.fields(), feasible=True)
     runs = sweep(
         workload,
         batch_sizes=profile.batch_sizes,
@@ -72,25 +91,32 @@ def compare_rules(
         processes=processes,
         progress=progress,
     )
-    pick_points = [choice.point for choice in picks.values() if choice is not None and choice.feasible]
+    wanted = {_Priced(choice.point, rule) for rule, choice in picks.items() if choice is not None and choice.feasible}
     # If no run reached the target, the fastest is unknown.
     own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
-    contenders = [] if own is None else _contenders(profile, own, cap, limit)
-    points = list(dict.fromkeys([*pick_points, *contenders]))
+    if own is not None:
+        wanted |= {_Priced(point, FASTEST) for point in _contenders(profile, own, cap, limit)}
     # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
     start = device.state_dict()
-    trainings: dict[OperatingPoint, list[TrainingRecord]] = {}
-    for number, point in enumerate(points):
+    known: dict[tuple[OperatingPoint, str], list[TrainingRecord]] = {}
+    trainings: dict[_Priced, list[TrainingRecord]] = {}
+    for number, one in enumerate(sorted(wanted, key=lambda one: (one.point.order, one.rule))):
         if progress is not None:
-            progress(number, len(points), f"pricing batch size {point.batch_size}")
-        trainings[point] = []
-        for run in runs:
-            if run.batch_size == point.batch_size and run.evaluations:
-                if start is not None:
-                    device.load_state_dict(start)
-                trainings[point].append(training.price(run, device, workload, point, cap_w=limit.limit_w))
+            progress(number, len(wanted), f"pricing batch size {one.point.batch_size}")
+        settings = None if moving is None else _settings(one, profile, efficiency, moving, goal)
+        # Rules that choose the same point are priced once, if they also choose the same settings under other caps.
+        key = (one.point, "" if settings is None else one.rule)
+        if key not in known:
+            known[key] = []
+            for run in runs:
+                if run.batch_size == one.point.batch_size and run.evaluations:
+                    if start is not None:
+                        device.load_state_dict(start)
+                    priced = partial(training.price, run, device, workload, one.point, cap_w=limit.limit_w)
+                    known[key].append(priced(cap=moving, settings=settings))
+        trainings[one] = known[key]
     if progress is not None:
-        progress(len(points), len(points), "priced")
+        progress(len(wanted), len(wanted), "priced")
     rows = [_row(rule, choice, trainings, len(seeds)) for rule, choice in picks.items()]
     rows.append(_fastest(trainings, len(seeds)))
     return Comparison(
@@ -98,8 +124,9 @@ def compare_rules(
         workload=workload.name,
         algorithm=profile.algorithm,
         cap_w=limit.limit_w,
-        cap_side=cap.side,
-        supply_cap_w=cap.supply_w,
+        cap_side=highest.side,
+        supply_cap_w=highest.supply_w,
+        caps=None if moving is None else str(moving),
         goal=goal,
         seeds=tuple(seeds),
         method=METHOD,
@@ -109,14 +136,14 @@ def compare_rules(
 
 
 def _row(
-    rule: str, choice: Candidate | None, trainings: dict[OperatingPoint, list[TrainingRecord]], seeds: int
+    rule: str, choice: Candidate | None, trainings: dict[_Priced, list[TrainingRecord]], seeds: int
 ) -> ComparisonRow:
     if choice is None:
         return ComparisonRow(rule=rule, why_not="the profile and runs do not determine this rule's choice")
     point = choice.point
     if not choice.feasible:
         return ComparisonRow(rule=rule, **point.fields(), why_not=choice.why_not)
-    runs = trainings[point]
+    runs = trainings[_Priced(point, rule)]
     # A seed that diverged before its first evaluation could not be priced.
     censored = seeds - sum(run.reached for run in runs)
     peak_w = max((run.power_peak_w for run in runs), default=None)
@@ -137,7 +164,7 @@ def _row(
 
 
 def _contenders(
-    profile: ProfileTable, own: SampleEfficiency, cap: PowerCap, limit: SensorLimit
+    profile: ProfileTable, own: SampleEfficiency, cap: PowerCap | CapSource, limit: SensorLimit
 ) -> list[OperatingPoint]:
     """The point with the shortest step under the cap, for each batch size. One of them is the fastest; only pricing
     tells which, since evaluations and checkpoints take time as well."""
@@ -153,16 +180,39 @@ def _contenders(
     return [candidate.point for candidate in best.values()]
 
 
-def _fastest(trainings: dict[OperatingPoint, list[TrainingRecord]], seeds: int) -> ComparisonRow:
+def _fastest(trainings: dict[_Priced, list[TrainingRecord]], seeds: int) -> ComparisonRow:
     times = {
-        point: mean(run.time_s for run in runs)
-        for point, runs in trainings.items()
+        one: mean(run.time_s for run in runs)
+        for one, runs in trainings.items()
         if sum(run.reached for run in runs) == seeds
     }
     if not times:
         return ComparisonRow(rule=FASTEST, why_not="no point reached the target with every seed")
-    point = min(times, key=lambda p: times[p])
-    return _row(FASTEST, Candidate(**point.fields(), feasible=True), trainings, seeds)
+    best = min(times, key=lambda one: times[one])
+    choice = Candidate(**best.point.fields(), feasible=True)
+    return _row(FASTEST, choice, trainings | {_Priced(best.point, FASTEST): trainings[best]}, seeds)
+
+
+def _settings(one: _Priced, profile: ProfileTable, efficiency: SampleEfficiency, cap: CapSource, goal: Goal) -> Plan:
+    """The settings of a rule under each of the caps, at its shape.
+
+    Rules with a fixed clock know the reference workloads' power alone, all others the power of the workload itself.
+    """
+    if one.rule == OURS:
+        return planning.plan(profile, efficiency, cap=cap, goal=goal)
+    cells = tuple(cell for cell in profile.cells if cell.shape == one.point.shape)
+    part = profile.model_copy(update={"cells": cells, "aborted": ()})
+    plan = planning.plan(part, cap=cap, batch_size=one.point.batch_size)
+    found = plan.candidates
+    if one.rule.endswith("fixed clock"):
+        worst_w = planning.worst_case(profile, plan.cap_window_s)
+        found = tuple(
+            candidate.model_copy(update={"predicted_peak_w": worst_w[candidate.knobs], "predicted_window_w": None})
+            for candidate in found
+            if candidate.knobs in worst_w
+        )
+    # Without a mean power, no rule learns from the readings of its training.
+    return plan.model_copy(update={"candidates": found, "power_mean_w": None})
 
 
 def _relative(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:

@@ -168,7 +168,7 @@ class ResumableRun:
             self.work,
             table,
             curve,
-            cap_w=self.cap,
+            cap_w=self.config.whole_cap,
             goal=self.config.whole_goal,
             seeds=self.config.seeds or SEEDS,
             folder=self.folder.target_curves,

@@ -338,7 +338,7 @@ def compare(
     profile: str | Path | ProfileTable,
     efficiency: str | Path | SampleEfficiency,
     *,
-    cap_w: float | str | PowerCap | None,
+    cap_w: AnyCap,
     goal: Goal | str = TIME,
     seeds: int | Sequence[int] = 3,
     folder: Path | None = None,
@@ -353,7 +353,7 @@ def compare(
     """
     from wattune.job.rule_comparison import compare_rules
 
-    cap, table = PowerCap.of(cap_w), as_record(ProfileTable, profile)
+    cap, table = cap_of(cap_w), as_record(ProfileTable, profile)
     check_scale(cap, table.highest_w)
     with opened(device) as board:
         return compare_rules(

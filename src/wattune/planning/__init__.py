@@ -9,7 +9,7 @@ from wattune.planning.evaluations import with_evaluations
 from wattune.planning.objective import front_of
 from wattune.planning.over_time import check_intensity
 from wattune.planning.plan import check_profile, plan
-from wattune.planning.table import learns_as
+from wattune.planning.table import learns_as, worst_case
 
 __all__ = [
     "BASELINES",
@@ -25,4 +25,5 @@ __all__ = [
     "robustness",
     "with_algorithm",
     "with_evaluations",
+    "worst_case",
 ]

@@ -207,6 +207,7 @@ class Comparison(Record):
     """Every rule's pick for one cap, trained on the target's own data. ``method``: how time and energy were determined.
 
     ``cap_w``, ``cap_side``, ``supply_cap_w`` and ``goal`` are those of a plan; the goal is that of wattune's own pick.
+    ``caps``: name of a cap that changes, of which ``cap_w`` is the highest.
     """
 
     name = "comparison"
@@ -217,6 +218,7 @@ class Comparison(Record):
     cap_w: Positive | None = None
     cap_side: CapSide = "module"
     supply_cap_w: Positive | None = None
+    caps: str | None = None
     goal: Goal = TIME
     seeds: tuple[int, ...]
     method: str

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from wattune.algorithms import Batch, Step, TrainingAlgorithm, open_algorithm
+from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.point import OperatingPoint
@@ -66,8 +67,12 @@ def price(
     point: OperatingPoint,
     *,
     cap_w: float | None,
+    cap: CapSource | None = None,
+    settings: Plan | None = None,
 ) -> TrainingRecord:
     """The record of the training that gave ``curve``, had it run on ``device`` at ``point`` under ``cap_w`` watts.
+
+    ``cap``: a cap that changes, of which ``cap_w`` is the highest; ``settings``: the plan whose settings it follows.
 
     It goes through the same loop as a training run with checkpoints, on the device's virtual time: steps, evaluations,
     checkpoints, meter and limiter are the same, only the metric comes from the curve.
@@ -81,13 +86,13 @@ def price(
         raise InputError("batch size of the point", value=point.batch_size, allowed=f"{curve.batch_size}, the curve's")
     if not curve.evaluations:
         raise RecordError(f"the learning curve of {curve.workload} has no evaluation", allowed="at least one")
-    plan = Plan(
-        **point.fields(),
-        cap_w=cap_w,
-        algorithm=curve.algorithm,
-        device=device.name,
-        workload=curve.workload,
-        target=curve.target,
+    plan = (settings or Plan(**point.fields(), cap_w=cap_w)).model_copy(
+        update={
+            "algorithm": curve.algorithm,
+            "device": device.name,
+            "workload": curve.workload,
+            "target": curve.target,
+        }
     )
     curve_replay = ReplayedCurve(
         curve,
@@ -105,6 +110,7 @@ def price(
         evaluate=curve_replay.metric,
         budget_samples=curve.evaluations[-1].samples,
         checkpoint_bytes=lambda: curve.state_bytes if counts_all(device) else None,
+        cap=cap,
     )
     loop = TrainingLoop(device, task)
     loop.run()
