@@ -83,12 +83,6 @@ def test_a_stopped_run_leaves_the_buffers_at_its_last_step(backend: str) -> None
     assert int(stopped.module[1].num_batches_tracked) == 3  # type: ignore[index, arg-type]
 
 
-def test_a_state_of_another_model_is_refused() -> None:
-    algorithm, _ = trained(layers(), "modules=2")
-    with pytest.raises(InputError, match="does not fit the model"):
-        opened(noisy_layers(), "modules=2").load_state_dict(algorithm.state_dict())
-
-
 def test_a_state_brings_its_cuts() -> None:
     trainable = layers()
     algorithm, _ = trained(trainable, "modules=2", cuts=[2, 7])

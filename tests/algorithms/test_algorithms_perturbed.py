@@ -272,32 +272,6 @@ def test_no_tape_is_recorded(perturb):
     assert all(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.slow
-def test_estimates_of_equal_modules_in_a_row_are_unbiased():
-    """Each has a direction of its own: with one for all, each would be taught the sum of the gradients of all."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3))).double()
-    modules = [Perturbed(layer, Alpha(model, 1)) for layer in model]
-    x, y = (v.double() if v.is_floating_point() else v for v in vectors(4)(16, torch.Generator().manual_seed(2)))
-    _, g = gradient(model, x, y, RandomKey(7, 0))
-    gradients = []
-    for step in range(1000):
-        h, tangent = x, None
-        model.zero_grad()
-        with forward_ad.level():
-            for k, module in enumerate(modules):
-                h, tangent = module.dual(h, tangent, RandomKey(7, step, k))
-            _, derivative = loss_along(h, tangent, y)
-        for k, module in enumerate(modules):
-            module.add_gradient(x, derivative, RandomKey(7, step, k))
-        gradients.append(flat(model))
-    estimate, error = torch.stack(gradients).mean(0), torch.stack(gradients).std(0) / math.sqrt(len(gradients))
-    assert float(((estimate - g) / error).square().mean()) < 2  # about 1, if each differs by its own error alone
-    shared = g.view(3, -1).sum(0).repeat(3)
-    assert float(((shared - g) / error).square().mean()) > 4  # so that this test would tell the two apart
-
-
 def test_a_stored_direction_equals_the_one_drawn_again():
     model, x, _ = made("perceptron")
     perturbed, key = Perturbed(model, Alpha(model, 1)), RandomKey(0, 3)
