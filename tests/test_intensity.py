@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,9 @@ from wattune.errors import InputError
 from wattune.intensity import Intensity
 
 HOUR_S = 3600.0
+LONDON, BERLIN = "GMT0BST,M3.5.0/1,M10.5.0", "CET-1CEST,M3.5.0,M10.5.0/3"
+LOS_ANGELES = "PST8PDT,M3.2.0,M11.1.0"
+"""Rules of time zones, in place of names that a small image may not know."""
 
 
 def hourly(*values, **fields):
@@ -58,7 +64,18 @@ def test_files_are_read_in_their_units(tmp_path):
         ("ci.csv", "seconds,gco2_per_kwh\n0,5\n9,much\n", "line 3: much; allowed: a number"),
         ("ci.csv", "seconds,gco2_per_kwh\n0,5\n9,nan\n", "line 3: nan"),
         ("ci.csv", "seconds,gco2_per_kwh\n0,5\n9,6\n9,7\n", "line 4: the time is not after"),
-        ("ci.csv", "seconds,price_per_kwh\n0,5\n9,6\n", "price_per_kwh; allowed: a file of gco2_per_kwh"),
+        (
+            "ci.csv",
+            "Time,Carbon intensity (direct)\n2025-06-01,5\n",
+            r"first line of .*: Time,Carbon intensity \(direct\); allowed: seconds or time, and gco2_per_kwh or "
+            "co2_lbs_per_mwh, with a comma; rename the two columns$",
+        ),
+        ("ci.csv", "seconds,price_per_kwh\n0,5\n9,6\n", "seconds,price_per_kwh; allowed: .* gco2_per_kwh or co2_lbs"),
+        (
+            "ci.json",
+            '{"data": [{"point_time": "2025-06-01T08:00Z", "value": 8}, {"point_time": "2025-06-01T09:00Z"}]}',
+            "entry 1: .*Electricity Maps has it, or a CSV file of time, and gco2_per_kwh or co2_lbs_per_mwh",
+        ),
         ("ci.json", "{}", "no carbon intensities"),
         ("ci.json", "{", "is not JSON"),
         (
@@ -77,3 +94,72 @@ def test_a_malformed_forecast_is_refused_in_one_line(tmp_path, name, text, messa
     with pytest.raises(InputError, match=message) as refused:
         Intensity.load(written(tmp_path, text, name), "gco2_per_kwh")
     assert "\n" not in str(refused.value)
+
+
+def test_a_tariff_is_no_json(tmp_path):
+    path = written(tmp_path, '{"results": []}', "agile.json")
+    with pytest.raises(
+        InputError, match=r"agile\.json: JSON; allowed: a tariff as a CSV file of time, and price_per_kwh or"
+    ):
+        Intensity.load(path, "price_per_kwh")
+
+
+@pytest.fixture
+def zone(monkeypatch):
+    """Set the machine's time zone."""
+
+    def set_to(name):
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield set_to
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("column", ["Datetime (UTC)", "UTC time", "time_utc (utc)", "time (UTC)"])
+def test_a_column_that_says_so_is_utc(tmp_path, zone, column):
+    zone(BERLIN)
+    text = f"{column},gco2_per_kwh\n2020-03-29 00:30,100\n2020-03-29 01:30,50\n2020-03-29 02:30,60\n"
+    if column.startswith("time_utc"):
+        with pytest.raises(InputError, match="first line"):
+            Intensity.load(written(tmp_path, text), "gco2_per_kwh")
+        return
+    read = Intensity.load(written(tmp_path, text), "gco2_per_kwh")
+    assert (read.times_s, read.note) == ((0, 3600, 7200), None)
+    assert read.begin == datetime(2020, 3, 29, 0, 30, tzinfo=timezone.utc)
+
+
+def test_the_zone_that_was_assumed_is_told(tmp_path, zone):
+    zone(BERLIN)
+    path = written(tmp_path, "time,gco2_per_kwh\n2024-01-01 00:00,100\n2024-01-01 01:00,50\n")
+    read = Intensity.load(path, "gco2_per_kwh")
+    assert read.begin == datetime(2023, 12, 31, 23, tzinfo=timezone.utc)
+    assert read.note == f"times of {path} have no offset, and are taken as local: CET (UTC+0100) at the first"
+    offset = written(tmp_path, "time,gco2_per_kwh\n2024-01-01 00:00+00:00,100\n2024-01-01 01:00Z,50\n")
+    assert Intensity.load(offset, "gco2_per_kwh").note is None
+
+
+@pytest.mark.parametrize(
+    ("zone_name", "moment", "what"),
+    [
+        (
+            LONDON,
+            "2020-03-29 01:30",
+            "local (GMT/BST), where this one does not exist: 2020-03-29 01:30; add +00:00",
+        ),
+        (
+            LONDON,
+            "2020-10-25 01:30",
+            "local (BST/GMT), where this one exists twice: 2020-10-25 01:30; add +00:00",
+        ),
+        (LOS_ANGELES, "2020-11-01 01:00", "local (PDT/PST), where this one exists twice"),
+    ],
+)
+def test_a_local_time_that_the_clocks_skip_or_repeat_is_refused(tmp_path, zone, zone_name, moment, what):
+    zone(zone_name)
+    path = written(tmp_path, f"time,gco2_per_kwh\n2020-01-01 00:00,100\n{moment},50\n")
+    with pytest.raises(InputError, match=re.escape(what)):
+        Intensity.load(path, "gco2_per_kwh")
+    zone("UTC")
+    assert len(Intensity.load(path, "gco2_per_kwh").values) == 2

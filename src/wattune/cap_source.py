@@ -152,8 +152,8 @@ class CapTrace(CapSource):
 
     ``times_s``: ascending, the first is 0; each cap of ``caps_w`` (watts, 0: pause) holds until the next time, the last
     one for good. ``begin``: the moment of the first row, if the times are moments on the clock; None: seconds of a run.
-    ``why``: why it pauses, in a few words, if its watts do not say it. In ``shares`` the last cap counts as long as the
-    one before it.
+    ``why``: why it pauses, in a few words, if its watts do not say it; ``note``: what was assumed of its file.
+    In ``shares`` the last cap counts as long as the one before it.
 
     Raises: InputError for times that do not ascend from 0, and caps that are negative or not numbers.
     """
@@ -163,6 +163,7 @@ class CapTrace(CapSource):
     begin: datetime | None = None
     name: str = "the caps"
     why: str | None = None
+    note: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.times_s) != len(self.caps_w) or not self.times_s or self.times_s[0] != 0:
@@ -185,7 +186,7 @@ class CapTrace(CapSource):
         """
         trace = read_trace(path, ("watts",), is_strict=True)
         caps_w = tuple(_watts(row.where, row.cell) for row in trace.rows)
-        return cls(form or NO_CAP, trace.times_s, caps_w, trace.begin, str(path))
+        return cls(form or NO_CAP, trace.times_s, caps_w, trace.begin, str(path), note=trace.note)
 
     def __str__(self) -> str:
         return self.name + self._at_side

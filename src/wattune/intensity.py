@@ -26,7 +26,7 @@ _COLUMNS: Final[dict[str, tuple[Unit, float]]] = {
     "price_per_kwh": ("price_per_kwh", 1.0),
     "price_per_mwh": ("price_per_kwh", 1e-3),
 }
-"""Column of a file -> unit, and the factor to it. Pounds per MWh are what WattTime gives."""
+"""Column of a file -> unit, and the factor to it. Pounds per MWh are WattTime's unit."""
 
 _LISTS: Final = ("forecast", "history", "data")
 """Fields of Electricity Maps' JSON that may have the values."""
@@ -49,7 +49,7 @@ class Intensity:
     """Grams of CO2 or money per kWh over time: each of ``values`` holds from its time until the next one.
 
     ``times_s``: ascending, the first is 0; the last value holds as long as the one before it. ``begin``: the moment of
-    the first one, None if times are seconds of a run. Prices may be negative.
+    the first one, None if times are seconds of a run. Prices may be negative. ``note``: what was assumed of its file.
 
     Raises: InputError for times that do not ascend from 0, and values that are not numbers or negative carbon.
     """
@@ -59,6 +59,7 @@ class Intensity:
     unit: Unit = "gco2_per_kwh"
     begin: datetime | None = None
     name: str = "the intensity"
+    note: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.times_s) != len(self.values) or len(self.times_s) < 2 or self.times_s[0] != 0:
@@ -72,24 +73,22 @@ class Intensity:
 
     @classmethod
     def load(cls, path: str | Path, unit: Unit) -> Intensity:
-        """Read a CSV file, or JSON as Electricity Maps has it.
+        """Read a CSV file, or carbon from JSON as Electricity Maps has it.
 
-        CSV: a column of times, see ``read_trace``, and one of ``gco2_per_kwh``, ``co2_lbs_per_mwh``, ``price_per_kwh``
-        or ``price_per_mwh``. JSON: a list ``forecast``, ``history`` or ``data`` of objects with ``carbonIntensity`` in
-        g/kWh and ``datetime``. Raises: InputError in one line.
+        CSV: a column of times, see ``read_trace``, and one of ``gco2_per_kwh`` or ``co2_lbs_per_mwh``, for a price
+        ``price_per_kwh`` or ``price_per_mwh``. JSON: a list ``forecast``, ``history`` or ``data`` of objects with
+        ``carbonIntensity`` in g/kWh and ``datetime``. Raises: InputError in one line.
         """
+        columns = {name: factor for name, (of, factor) in _COLUMNS.items() if of == unit}
         if Path(path).suffix.lower() == ".json":
-            found: Unit = "gco2_per_kwh"
-            begin: datetime | None
-            times_s, values, begin = _json(Path(path))
-        else:
-            trace = read_trace(path, tuple(_COLUMNS))
-            found, factor = _COLUMNS[trace.column]
-            values = tuple(factor * _number(row.where, row.cell) for row in trace.rows)
-            times_s, begin = trace.times_s, trace.begin
-        if found != unit:
-            raise InputError(str(path), value=found, allowed=f"a file of {unit}")
-        return cls(times_s, values, unit, begin, str(path))
+            as_csv = f"a CSV file of time, and {' or '.join(columns)}"
+            if unit == "price_per_kwh":
+                raise InputError(str(path), value="JSON", allowed=f"a tariff as {as_csv}")
+            times_s, values, begin = _json(Path(path), as_csv)
+            return cls(times_s, values, unit, begin, str(path))
+        trace = read_trace(path, tuple(columns))
+        values = tuple(columns[trace.column] * _number(row.where, row.cell) for row in trace.rows)
+        return cls(trace.times_s, values, unit, trace.begin, str(path), trace.note)
 
     @property
     def end_s(self) -> float:
@@ -118,8 +117,8 @@ class Intensity:
         return list(accumulate(spans, initial=0.0))
 
 
-def _json(path: Path) -> tuple[tuple[float, ...], tuple[float, ...], datetime]:
-    allowed = "a list of objects with carbonIntensity and datetime, as Electricity Maps has it"
+def _json(path: Path, as_csv: str) -> tuple[tuple[float, ...], tuple[float, ...], datetime]:
+    allowed = f"a list of objects with carbonIntensity and datetime, as Electricity Maps has it, or {as_csv}"
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Collection, Iterator
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +24,13 @@ class TraceRow(NamedTuple):
 class TraceFile(NamedTuple):
     """A file's rows in the order of their times, at least one; the column of the value; the moment of the first row.
 
-    ``begin`` is None if the times are seconds.
+    ``begin`` is None if the times are seconds. ``note``: which zone was assumed for times without an offset.
     """
 
     column: str
     begin: datetime | None
     rows: tuple[TraceRow, ...]
+    note: str | None = None
 
     @property
     def times_s(self) -> tuple[float, ...]:
@@ -39,28 +41,40 @@ class TraceFile(NamedTuple):
 def read_trace(path: str | Path, columns: Collection[str], *, is_strict: bool = False) -> TraceFile:
     """Read the times, and the one column of these ``columns`` (in lower case) that the file has.
 
-    Times are ``seconds``, the first 0, or ``time`` (also ``datetime``), moments in ISO 8601, which are local without an
-    offset. Other columns are ignored, or refused if ``is_strict``.
+    Times are ``seconds``, the first 0, or ``time`` (also ``datetime``), moments in ISO 8601. Without an offset they are
+    local, or UTC if the column's name says so, such as "Datetime (UTC)". Other columns are ignored, or refused if
+    ``is_strict``.
 
     Raises: InputError in one line, with the line of the file.
     """
     lines = _lines(Path(path))
-    header = [name.lower() for name in next(lines, (0, []))[1]]
-    times = [name for name in header if name in ("seconds", "time", "datetime")]
+    first = next(lines, (0, []))[1]
+    header = [name.lower() for name in first]
+    times = [name for name in header if " ".join(_words(name) - {"utc"}) in ("seconds", "time", "datetime")]
     values = [name for name in header if name in columns]
     if len(times) != 1 or len(values) != 1 or (is_strict and len(header) != 2):
         names = " or ".join(columns)
         raise InputError(
-            f"the first line of {path}", value=",".join(header), allowed=f"seconds or time, and {names}, with a comma"
+            f"the first line of {path}",
+            value=",".join(first),
+            allowed=f"seconds or time, and {names}, with a comma",
+            hint="rename the two columns",
         )
     time_at, value_at = header.index(times[0]), header.index(values[0])
-    is_seconds = times[0] == "seconds"
+    is_seconds, is_utc = times[0] == "seconds", "utc" in _words(times[0])
     found: list[tuple[str, Any, str]] = []
+    note: str | None = None
     for line, cells in lines:
         where = f"{path}, line {line}"
         if len(cells) != len(header) or not cells[time_at]:
             raise InputError(where, value=",".join(cells), allowed=f"{len(header)} cells, one of them the time")
-        time = _seconds(where, cells[time_at]) if is_seconds else parse_moment(where, cells[time_at])
+        time: Any
+        if is_seconds:
+            time = _seconds(where, cells[time_at])
+        else:
+            time, is_assumed = _moment(where, cells[time_at], is_utc=is_utc)
+            if is_assumed and note is None:
+                note = f"times of {path} have no offset, and are taken as local: {time:%Z} (UTC{time:%z}) at the first"
         if found and time <= found[-1][1]:
             raise InputError(f"{where}: the time is not after that of the row before", value=cells[time_at])
         found.append((where, time, cells[value_at]))
@@ -72,15 +86,42 @@ def read_trace(path: str | Path, columns: Collection[str], *, is_strict: bool = 
     rows = (
         TraceRow(where, time if begin is None else (time - begin).total_seconds(), cell) for where, time, cell in found
     )
-    return TraceFile(values[0], begin, tuple(rows))
+    return TraceFile(values[0], begin, tuple(rows), note)
 
 
 def parse_moment(where: str, text: str) -> datetime:
-    """A moment, with its time zone, from ISO 8601; local time without an offset. Raises: InputError."""
+    """A moment, with its time zone, from ISO 8601; local time without an offset.
+
+    Raises: InputError, also for a local time that the zone lacks or has twice as its clocks change.
+    """
+    return _moment(where, text)[0]
+
+
+def _moment(where: str, text: str, *, is_utc: bool = False) -> tuple[datetime, bool]:
+    """The moment, and whether its zone was assumed."""
     try:
-        return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("z", "Z") else text).astimezone()
+        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("z", "Z") else text)
+        if moment.tzinfo is None and is_utc:
+            moment = moment.replace(tzinfo=timezone.utc)
+        local = moment.astimezone()
+        if moment.tzinfo is not None:
+            return local, False
+        other = moment.replace(fold=1).astimezone()
     except (ValueError, OverflowError) as error:
         raise InputError(f"{where}: time", value=text, allowed="ISO 8601, such as 2025-06-01T08:00") from error
+    if local != other:
+        exists = datetime.fromtimestamp(local.timestamp()) == moment  # of a moment that exists the clock shows the same
+        what = "exists twice" if exists else "does not exist"
+        raise InputError(
+            f"{where}: times without an offset are local ({local.tzname()}/{other.tzname()}), where this one {what}",
+            value=text,
+            hint="add +00:00 to all of them if they are UTC",
+        )
+    return local, True
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall("[a-z0-9_]+", name))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -48,7 +48,7 @@ def test_a_run_waits_for_the_cleanest_time(wattune, tmp_path, grid):
     ("settings", "message"),
     [
         (("carbon=missing.csv",), "missing.csv cannot be read"),
-        (("tariff=GRID",), "gco2_per_kwh; allowed: a file of price_per_kwh"),
+        (("tariff=GRID",), "seconds,gco2_per_kwh; allowed: seconds or time, and price_per_kwh or price_per_mwh"),
         (("carbon=GRID", "price_per_kwh=1"), "the goal cost with"),
     ],
 )

@@ -375,6 +375,14 @@ def test_moments_of_caps_and_of_a_forecast_are_aligned_by_now():
         plan(table, curve({8: 1.0}), **{**arguments, "cap": replace(caps, begin=noon + timedelta(hours=2))})
 
 
+def test_what_was_assumed_of_files_is_a_note_of_the_plan():
+    forecast = Intensity((0.0, HOUR_S), (400.0, 10.0), note="times of grid.csv are taken as local")
+    caps = replace(trace(6.0, 5.0), note="times of caps.csv are taken as local")
+    goal = Goal("energy", deadline_s=2 * HOUR_S)
+    notes = plan(board(), curve(), cap=caps, goal=goal, intensity=forecast).notes
+    assert notes[-2:] == (caps.note, forecast.note)
+
+
 def test_several_algorithms_under_caps_and_a_forecast():
     relative = {8: 1.0, 32: 1.0}
     cells = {"backprop": 0.08, "backprop:checkpoint=auto": 0.12}
