@@ -21,7 +21,7 @@ from tests.support.sessions import (
 from torch.utils.data import DataLoader
 
 from wattune.algorithms.counting.step_counting import step_work
-from wattune.devices import Fault, Sensor, SimulatedDevice, builtin_board
+from wattune.devices import Fault, Knob, Sensor, SimulatedDevice, builtin_board
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
 from wattune.goal import TIME, Goal
 from wattune.online import capped
@@ -65,6 +65,65 @@ def test_the_cap_is_never_read_above(cap_w, keep):
     assert record.exact.energy_j == pytest.approx(record.energy_j, rel=0.02)
     assert device.current() == clock_mhz
     assert record.provenance.kind == "simulated"
+
+
+class ThreeClocks(OwnTimeDevice):
+    """A board whose memory and CPU decide as much as its GPU: a cap leaves no room for all of them."""
+
+    knobs = (
+        Knob("clock_mhz", (200.0, 400.0, 600.0, 800.0)),
+        Knob("memory_clock_mhz", (400.0, 800.0, 1600.0)),
+        Knob("cpu_clock_mhz", (500.0, 1000.0, 2000.0)),
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.now = Knobs(clock_mhz=800.0, memory_clock_mhz=1600.0, cpu_clock_mhz=2000.0)
+
+    def shares(self, knobs):
+        return [knobs[knob.name] / knob.values[-1] for knob in self.knobs]
+
+    def seconds(self, knobs):
+        gpu, memory, cpu = self.shares(knobs)
+        return 0.008 / gpu + 0.02 / memory + 0.004 / cpu
+
+    def watts(self, knobs):
+        gpu, memory, cpu = self.shares(knobs)
+        return 1.5 + 4 * gpu**2 + 0.5 * memory + 3 * cpu**2
+
+    @property
+    def step_s(self):
+        return self.seconds(self.now)
+
+    def power_w(self):
+        return self.watts(self.now)
+
+    def current(self):
+        return self.now
+
+    def _apply(self, knobs):
+        self.now = knobs
+
+    def _snapshot(self):
+        return self.now
+
+    def _restore(self, snapshot):
+        self.now = snapshot
+
+
+def test_all_clocks_of_a_board_are_chosen_under_a_cap():
+    device, cap_w = ThreeClocks(), 5.5
+    found = device.current()
+    record = trained(device, cap_w=cap_w, passes=6, model=perceptron(), loader=DataLoader(Numbered(), 4)).record
+    best_s = min(device.seconds(knobs) for knobs in device.combinations() if device.watts(knobs) <= cap_w)
+    gpu_alone_s = min(
+        device.seconds(knobs)
+        for knobs in device.climbs()[-1]  # the other clocks as they were found
+        if device.watts(knobs) <= cap_w or knobs == device.climbs()[-1][0]
+    )
+    assert device.seconds(record.point.knobs) <= 1.05 * best_s < 0.9 * gpu_alone_s
+    assert device.watts(record.point.knobs) <= cap_w
+    assert device.current() == found
 
 
 @pytest.mark.slow

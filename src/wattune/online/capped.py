@@ -17,6 +17,7 @@ from wattune.devices import Device, open_device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_shapes import rows as rows_of
+from wattune.online.explorer import AnySearch
 from wattune.online.ranks.following import FollowingSession, follow
 from wattune.online.ranks.leading import Leading, lead
 from wattune.online.ranks.meeting import Ranks, meet, own_rank, processes
@@ -29,6 +30,7 @@ from wattune.point import BatchShape, Knobs
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.search.policy import SESSION, SESSION_BY_CURVE
 from wattune.search.search import Search
+from wattune.search.staged import StagedSearch
 from wattune.tracking.trackers import LogTo
 
 
@@ -163,12 +165,18 @@ def _session(
         if moving is not None and asked.resumed is not None:
             shape = asked.resumed.shape or shape  # chosen once
 
-        def new_search(without: set[BatchShape]) -> Search | SettingLadder:
+        def new_search(without: set[BatchShape]) -> AnySearch:
             if moving is not None:
                 return SettingLadder(shape, opened, known)
+            rows, settings = [row for row in all_rows if row not in without], opened.combinations()
+            return (
+                StagedSearch(search_of, rows, settings, start) if len(opened.knobs) > 1 else search_of(rows, settings)
+            )
+
+        def search_of(rows: Sequence[BatchShape], settings: Sequence[Knobs]) -> Search:
             search = Search(
-                [row for row in all_rows if row not in without],
-                opened.combinations(),
+                rows,
+                settings,
                 cap_w=limit.limit_w,
                 start=start,
                 margin_w=limit.margin_w,

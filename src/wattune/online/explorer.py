@@ -14,6 +14,9 @@ from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
 from wattune.search.observation import Stretch
 from wattune.search.search import Search
+from wattune.search.staged import StagedSearch
+
+AnySearch = Search | StagedSearch | SettingLadder
 
 STEPS = 3
 """Least number of steps that a point is measured for, after a first one that does not count."""
@@ -53,7 +56,7 @@ class Explorer:
         device: Device,
         limiter: PowerLimiter,
         readings: SensorReadings,
-        search: Callable[[set[BatchShape]], Search | SettingLadder],
+        search: Callable[[set[BatchShape]], AnySearch],
         start: BatchShape,
         *,
         fits: Callable[[BatchShape], bool],
@@ -111,14 +114,14 @@ class Explorer:
         self._exclude(row)
         self.choose()
 
-    def restart(self, search: Search) -> None:
+    def restart(self, search: AnySearch) -> None:
         """Discard all measurements and choose by a new search, from the safest setting on."""
         self.to_safest()
         self.cells.clear()
         self.search = search
         self.choose()
 
-    def start_over(self, search: Search | SettingLadder) -> None:
+    def start_over(self, search: AnySearch) -> None:
         """Start over on a device that has other knobs now. Raises: DeviceError."""
         self._limiter.start_over()
         self.readings.clear()

@@ -111,10 +111,18 @@ def cell(
 
 
 def ratio(cells: Mapping[OperatingPoint, ProfileCell], low: Knobs, high: Knobs) -> float | None:
-    """Power at ``high`` over power at ``low``, the largest of all rows; None if that was not measured."""
+    """Power at ``high`` over power at ``low``, the largest of all rows; None if that was not measured, or if settings
+    differ in another knob than the first."""
+    others = list(low.items())[1:]
+    if list(high.items())[1:] != others:
+        return None
     ratios = []
     for row in {point.shape for point in cells}:
-        peaks = [(p.knobs.first, c.power_peak_w) for p, c in cells.items() if p.shape == row]
+        peaks = [
+            (point.knobs.first, cell.power_peak_w)
+            for point, cell in cells.items()
+            if point.shape == row and list(point.knobs.items())[1:] == others
+        ]
         measured = [(setting, peak_w) for setting, peak_w in peaks if setting is not None and peak_w is not None]
         low_w, high_w = _interpolated(measured, low.first or 1.0), _interpolated(measured, high.first or 1.0)
         if low_w is not None and high_w is not None:

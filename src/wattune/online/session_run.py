@@ -16,7 +16,7 @@ from wattune.cap import SensorLimit
 from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
-from wattune.online.explorer import Explorer
+from wattune.online.explorer import AnySearch, Explorer
 from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.measurement_window import SensorReadings
@@ -29,7 +29,6 @@ from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 from wattune.power.monitor import LOOK_EVERY_S
 from wattune.records import PointRecord
-from wattune.search.search import Search
 
 CHECK_EVERY_S = 0.1
 """Shortest time between two checks, at the begin of steps, that the run is below its limit and the sensor responds."""
@@ -45,7 +44,8 @@ class SessionRun(LoopRun):
     ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
     ``yield_to``: a step begins only once this returns False.
 
-    Raises: InputError for a temperature limit that the device cannot be held below, and for several knobs.
+    Raises: InputError for a temperature limit that the device cannot be held below, and for several knobs under a cap
+    that changes.
     """
 
     explorer: Explorer
@@ -55,7 +55,7 @@ class SessionRun(LoopRun):
         device: Device,
         model: nn.Module,
         optimizer: Optimizer | None,
-        search: Callable[[set[BatchShape]], Search | SettingLadder],
+        search: Callable[[set[BatchShape]], AnySearch],
         start: BatchShape,
         limit: SensorLimit,
         *,
@@ -64,7 +64,10 @@ class SessionRun(LoopRun):
         tries_sizes: bool = True,
         yield_to: Callable[[], bool] | None = None,
     ):
-        device.only_knob("a session", hint="profile with --strategy full and train at the plan")
+        if cap is None:
+            device.select([knob.name for knob in device.offered])
+        else:
+            device.only_knob("a session under a cap that changes", hint="give a constant cap")
         super().__init__(model)
         self.device, self.limit = device, limit
         self.changes: list[dict[str, Any]] = []

@@ -1,0 +1,82 @@
+"""Search over several clocks and several batch sizes: first the clocks of one row, then the rows at the best of them.
+
+All rows at all settings together are ten thousands of points, and a decision among them takes seconds. How a board's
+power divides among its clocks hardly depends on the batch size, so the clocks beside the first one are chosen once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.search.observation import Stretch
+from wattune.search.search import Search
+
+NewSearch = Callable[[Sequence[BatchShape], Sequence[Knobs]], Search]
+"""Make a search over these rows and settings."""
+
+
+class StagedSearch:
+    """A ``Search`` in two stages, for a device with several knobs: all ``settings`` of the row ``start``, then all
+    ``rows`` along the first knob, at the values of the other knobs that are best for ``start``."""
+
+    def __init__(self, new: NewSearch, rows: Sequence[BatchShape], settings: Sequence[Knobs], start: BatchShape):
+        self._new = new
+        self._rows = tuple(rows)
+        self._settings = tuple(settings)
+        self._rows_at: Knobs | None = None
+        self._stage = new([start], settings)
+
+    def next(self) -> OperatingPoint | None:
+        """The point to probe now; None if nothing is left that is worth it (``reason`` says why)."""
+        point, best = self._stage.next(), self._stage.best()
+        if point is not None or best is None or self._rows_at is not None or len(self._rows) == 1:
+            return point
+        self._begin_rows(best.knobs)
+        return self._stage.next()
+
+    def _begin_rows(self, at: Knobs) -> None:
+        measured, self._rows_at = self._stage.state_dict(), at
+        _, *others = at
+        self._stage = self._new(self._rows, [k for k in self._settings if all(k[name] == at[name] for name in others)])
+        self._stage.load_state_dict(measured)
+
+    @property
+    def reason(self) -> str:
+        """Why the search ended."""
+        return self._stage.reason
+
+    def relative(self, known: Mapping[int, tuple[float, float]]) -> None:
+        """Set the relative samples of the batch sizes; see ``Search``."""
+        self._stage.relative(known)
+
+    def tell(self, point: OperatingPoint, stretch: Stretch) -> None:
+        """Add the measurements of a probe, or of training; see ``Search``."""
+        self._stage.tell(point, stretch)
+
+    def above(self, point: OperatingPoint, power_w: float) -> None:
+        """Exclude a point after a reading above the cap there; see ``Search``."""
+        self._stage.above(point, power_w)
+
+    def best(self) -> OperatingPoint | None:
+        """The best measured point; see ``Search``."""
+        return self._stage.best()
+
+    def worth(self) -> float:
+        """The share of the remaining time that further probing may save."""
+        return self._stage.worth()
+
+    def worth_of_curve(self) -> float:
+        """The share of the remaining time that knowing the relative samples exactly is expected to save."""
+        return self._stage.worth_of_curve()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State from which a later search continues, as JSON values."""
+        return {**self._stage.state_dict(), "rows_at": None if self._rows_at is None else dict(self._rows_at)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state_dict``."""
+        if state.get("rows_at") is not None and self._rows_at is None:
+            self._begin_rows(Knobs(state["rows_at"]))
+        self._stage.load_state_dict(state)
