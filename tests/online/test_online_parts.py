@@ -212,7 +212,8 @@ def test_a_batch_with_time_as_its_first_axis_is_not_cut():
     """Nobody knows which axis holds the samples."""
     assert not can_split((torch.zeros(7, 32, 3), torch.zeros(32)), 32)
     assert not can_split({"x": torch.zeros(7, 32, 3), "y": torch.zeros(32)}, 32)
-    assert can_split((torch.zeros(32, 7, 3), torch.zeros(32), torch.zeros(5)), 32)
+    assert can_split((torch.zeros(32, 7, 3), torch.zeros(32), torch.zeros(())), 32)
+    assert not can_split((torch.zeros(32), torch.zeros(400), torch.full((32,), 12)), 32)  # labels, values, lengths
     assert can_split([torch.zeros(3, n, n) for n in range(4)], 4)
 
 

@@ -55,10 +55,12 @@ class Run:
                 parts = []
                 for batch in self.session.batches():
                     loss = functional.cross_entropy(self.model(batch.data["x"]), batch.data["y"])
-                    calls += 1
+                    calls += not batch.is_check
                     if calls == stop_after:
                         raise KeyboardInterrupt
                     self.session.backward(loss)
+                    if batch.is_check:
+                        continue
                     parts += batch.data["number"].tolist()
                     if batch.last:
                         self.seen += parts

@@ -34,7 +34,7 @@ def world(point: OperatingPoint) -> tuple[float, float]:
 
 def new_search(rows, settings):
     search = Search(rows, settings, cap_w=CAP_W, start=ROWS[0], noise_w=0.01, cap_window_s=1.0)
-    search.relative({size: (1.0, 0.0) for size in (32, 64, 128)})
+    search.relative(dict.fromkeys((32, 64, 128), (1.0, 0.0)))
     return search
 
 

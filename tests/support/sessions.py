@@ -113,8 +113,9 @@ def train(
     for _ in range(passes):
         for batch in session.batches():
             session.backward(loss(model, batch))
-            samples += batch.samples
-            on_batch(session)
+            if not batch.is_check:
+                samples += batch.samples
+                on_batch(session)
     return samples
 
 

@@ -203,6 +203,7 @@ def _session(
             leading=leading,
             tries_sizes=not asked.sync.is_sharded,
             yield_to=asked.yield_to,
+            sizes_by_name=asked.sizes_by_name,
         )
     except BaseException:
         if opened is not device:
@@ -220,6 +221,7 @@ def _session(
         ranks=ranks,
         scaler=asked.scaler,
         before_step=asked.before_step,
+        divides=asked.divides or (moving is not None and run.start != BatchShape(start.batch, start.batch)),
         resumed=asked.resumed,
     )
 
@@ -237,6 +239,7 @@ def _following(asked: Request, ranks: Ranks, device: str | Device, seed: int) ->
         ranks=ranks,
         scaler=asked.scaler,
         before_step=asked.before_step,
+        divides=asked.divides,
         resumed=asked.resumed,
     )
 

@@ -114,6 +114,13 @@ class Explorer:
         self._exclude(row)
         self.choose()
 
+    def leave_out_unfit(self) -> None:
+        """Exclude the measured rows that training cannot use any more, and choose again."""
+        for row in {point.shape for point in self.cells} - {self._start}:
+            if not self._fits(row):
+                self._exclude(row)
+        self.choose()
+
     def restart(self, search: AnySearch) -> None:
         """Discard all measurements and choose by a new search, from the safest setting on."""
         self.to_safest()

@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from wattune.devices import Device
 from wattune.errors import InputError
+from wattune.online.division import Verdict
 from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split
 from wattune.online.step_counter import StepWorkCounter
@@ -39,8 +40,10 @@ class LoopRun(ABC):
     counter: StepWorkCounter
     fit_check: FitCheck
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, start: BatchShape):
         self.model = model
+        self.start = start
+        """The row that training begins with; its micro-batches are known to fit."""
         self.samples = self.steps = 0
         self.notes: dict[str, None] = {}
         """Notes for the user, each of them once."""
@@ -144,6 +147,9 @@ class LoopRun(ABC):
                 value=kind,
                 hint="let collate_fn return tensors or lists with one entry per sample, in tuples or dictionaries",
             )
+
+    def judge_division(self, verdict: Verdict) -> None:  # noqa: B027 - rank 0 chooses for the others
+        """Take in whether the gradient of a batch in parts is the gradient of the whole. Raises: InputError."""
 
     def note(self, text: str) -> None:
         """Add a note for the user."""

@@ -16,16 +16,18 @@ class Batch:
 
     ``data`` has the structure of the user's loader, with the samples of this micro-batch, on the model's device;
     ``samples`` is their number, ``last`` is True if the optimizer steps after it, and ``share`` is its share of the
-    samples of that step.
+    samples of that step. ``is_check``: the pass only compares gradients, see ``wattune.online.division``; nothing is
+    learned from it.
     """
 
-    __slots__ = ("data", "last", "samples", "share")
+    __slots__ = ("data", "is_check", "last", "samples", "share")
 
-    def __init__(self, data: Any, samples: int, *, last: bool, share: float):
+    def __init__(self, data: Any, samples: int, *, last: bool, share: float, is_check: bool = False):
         self.data = data
         self.samples = samples
         self.last = last
         self.share = share
+        self.is_check = is_check
 
     @property
     def x(self) -> Any:
@@ -60,10 +62,10 @@ def samples_of(data: Any) -> int:
 def can_split(data: Any, samples: int) -> bool:
     """Check that a batch of ``samples`` samples can be split: a part of it must have one entry per sample.
 
-    A tensor of several axes whose first one is something else (time, for example) mixes the samples, and cannot be
-    split.
+    A tensor with another length (time steps, or the values of all samples one after another) mixes the samples, and
+    cannot be split.
     """
-    return not _has_other_axes(data, samples) and (_is_structure(data, samples) or _is_list(data, samples))
+    return not _has_other_lengths(data, samples) and (_is_structure(data, samples) or _is_list(data, samples))
 
 
 def split(data: Any, samples: int, sizes: Sequence[int]) -> list[Any]:
@@ -137,13 +139,13 @@ def _is_structure(data: Any, samples: int) -> bool:
     return any(_is_structure(v, samples) or (isinstance(v, (list, tuple)) and len(v) == samples) for v in data)
 
 
-def _has_other_axes(data: Any, samples: int) -> bool:
+def _has_other_lengths(data: Any, samples: int) -> bool:
     if isinstance(data, Tensor):
-        return data.dim() > 1 and data.shape[0] != samples
+        return data.dim() > 0 and data.shape[0] != samples
     if _is_list(data, samples):
         return False
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
-    return any(_has_other_axes(part, samples) for part in parts)
+    return any(_has_other_lengths(part, samples) for part in parts)
 
 
 def _is_list(data: Any, samples: int) -> bool:

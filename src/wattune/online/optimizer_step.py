@@ -102,8 +102,6 @@ class OptimizerStepper:
 
     def add(self, loss: Tensor, samples: int, share: float, *, norms: bool) -> None:
         """Backpropagate the mean loss of one micro-batch, which has this share of the step's samples."""
-        if not isinstance(loss, Tensor):
-            raise InputError("session.backward(loss)", value=type(loss).__name__, allowed="the loss as a tensor")
         witness = self._witness
         if witness is not None and (witness.grad is None or witness.grad._version != self._version):
             raise InputError(

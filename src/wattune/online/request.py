@@ -122,6 +122,9 @@ class Request:
         self.sizes = sizes_of(own, batch_sizes, self.curve, keep=stays, samples=self.samples_per_pass, ranks=ranks)
         schedulers = [] if scheduler is None else scheduler if isinstance(scheduler, (list, tuple)) else [scheduler]
         schedulers = [own_scheduler(one, ranks) for one in schedulers]
+        self.sizes_by_name = batch_sizes is not None
+        # The parts of a sharded model cannot be tried by themselves: every pass needs all ranks.
+        self.divides = self.moving is None and not self.sync.is_sharded
         self.recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
         self.sample_model = SampleModel(own, self.sizes, keep=keep_recipe, curve=self.curve, ranks=ranks)
         self.resumed: SessionCheckpoint | None = None

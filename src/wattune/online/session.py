@@ -22,8 +22,9 @@ from wattune.cap_source import check_scale
 from wattune.errors import InputError, OutOfDeviceMemory, OutputError, SafetyStop, SensorError, WattuneError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_source import BatchSource
+from wattune.online.division import DivisionCheck
 from wattune.online.micro_batching import Batch
-from wattune.online.optimizer_step import OptimizerStepper
+from wattune.online.optimizer_step import OptimizerStepper, trained
 from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.ranks.meeting import Ranks
@@ -99,6 +100,7 @@ class Session:
         ranks: Ranks | None = None,
         scaler: torch.amp.GradScaler | None = None,
         before_step: Callable[[], None] | None = None,
+        divides: bool = False,
         resumed: SessionCheckpoint | None = None,
     ):
         self.run = run
@@ -127,7 +129,8 @@ class Session:
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
             )
             fetcher = Prefetcher(batch_source, run)
-            self.loop = UserLoop(run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch)
+            division = DivisionCheck(run.model, list(trained(optimizer))) if divides else None
+            self.loop = UserLoop(run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division)
             self.loop.remembers = options.checkpoint is not None
         self._feed = UpdateFeed(self, options.listeners)
         self._passes = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,6 +18,7 @@ from wattune.cap import SensorLimit
 from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
+from wattune.online.division import Verdict
 from wattune.online.explorer import AnySearch, Explorer
 from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
@@ -41,6 +44,7 @@ class SessionRun(LoopRun):
     search that chooses the points, without the rows that it is given; ``start`` is the user's own row. ``cap``: one
     that changes; ``limit`` is then that of the highest, ``search`` makes a ``SettingLadder`` for ``start``, and steps
     begin only while the cap lets them (``CappedRun.hold``). ``leading``: this rank chooses for others as well.
+    ``sizes_by_name``: the user has named the batch sizes, so that they may be used whatever the loss.
     ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
     ``yield_to``: a step begins only once this returns False.
 
@@ -62,13 +66,14 @@ class SessionRun(LoopRun):
         cap: CapSource | None = None,
         leading: Leading | None = None,
         tries_sizes: bool = True,
+        sizes_by_name: bool = False,
         yield_to: Callable[[], bool] | None = None,
     ):
         if cap is None:
             device.select([knob.name for knob in device.offered])
         else:
             device.only_knob("a session under a cap that changes", hint="give a constant cap")
-        super().__init__(model)
+        super().__init__(model, start)
         self.device, self.limit = device, limit
         self.changes: list[dict[str, Any]] = []
         """Points of training in their order, as JSON values of ``PointChange``."""
@@ -77,6 +82,7 @@ class SessionRun(LoopRun):
         self.compares_gradients = tries_sizes
         self._leading, self._step_s = leading, 0.0
         self._yield_to = yield_to
+        self._sizes_by_name, self._keeps_shape = sizes_by_name, False
         self._readings = SensorReadings()
         first = limit if cap is None else replace(limit, limit_w=None)  # the follower finds its own
         self.capped = CappedRun(device, first, device.safest, on_reading=self._readings.add)
@@ -95,7 +101,7 @@ class SessionRun(LoopRun):
         self._was_moved = False  # by the cap since the last step began, so that the step does not count
         self._evaluates_under: SensorLimit | None = None
         self._evaluation_s = 0.0  # that the last one took
-        self._search, self._start = search, start
+        self._search = search
         self._stack = ExitStack()
         self._step: Any = None
         self._sync = Sync() if self.on_cuda else None
@@ -117,7 +123,7 @@ class SessionRun(LoopRun):
                 capped.limiter,
                 self._readings,
                 self._search,
-                self._start,
+                self.start,
                 fits=self.fits,
                 changed=self._changed,
             )
@@ -226,7 +232,7 @@ class SessionRun(LoopRun):
                 with device.step(work):
                     pass
             except OutOfDeviceMemory as error:  # the step ran on this computer all the same, and its samples count
-                if row == self._start:
+                if row == self.start:
                     raise
                 self.fit_check.too_large[row] = str(error)
                 self.explorer.leave_out(row)
@@ -354,6 +360,8 @@ class SessionRun(LoopRun):
         """
         if not self.can_split and row.micro < row.batch:
             return False
+        if self._keeps_shape and row != self.start and not (self._sizes_by_name and row.micro == row.batch):
+            return False
         if (self.limit.limit_w is not None or self.capped.follows) and not self.fit_check.is_known(row):
             self.explorer.to_safest()
         fits = self.fit_check.fits(row, self.counter)
@@ -362,6 +370,26 @@ class SessionRun(LoopRun):
         for (batch, micro), reason in self.fit_check.too_large.items():
             self.note(f"batch size {batch} in micro-batches of {micro} is left out: {reason}")
         return fits
+
+    def judge_division(self, verdict: Verdict) -> None:
+        """Keep the user's own row if the gradient of parts is another one. Raises: InputError if that row has parts."""
+        if verdict.result in ("equal", "unknown"):
+            return
+        if verdict.is_equal:
+            self.note("the loss draws random numbers: the gradient of a batch in parts is the same on average alone")
+            return
+        keeps = "so batch size and micro-batch size stay yours, and clocks alone are chosen"
+        if math.isnan(verdict.difference):
+            self.note(f"gradients were zero or not finite, and cannot tell whether a batch may be divided, {keeps}")
+        else:
+            text = f"the gradient of a batch in parts is off by {100 * verdict.difference:.2g} %"
+            if self.start.micro < self.start.batch or self.capped.follows:
+                whole = "whole batches, with the loader's batch size and without micro_batch_size="
+                raise InputError(text, value=f"parts of {self.start.micro} samples", allowed=whole)
+            self.note(f"{text}, {keeps}")
+            warnings.warn(f"{text}, {keeps}", stacklevel=4)
+        self._keeps_shape = True
+        self.explorer.leave_out_unfit()
 
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""

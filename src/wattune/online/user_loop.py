@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wattune.errors import InputError
 from wattune.online.batch_source import Fetched
+from wattune.online.division import PARTS, DivisionCheck, Trial
 from wattune.online.interrupts import Shield
 from wattune.online.loop_run import LoopRun
 from wattune.online.micro_batching import Batch, even, moved, shapes, split
@@ -39,8 +40,12 @@ class UserLoop:
         sample_model: SampleModel,
         sync: GradientSync,
         watch: RateWatch | None = None,
+        division: DivisionCheck | None = None,
     ):
         self._watch = watch
+        self.division = division
+        """Proofs that batches may be divided; None if the run has one shape alone."""
+        self._trial: Trial | None = None
         self.position = 0
         self.pending: Batch | None = None
         self.random: list[Tensor] = []
@@ -80,6 +85,12 @@ class UserLoop:
         batch = self.pending
         if batch is None:
             raise InputError("session.backward(loss) must be called once for each batch of session.batches()")
+        if not isinstance(loss, Tensor):
+            raise InputError("session.backward(loss)", value=type(loss).__name__, allowed="the loss as a tensor")
+        if self._trial is not None:
+            self.pending = None
+            self._trial.add(loss, batch.share)
+            return
         self._stepper.add(loss, batch.samples, batch.share, norms=self._norms)
         if self._watch is not None:
             with self._run.counter.uncounted():
@@ -113,6 +124,8 @@ class UserLoop:
         sizes = even(samples, row.micro)
         if len(sizes) > 1 or not run.checked:
             run.check_parts(data, samples, row)
+        if self.division is not None and run.can_split and self.division.is_due(min(row.micro, samples), run.steps):
+            yield from self._prove(self.division, data, samples, row.micro)
         self._norms = run.compares_gradients and self._sample_model.wants(run.steps) and not run.is_measuring
         half = -(-samples // 2)
         if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and run.may_halve:
@@ -127,14 +140,35 @@ class UserLoop:
         last = len(parts) - 1
         for index, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             batch = Batch(self._placed(part), size, last=index == last, share=size / samples)
-            self.pending = batch
             run.fit_check.samples = size
-            with self._sync.micro_batch(last=batch.last):
-                yield batch
-            if self.pending is not None:
-                raise InputError(
-                    "session.backward(loss) was not called for a batch", hint="call it once for each batch"
-                )
+            yield from self._given(batch)
+
+    def _given(self, batch: Batch) -> Iterator[Batch]:
+        self.pending = batch
+        with self._sync.micro_batch(last=batch.last):
+            yield batch
+        if self.pending is not None:
+            raise InputError("session.backward(loss) was not called for a batch", hint="call it once for each batch")
+
+    def _prove(self, division: DivisionCheck, data: Any, samples: int, micro: int) -> Iterator[Batch]:
+        """Run a batch whole and in parts, no more of it than is known to fit, and see if the gradients are equal."""
+        run = self._run
+        whole = min(samples, run.start.micro)
+        if whole == 1:
+            return
+        smallest = min(-(-whole // PARTS), micro)
+        some = data if whole == samples else split(data, samples, [whole, samples - whole])[0]
+        with run.evaluation(), division.trying(run.steps) as trial:
+            self._trial = trial
+            for sizes in trial.plan(whole, even(whole, smallest), division.tolerance):
+                parts = split(some, whole, sizes) if len(sizes) > 1 else [some]
+                for part, size in zip(parts, sizes, strict=True):
+                    batch = Batch(self._placed(part), size, last=False, share=size / whole, is_check=True)
+                    yield from self._given(batch)
+        self._trial, verdict = None, trial.verdict
+        if float(self._sync.mean(torch.tensor(float(verdict.is_equal), device=self._device))) < verdict.is_equal:
+            verdict = verdict._replace(result="unequal")  # on another rank
+        run.judge_division(division.conclude(verdict, smallest))
 
     def _placed(self, part: Any) -> Any:
         if self._device is None:

@@ -26,7 +26,7 @@ class FollowingRun(LoopRun):
     """The run of a rank other than 0: each step is the one that rank 0 has chosen."""
 
     def __init__(self, channel: Channel, model: nn.Module, start: BatchShape, *, name: str):
-        super().__init__(model)
+        super().__init__(model, start)
         self.device = device_out_of_reach(name)
         self.channel = channel
         self.counter = StepWorkCounter(model, None, counts=False)
