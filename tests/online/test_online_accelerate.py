@@ -51,7 +51,7 @@ def compare(rank: int, options: dict[str, Any], load: dict[str, Any]) -> tuple[A
     with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
         for _ in range(3):
             for batch in session.batches():
-                ours += batch.x[:, 0].tolist()
+                ours += [] if batch.is_check else batch.x[:, 0].tolist()
                 session.backward(loss_of(model, batch))
     record = session.record
     return apart(plain, weights(model)), order == ours, session.passes, None if record is None else record.samples
@@ -86,12 +86,14 @@ def choose(rank: int) -> tuple[Any, ...]:
         for _ in range(20):
             seen = []
             for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                if batch.is_check:
+                    continue
                 step += batch.samples
                 if batch.last:
                     sizes.add(step)
                     step = 0
                 seen += batch.x[:, 0].tolist()
-                session.backward(loss_of(model, batch))
             samples.append(seen)
     return sizes, samples, weights(model)
 

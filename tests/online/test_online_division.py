@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.sessions import Numbered, distance, perceptron, plain, session_of, train
+from tests.support.sessions import Numbered, perceptron, session_of, train
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from wattune.errors import InputError
-from wattune.online.division import BUCKETS, sketch
+from wattune.online.division import BUCKETS, DivisionCheck, sketch
 
 WEIGHTS = torch.tensor([1.0, 20.0])
 
@@ -79,7 +79,7 @@ def options_of(model, samples=640):
 
 @pytest.mark.parametrize("loss", [mean, smoothed, with_penalty, squares, noisy])
 def test_a_mean_over_samples_may_be_divided(loss):
-    model = perceptron(norm=True)
+    model = perceptron()
     with session_of(model, **options_of(model)) as session:
         train(session, model, loss=loss)
     assert session.loop.division.verdict.result == "equal"
@@ -132,21 +132,24 @@ def test_gradients_that_tell_nothing_are_tried_three_times():
 
 def test_a_proof_leaves_no_trace():
     """With dropout and normalisation, whose random numbers and statistics would show it."""
-    one, other = (nn.Sequential(*perceptron(norm=True), nn.Dropout(0.3)) for _ in range(2))
-    options = options_of(one)
-    torch.manual_seed(4)
-    with session_of(one, **options) as session:
-        for batch in session.batches():
-            assert batch.is_check != one.training
-            session.backward(mean(one, batch))
-            if not batch.is_check:
-                break
-        after = torch.rand(1)
-    torch.manual_seed(4)
-    plain(other, options_of(other)["optimizer"], DataLoader(Numbered(32), batch_size=32), 1)
-    assert distance(one, other) == 0.0
-    assert all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True))
-    assert torch.equal(after, torch.rand(1))
+    model, data = nn.Sequential(*perceptron(norm=True), nn.Dropout(0.3)), Numbered(32)
+    check = DivisionCheck(model, list(model.parameters()), at_once=True)
+    model(data.x).sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    with check.trying(0) as trial:
+        for sizes in trial.plan(32, (8, 8, 8, 8), check.tolerance):
+            for x, y in zip(data.x.split(list(sizes)), data.y.split(list(sizes)), strict=True):
+                assert not model.training
+                trial.add(functional.cross_entropy(model(x), y), len(x) / 32)
+    assert trial.verdict.result == "equal"
+    assert torch.equal(torch.rand(1), expected)
+    assert all(module.training for module in model.modules())
+    assert all(parameter.grad is own for parameter, own in zip(model.parameters(), gradients, strict=True))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
 class Jagged(Dataset):

@@ -79,6 +79,8 @@ def train_rows(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ..
             loader.sampler.set_epoch(number)  # type: ignore[attr-defined]
             for batch in session.batches():
                 session.backward(loss_of(model, batch))
+                if batch.is_check:
+                    continue
                 samples, step = samples + batch.samples, step + batch.samples
                 if batch.last:
                     rows, step = [*rows, step], 0

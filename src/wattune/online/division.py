@@ -1,8 +1,8 @@
 """Proof that a batch may be divided: the gradient of its parts is the gradient of the whole batch.
 
 The loss alone cannot tell. A loss with class weights is a weighted mean, a contrastive loss compares the samples of a
-batch, a sum has no share, and at an untrained model all of them may be equal by value. So a batch runs once more
-before the first step, whole and in parts, and the gradients are compared.
+batch, a sum has no share, and at an untrained model all of them may be equal by value. So a batch runs once more, whole
+and in parts, and the gradients are compared.
 """
 
 from __future__ import annotations
@@ -88,10 +88,15 @@ def _sketch(gradient: Tensor | None, seed: int) -> Tensor:
 
 
 class DivisionCheck:
-    """Proofs for the batches of one run. ``smallest``: the smallest part for which the division is proved, None before
-    the first proof; ``verdict``: of the latest one."""
+    """Proofs for the batches of one run.
 
-    def __init__(self, model: nn.Module, parameters: Sequence[Tensor]):
+    ``at_once``: the first batch is proved before it is trained on. Otherwise a batch that was trained on is proved when
+    a division is first wanted. ``smallest``: the smallest part for which the division is proved, None before the first
+    proof; ``verdict``: of the latest proof.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Sequence[Tensor], *, at_once: bool):
+        self.at_once = at_once
         self.verdict: Verdict | None = None
         self.smallest: int | None = None
         self._model = model

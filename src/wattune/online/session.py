@@ -129,7 +129,9 @@ class Session:
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
             )
             fetcher = Prefetcher(batch_source, run)
-            division = DivisionCheck(run.model, list(trained(optimizer))) if divides else None
+            # Ranks prove at the same step, and parts that the user asks for before they are used.
+            at_once = ranks is not None or run.start != BatchShape(recipe.batch_size, recipe.batch_size)
+            division = DivisionCheck(run.model, list(trained(optimizer)), at_once=at_once) if divides else None
             self.loop = UserLoop(run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division)
             self.loop.remembers = options.checkpoint is not None
         self._feed = UpdateFeed(self, options.listeners)

@@ -46,6 +46,7 @@ class UserLoop:
         self.division = division
         """Proofs that batches may be divided; None if the run has one shape alone."""
         self._trial: Trial | None = None
+        self._latest: tuple[Any, int] | None = None
         self.position = 0
         self.pending: Batch | None = None
         self.random: list[Tensor] = []
@@ -67,7 +68,11 @@ class UserLoop:
     def batches(self) -> Iterator[Batch]:
         """The rest of the pass that the batch source has begun. Raises: like ``Session.batches``."""
         try:
-            while (fetched := self._fetcher.fetch()) is not None:
+            while True:
+                yield from self._prove_later()
+                fetched = self._fetcher.fetch()
+                if fetched is None:
+                    break
                 yield from self._step(fetched)
             self._recipe.stepped(self.position, is_end=True)
         finally:
@@ -102,8 +107,7 @@ class UserLoop:
         try:
             stepped = self._stepper.step(self._samples)
             self.position, self.order = self.position + self._samples, self._drawn
-            if stepped:
-                self._recipe.stepped(self.position)
+            self._recipe.stepped(self.position)  # also after a skipped step, as in the plain loop
             if self.remembers:
                 self.remember()
         finally:
@@ -124,11 +128,15 @@ class UserLoop:
         sizes = even(samples, row.micro)
         if len(sizes) > 1 or not run.checked:
             run.check_parts(data, samples, row)
-        if self.division is not None and run.can_split and self.division.is_due(min(row.micro, samples), run.steps):
-            yield from self._prove(self.division, data, samples, row.micro)
+        division = self.division
+        is_provable = division is not None and division.at_once and run.can_split
+        if is_provable and division is not None and division.is_due(min(row.micro, samples), run.steps):
+            yield from self._prove(division, data, samples, row.micro)
+        self._latest = data, samples
         self._norms = run.compares_gradients and self._sample_model.wants(run.steps) and not run.is_measuring
         half = -(-samples // 2)
-        if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and run.may_halve:
+        may_halve = run.may_halve and (division is None or not division.is_due(half, 0))
+        if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and may_halve:
             sizes = even(samples, half)
         self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro))
         parts = split(data, samples, sizes) if len(sizes) > 1 else (data,)
@@ -150,6 +158,19 @@ class UserLoop:
         if self.pending is not None:
             raise InputError("session.backward(loss) was not called for a batch", hint="call it once for each batch")
 
+    def _prove_later(self) -> Iterator[Batch]:
+        """Prove the division with the latest batch if the next step is the first that needs it: another batch size or
+        smaller parts are wanted, or two halves for the gradient noise."""
+        run, division = self._run, self.division
+        if division is None or division.at_once or self._latest is None or not run.can_split:
+            return
+        data, samples = self._latest
+        wanted = run.row.micro if run.row != run.start else None
+        if wanted is None and run.may_halve and run.compares_gradients and self._sample_model.wants(run.steps):
+            wanted = -(-samples // 2)
+        if wanted is not None and division.is_due(wanted, run.steps):
+            yield from self._prove(division, data, samples, wanted)
+
     def _prove(self, division: DivisionCheck, data: Any, samples: int, micro: int) -> Iterator[Batch]:
         """Run a batch whole and in parts, no more of it than is known to fit, and see if the gradients are equal."""
         run = self._run
@@ -160,12 +181,15 @@ class UserLoop:
         some = data if whole == samples else split(data, samples, [whole, samples - whole])[0]
         with run.evaluation(), division.trying(run.steps) as trial:
             self._trial = trial
-            for sizes in trial.plan(whole, even(whole, smallest), division.tolerance):
-                parts = split(some, whole, sizes) if len(sizes) > 1 else [some]
-                for part, size in zip(parts, sizes, strict=True):
-                    batch = Batch(self._placed(part), size, last=False, share=size / whole, is_check=True)
-                    yield from self._given(batch)
-        self._trial, verdict = None, trial.verdict
+            try:
+                for sizes in trial.plan(whole, even(whole, smallest), division.tolerance):
+                    parts = split(some, whole, sizes) if len(sizes) > 1 else [some]
+                    for part, size in zip(parts, sizes, strict=True):
+                        batch = Batch(self._placed(part), size, last=False, share=size / whole, is_check=True)
+                        yield from self._given(batch)
+            finally:
+                self._trial = None
+        verdict = trial.verdict
         if float(self._sync.mean(torch.tensor(float(verdict.is_equal), device=self._device))) < verdict.is_equal:
             verdict = verdict._replace(result="unequal")  # on another rank
         run.judge_division(division.conclude(verdict, smallest))
