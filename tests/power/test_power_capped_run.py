@@ -197,3 +197,15 @@ def test_a_setting_of_evaluations_is_not_taken_over_under_a_lower_cap(before_w, 
     with CappedRun(device, SensorLimit(after_w), device.safest) as run:
         loads(run.limiter, json.loads(json.dumps(state, allow_nan=False)))
         assert run.limiter.state_dict()["reached"] == device.combinations()[3 if holds else 0]
+
+
+def test_an_evaluation_lowers_the_first_of_several_knobs_alone():
+    """At the lowest CPU clock it would take minutes."""
+    device = SimulatedDevice(builtin_board("jetson-tx2"))
+    work = Knobs(clock_mhz=930.75, memory_clock_mhz=1062.4, cpu_clock_mhz=1420.8)
+    with CappedRun(device, SensorLimit(9.0), work) as run:
+        run.start()
+        run.limiter.begin_evaluation()
+        assert device.current() == work.replace(clock_mhz=114.75)
+        run.limiter.end_evaluation()
+        assert device.current() == work

@@ -47,7 +47,7 @@ class PowerLimiter:
     - Probe (``move(knobs, probe=True)``): the first reading above the cap ends the probe and brings the device to its
       safest setting.
     - Evaluate (between ``begin_evaluation`` and ``end_evaluation``): for work whose power nobody has measured, a level
-      of its own climbs from the safest setting, and the next evaluation begins at what it reached.
+      of its own climbs from the first knob's safest value, and the next evaluation begins at what it reached.
 
     Call it with each reading; on real time from the sampling thread. A temperature above its limit counts as a reading
     above the cap. A temperature that is missing for over ``GONE_AFTER_S`` under a limit ends the run at the safest
@@ -77,7 +77,7 @@ class PowerLimiter:
         self._exceeds_until_s = NEVER  # what was above a limit may be in readings until then
         self._probing = self._was_probing = False
         self._evaluation: CapGuard | None = None
-        self._reached = device.safest
+        self._reached = _first_lowered(device)
         self._blames_work = False  # whether an old reading in an evaluation is the work's, which was interrupted
         self.top = setting.knobs
         """The setting that it was last moved to: the highest one."""
@@ -136,7 +136,7 @@ class PowerLimiter:
         with self._lock:
             self._setting.change(self._device.safest)
             self._window.restart(self._device.sensor.settle_s)
-            self.top = self._reached = self._setting.knobs
+            self.top, self._reached = self._setting.knobs, _first_lowered(self._device)
             self._work = self._new_guard(self._setting.knobs, self._work)
 
     def move_cap(self, limit_w: float | None) -> None:
@@ -149,7 +149,7 @@ class PowerLimiter:
                 if guard is not None:
                     guard.move_cap(limit_w)
             if limit_w is not None and (before_w is None or limit_w < before_w):
-                self._reached = self._device.safest  # evaluations climb again, as they do under a new cap
+                self._reached = _first_lowered(self._device)  # evaluations climb again, as they do under a new cap
 
     def expect_old_readings(self) -> None:
         """Leave readings above the cap unanswered until the sensor holds nothing from before now."""
@@ -284,7 +284,8 @@ class PowerLimiter:
     # ----------------------------------------------------------------------------------------------------- evaluation
 
     def begin_evaluation(self) -> None:
-        """Go to a setting at which evaluations have stayed below the cap; the safest one at first."""
+        """Go to a setting at which evaluations have stayed below the cap. At first that is the work's, with the first
+        knob at its safest value: at its lowest CPU clock a board would take minutes."""
         with self._lock:
             knobs = self._setting.knobs
             self._was_probing, self._probing = self._probing, False
@@ -363,3 +364,8 @@ class PowerLimiter:
         under_w, limit_w = state.get("reached_under_w"), self.limit.limit_w
         if "reached" in state and (limit_w is None or (under_w is not None and limit_w >= under_w)):
             self._reached = self._device.knobs_from(state["reached"])
+
+
+def _first_lowered(device: Device) -> Knobs:
+    """The first knob at its safest value, and the others where they draw most."""
+    return device.safest.replace(**{knob.name: knob.by_power[-1] for knob in device.knobs[1:]})
