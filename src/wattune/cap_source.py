@@ -432,7 +432,7 @@ def cap_of(
     Raises: InputError.
     """
     cap: PowerCap | CapSource
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and value:
         cap = _lowest([cap_of(one, stale_s=stale_s) for one in value], range_w)
     elif isinstance(value, CapSource):
         cap = value

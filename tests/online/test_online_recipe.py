@@ -153,16 +153,18 @@ def test_gradient_scaling_is_that_of_the_plain_loop(clips):
 
 
 def test_a_few_overflows_are_skipped_and_scheduled():
-    model = perceptron()
+    """The schedule counts skipped steps, as a plain loop does, and each rate is the plain loop's."""
+    model, rates = perceptron(), []
     optimizer = sgd(model)
-    scheduler = lr_scheduler.StepLR(optimizer, 1, 0.99)
+    scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: rates.append(step) or 0.99**step)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
     session = run(
         model, optimizer, keep_recipe=True, scaler=scaler, scheduler=scheduler, scheduler_interval="step", weight=64
     )
     assert scaler.get_scale() < 2.0**127
     assert session.record.steps == STEPS
-    assert scheduler.last_epoch == STEPS
+    assert rates == list(range(STEPS + 1))
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(optimizer.param_groups[0]["initial_lr"] * 0.99**STEPS)
 
 
 def test_scaling_that_overflows_many_steps_in_a_row_is_an_error():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -193,7 +194,10 @@ class Recipe:
     def _tick(self) -> None:
         for scheduler in self._ticked:
             try:
-                scheduler.step()
+                with warnings.catch_warnings():
+                    # Gradient scaling may have skipped every step so far, and the schedule counts skipped steps.
+                    warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+                    scheduler.step()
             except ValueError as error:
                 raise InputError(
                     f"the schedule of {type(scheduler).__name__} ends before the training run",
