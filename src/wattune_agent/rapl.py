@@ -94,7 +94,7 @@ class RaplSensor(PowerSensor):
             return self._latest
 
     def problems(self) -> List[str]:
-        """What a first reading shows to be wrong, all closed counters in one text."""
+        """Problems that a first reading shows, with all closed counters in one text."""
         problems = []
         try:
             self.read()
