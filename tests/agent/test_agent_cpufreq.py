@@ -4,7 +4,7 @@ import pytest
 from tests.support.agent_trees import CPU, MadeTree, cpu_tree, link, put, texts
 
 from wattune_agent.cpufreq import find_cpu_clock
-from wattune_agent.errors import BadRequest, Forbidden, NotTaken
+from wattune_agent.errors import Forbidden
 
 LISTED = "400000 800000 1200000 1600000"
 
@@ -83,19 +83,6 @@ def test_boost_of_each_policy(tmp_path):
     assert [tree.read(f"{CPU}/cpufreq/policy{n}/boost") for n in (0, 1)] == ["0", "0"]
 
 
-def test_boost_that_is_off_is_left_alone(tmp_path):
-    tree, clock = found(cpu_tree(tmp_path, no_turbo="1"))
-    clock.pin(800.0)
-    assert not any("turbo" in path for path in tree.written)
-
-
-def test_boost_that_stays_on_is_said(tmp_path):
-    tree, clock = found(cpu_tree(tmp_path, boost="1"))
-    tree.write = lambda path, text: None
-    with pytest.raises(NotTaken, match="boost was written 0, but reads 1"):
-        clock.pin(800.0)
-
-
 def test_small_cores_follow_the_big_ones(tmp_path):
     big = {"scaling_available_frequencies": "500000 1000000 2000000", "scaling_max_freq": "2000000"}
     tree, clock = found(cpu_tree(tmp_path, {0: {"scaling_available_frequencies": "600000 900000 1200000"}, 4: big}))
@@ -155,13 +142,6 @@ def test_nothing_there(tmp_path):
     clock, problems = find_cpu_clock(MadeTree(tmp_path))
     assert clock is None
     assert "virtual machine" in problems[0]
-
-
-def test_only_listed_frequencies_are_taken(tmp_path):
-    tree, clock = found(cpu_tree(tmp_path))
-    with pytest.raises(BadRequest, match="no 900 MHz"):
-        clock.pin(900.0)
-    assert tree.written == []
 
 
 @pytest.mark.parametrize("text", [None, "<unknown>"])

@@ -13,9 +13,11 @@ from tests.support.fake_nvml import (
     GB10,
     GPU_IS_LOST,
     HEAT,
+    INVALID_ARGUMENT,
     NO_PERMISSION,
     NOT_SUPPORTED,
     POWER_CAP,
+    UNKNOWN,
     VGPU,
     CardTree,
     FakeGpu,
@@ -271,7 +273,8 @@ def test_a_gb10_has_a_grid_of_clocks_and_the_machines_memory(tmp_path):
     assert find_board(tree, "nvidia").sensor is None
 
 
-def test_what_a_card_does_not_tell_is_left_out(tmp_path):
+@pytest.mark.parametrize("code", [NO_PERMISSION, INVALID_ARGUMENT, UNKNOWN])
+def test_what_a_card_does_not_tell_is_left_out(tmp_path, code):
     optional = (
         "nvmlDeviceGetPersistenceMode",
         "nvmlDeviceGetEccMode",
@@ -283,7 +286,7 @@ def test_what_a_card_does_not_tell_is_left_out(tmp_path):
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetCurrentClocksThrottleReasons",
     )
-    gpu = FakeGpu(fails=dict.fromkeys(optional, NO_PERMISSION))
+    gpu = FakeGpu(fails=dict.fromkeys(optional, code))
     library = FakeLibrary(gpu, lacks={"nvmlDeviceGetVirtualizationMode", "nvmlSystemGetDriverVersion"})
     with Controller(find_board(CardTree(tmp_path, library), "nvidia")) as controller:
         board, reading = controller.describe(), controller.read()

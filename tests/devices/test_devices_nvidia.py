@@ -5,10 +5,7 @@ from tests.devices.contract import DeviceContract
 from tests.support.fake_nvml import (
     GB10,
     GPU_IS_LOST,
-    INVALID_ARGUMENT,
     LAPTOP,
-    NO_PERMISSION,
-    NOT_SUPPORTED,
     PASCAL,
     POWER_CAP,
     UNKNOWN,
@@ -20,7 +17,7 @@ from tests.support.fake_nvml import (
 from wattune.devices import Knob, Meter, known_devices, open_device
 from wattune.devices.group import open_group
 from wattune.devices.nvidia import find_nvidia, open_nvidia
-from wattune.errors import DeviceUnavailable, InputError, SensorError
+from wattune.errors import DeviceUnavailable, InputError
 from wattune.point import Knobs
 from wattune_agent.settings import MOST_SETTINGS
 
@@ -119,22 +116,6 @@ def test_a_limit_that_was_asked_for_is_not_worth_a_notice(use):
     assert open_nvidia("0").conditions().notices == ()
 
 
-def test_readings_fail_as_sensors_do(use):
-    gpu = FakeGpu()
-    use(gpu)
-    device = open_nvidia("0")
-    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = GPU_IS_LOST
-    with pytest.raises(SensorError, match="GPU is lost"):
-        device.power_w()
-    gpu.fails["nvmlDeviceGetTotalEnergyConsumption"] = NOT_SUPPORTED
-    with pytest.raises(SensorError, match="energy counter is gone"):
-        device.power_w()
-    gpu.fails.clear()
-    gpu.now = lambda: (1440, 150.0, 5.0)
-    with pytest.raises(SensorError, match="stands still at 5"):
-        device.power_w()
-
-
 def test_the_temperature_is_asked_for_by_the_newer_call_first(use):
     gpu = FakeGpu(temperature_c=70)
     library = use(gpu)
@@ -145,18 +126,6 @@ def test_the_temperature_is_asked_for_by_the_newer_call_first(use):
     assert open_nvidia("0").conditions().temperature_c == 70
     library.lacks.add("nvmlDeviceGetTemperatureV")  # a driver before 565
     assert open_nvidia("0").conditions().temperature_c == 70
-
-
-@pytest.mark.parametrize("code", [NO_PERMISSION, INVALID_ARGUMENT, UNKNOWN])
-def test_what_a_user_is_not_told_does_not_refuse_the_card(use, code):
-    names = ("MemoryInfo", "PersistenceMode", "EccMode", "MigMode", "PowerManagementLimit", "Architecture")
-    names += ("CudaComputeCapability", "TotalEnergyConsumption", "CurrentClocksEventReasons", "TemperatureV")
-    use(FakeGpu(fails={"nvmlDeviceGet" + name: code for name in (*names, "Temperature")}))
-    device = open_nvidia("0?actuator=none")
-    assert (device.memory_bytes, device.mode) == (None, "driver 550.54.15")
-    assert device.sensor.rail == "reported power"
-    assert device.power_w() > 0
-    assert device.conditions().temperature_c is None
 
 
 # ----------------------------------------------------------------------------------------------- what is not there

@@ -2,7 +2,7 @@
 
 Two kinds: ``bpmp`` (TX2 and newer), whose firmware drops a rate that it does not have, and ``override`` (Nano, TX1),
 which counts how often the lock was taken and has a file of its own to write the rate. Without the lock the rate follows
-the load. Sources: see ``wattune_agent.emc``.
+the load. Sources: see ``wattune_agent.knobs``.
 """
 
 from __future__ import annotations
