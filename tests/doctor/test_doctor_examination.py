@@ -100,6 +100,11 @@ def test_a_board_controlled_by_another_process(live):
     assert check_pinned(board) == []
 
 
+def test_what_only_root_can_see_is_not_said_to_be_well(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert check_left_behind(Tree()).text == "only root can tell"
+
+
 def test_a_killed_process_leaves_a_snapshot(live):
     assert check_left_behind(Tree(live.root)).state == "ok"
     code = (

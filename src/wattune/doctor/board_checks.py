@@ -93,6 +93,8 @@ def check_holder(board: Board) -> Finding:
 
 def check_left_behind(tree: Tree) -> Finding:
     """Check for the snapshot of a process that ended without restoring the board."""
+    if not tree.is_ours:
+        return Finding("left behind", "ok", "only root can tell")
     try:
         snapshot = left_behind(tree)
     except AgentError as error:
