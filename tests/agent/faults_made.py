@@ -19,7 +19,7 @@ from wattune_agent.snapshot import snapshots
 
 FAMILIES = ("orin-nano", "nano", "cpu-laptop")
 TITLES = {"orin-nano": "Orin Nano", "nano": "Nano", "cpu-laptop": "laptop"}
-SENSOR = {"orin-nano": "*/hwmon1/curr1_input", "nano": "*/in_power0_input", "cpu-laptop": "*/energy_uj"}
+SENSOR = {"orin-nano": "*/hwmon1/curr1_input", "nano": "*/in_*0_input", "cpu-laptop": "*/energy_uj"}
 
 UNTOUCHED, AS_FOUND, BY_RESTORE = "untouched", "as found", "by `restore`"
 ABSENT = ""
