@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select, update
 from tests.support import report_records as samples
 from tests.support.server.postgresql import Cluster, binaries
 
@@ -41,7 +40,7 @@ from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, model_catalog, tokens
 from wattune.server.store.file_store import FileStore
-from wattune.server.store.schema import JobRow, UnitRow
+from wattune.server.store.schema import JobRow
 
 CHANGE_S = 5.0
 """Interval at which a run of the job that the clients wait for ends."""
@@ -82,15 +81,14 @@ def prepare(store: Path, database: Database, devices: int) -> tuple[list[str], W
 
 @contextmanager
 def worked_on(database: Database, job: str) -> Iterator[None]:
-    """Context in which the runs of a job end one after the other, as if workers trained."""
+    """Context in which the runs of a job end one after the other, as if its process trained."""
     stopping = threading.Event()
+    curves = iter(samples.curves(proxy=True))
 
     def work() -> None:
         while not stopping.wait(CHANGE_S):
             with database.session() as session:
-                waiting = select(UnitRow.id).where(UnitRow.job_id == job, UnitRow.state == "waiting").limit(1)
-                values = {"state": "done", "samples": 1000, "reached": True, "curve_sha256": "0" * 64}
-                session.execute(update(UnitRow).where(UnitRow.id.in_(waiting)).values(**values))
+                jobs.record_run(session, job, next(curves), "0" * 64, 1, time.time())
 
     thread = threading.Thread(target=work)
     thread.start()

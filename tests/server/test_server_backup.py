@@ -16,13 +16,13 @@ import time
 import pytest
 from sqlalchemy import select
 from tests.server.conftest import opened
+from tests.support import report_records as samples
 from tests.support.server.served import model
 from tests.support.server.served import request as asked
 
 from wattune.errors import InputError, OutputError, RecordError, WattuneError
 from wattune.server.backup import backup, restore
-from wattune.server.jobs import leases, queue
-from wattune.server.jobs.claims import RunResult
+from wattune.server.jobs import queue
 from wattune.server.store import model_catalog, sessions, tokens
 from wattune.server.store.schema import Base, FileRow
 
@@ -34,11 +34,16 @@ def filled(store, runs=3):
         tokens.make(session, "lab", "device", 2.0)
         job, _ = queue.submit(session, model(), asked(), 3.0)
     for number in range(runs):
-        with store.database.session() as session:
-            claim = leases.claim(session, "w1", 4.0)
-            content = json.dumps({"run": number}).encode()
-            leases.finish(session, claim, RunResult(store.files.write(content), len(content), number, True), 5.0)
+        finished(store, job.id, number)
     return job.id
+
+
+def finished(store, job_id, number):
+    """A run of a sweep, with a curve of its own."""
+    content = json.dumps({"run": number}).encode() * 1000
+    curve = samples.curves(proxy=True)[number]
+    with store.database.session() as session:
+        queue.record_run(session, job_id, curve, store.files.write(content), len(content), 5.0)
 
 
 def rows(store):
@@ -73,10 +78,8 @@ def test_backup_restores_into_either_database(store, into, tmp_path, request):
     with opened(tmp_path / "again", url) as again:
         assert rows(again) == rows(store)
         assert kept(again) == kept(store)
-        # New rows get numbers of their own, and the sweep goes on.
-        with again.database.session() as session:
-            queue.submit(session, model(target=0.7), asked(seeds=1), 6.0)
-            assert leases.claim(session, "w1", 7.0) is not None
+        with again.database.session() as session:  # the sweep goes on
+            assert queue.begin(session, 7.0) is not None
 
 
 def test_backup_during_writes_is_a_snapshot(store, tmp_path):
@@ -89,11 +92,8 @@ def test_backup_during_writes_is_a_snapshot(store, tmp_path):
         while not ends.is_set():
             try:
                 with store.database.session() as session:
-                    queue.submit(session, model(f"m{number}"), asked(f"m{number}", seeds=5), time.time())
-                with store.database.session() as session:
-                    claim = leases.claim(session, "w1", time.time())
-                    content = json.dumps(number).encode() * 1000
-                    leases.finish(session, claim, RunResult(store.files.write(content), len(content), 1, True), 5.0)
+                    job, _ = queue.submit(session, model(f"m{number}"), asked(f"m{number}", seeds=5), time.time())
+                finished(store, job.id, number % 18)
             except WattuneError as error:
                 failures.append(error)
                 return
@@ -115,9 +115,9 @@ def test_backup_during_writes_is_a_snapshot(store, tmp_path):
         with opened(tmp_path / f"again{number}") as again:
             found = rows(again)
             jobs = {row["id"] for row in found["jobs"]}
-            # Every job with all its units, every curve that a unit names with its file.
-            assert sum(row["batch_size"] > 0 for row in found["units"]) == 8 + 20 * (len(jobs) - 1)
-            named = {row["curve_sha256"] for row in found["units"] if row["state"] == "done"}
+            # Every run with its job, and every curve that a run names with its file.
+            assert {row["job_id"] for row in found["proxy_runs"]} <= jobs
+            named = {row["curve_sha256"] for row in found["proxy_runs"]}
             assert named == {row["sha256"] for row in found["files"]} == set(kept(again))
             counts.append(len(jobs))
     assert counts == sorted(counts)
@@ -153,13 +153,16 @@ def test_no_row_of_a_database_elsewhere_is_overwritten(sqlite_store, tmp_path, p
     assert not (tmp_path / "again").exists()
 
 
-def changed(source, target, change):
-    """A copy of an archive of which ``change`` (name, content) -> content or None has changed the members."""
+def changed(source, target, change, names=None):
+    """A copy of an archive of which ``change`` (name, content) -> content or None has changed the members.
+
+    ``names``: new names of members.
+    """
     with tarfile.open(source) as old, tarfile.open(target, "w") as new:
         for member in old:
             content = change(member.name, old.extractfile(member).read())
             if content is not None:
-                entry = tarfile.TarInfo(member.name)
+                entry = tarfile.TarInfo((names or {}).get(member.name, member.name))
                 entry.size = len(content)
                 new.addfile(entry, io.BytesIO(content))
     return target
@@ -176,7 +179,7 @@ def _without_tables(manifest):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda name, content: _flip(name, content, "tables/units"), "tables/units.jsonl of the backup is damaged"),
+        (lambda name, content: _flip(name, content, "tables/proxy_runs"), "tables/proxy_runs.jsonl of the backup"),
         (lambda name, content: _flip(name, content, "files/"), "of the backup is damaged"),
         (lambda name, content: None if "tables/jobs" in name else content, "tables/jobs.jsonl is missing"),
         (lambda name, content: None if "files/" in name else content, "is missing"),

@@ -11,11 +11,9 @@ from wattune.cli import main
 from wattune.errors import InputError
 from wattune.server.ingest import add_model, read_model
 from wattune.server.jobs import queue
-from wattune.server.jobs.store_queue import StoreQueue
-from wattune.server.jobs.sweep_unit import served_proxy
-from wattune.server.jobs.worker import Worker
+from wattune.server.jobs.sweep_process import SweepConfig, outcome_of, served_proxy
 from wattune.server.store import model_catalog
-from wattune.server.store.schema import FileRow, JobRow
+from wattune.server.store.schema import FileRow
 from wattune.workloads import MODELS, load_workload
 from wattune.workloads.models import small_cnn
 
@@ -72,12 +70,8 @@ def test_imported_weights_and_arrays_are_used_by_sweep(store, tmp_path):
     assert kinds == {model.weights.sha256: "safetensors", model.proxy.files[0]: "npz"}
     with store.database.session() as session:
         job, _ = queue.submit(session, model, request("mine", seeds=1), 0.0)
-    worker = Worker(StoreQueue("w1", store.database, store.settings.store))
-    while worker.step():
-        pass
-    with store.database.session(reads_only=True) as session:
-        found = session.get(JobRow, job.id)
-        assert (found.state, found.reason) == ("done", None)
+    config = SweepConfig(store=store.settings.store, job=job.id, model=job.model, request=job.request)
+    assert "curve" in outcome_of(config)
 
 
 def test_reimport_replaces_the_model(sqlite_store, tmp_path):

@@ -1,4 +1,4 @@
-"""The queue on both databases: one job per request, leases, attempts, ends."""
+"""The queue on both databases: one job per request, order, attempts, ends."""
 
 from __future__ import annotations
 
@@ -12,29 +12,10 @@ from tests.server.conftest import opened
 from tests.support.server.served import model, pooled, request, status_of
 
 from wattune.errors import InputError
-from wattune.server.jobs import leases, queue
-from wattune.server.jobs.claims import LEASE_S, RunResult
-from wattune.server.jobs.leases import ATTEMPTS
+from wattune.records import LearningCurve
+from wattune.server.jobs import queue
+from wattune.server.jobs.queue import ATTEMPTS, MAX_BACKOFF_S
 from wattune.server.store.schema import FileRow, JobRow
-
-RUNS = {(size, seed) for size in (8, 16, 32, 64) for seed in (0, 1)}
-HASH = "0" * 64
-
-
-def submitted(store, asked=None, now_s=0.0, **changes):
-    with store.database.session() as session:
-        job, is_new = queue.submit(session, model(**changes), asked or request(), now_s)
-        return job.id, is_new
-
-
-def claimed(store, worker="w1", now_s=0.0):
-    with store.database.session() as session:
-        return leases.claim(session, worker, now_s)
-
-
-def done(store, claim, now_s=0.0, number=0):
-    with store.database.session() as session:
-        return leases.finish(session, claim, RunResult(f"{number:064x}", 10, 512, True), now_s)
 
 
 def call(store, what, *given, **named):
@@ -42,15 +23,37 @@ def call(store, what, *given, **named):
         return what(session, *given, **named)
 
 
+def submitted(store, asked=None, now_s=0.0, owner=None, **changes):
+    job, is_new = call(store, queue.submit, model(**changes), asked or request(), now_s, owner=owner)
+    return job.id, is_new
+
+
+def begun(store, now_s=0.0):
+    """The id of the next job, which is then running; None if there is none."""
+    job = call(store, queue.begin, now_s)
+    return job and job.id
+
+
+def done(store, job_id, batch_size=8, seed=0, now_s=0.0):
+    """A run of a job is finished; gives the hash of its curve."""
+    curve = LearningCurve(
+        workload="digits", batch_size=batch_size, seed=seed, metric="accuracy", samples=512, budget_samples=4096,
+        reached=True, evaluations=(), fingerprint="f", algorithm="backprop",
+    )  # fmt: skip
+    sha256 = f"{batch_size:032x}{seed:032x}"
+    call(store, queue.record_run, job_id, curve, sha256, 10, now_s)
+    return sha256
+
+
 def test_repeated_request_is_one_job(store):
     job_id, is_new = submitted(store)
     assert is_new
     assert submitted(store, now_s=5.0) == (job_id, False)
     found = status_of(store, job_id)
-    assert {(run.batch_size, run.seed) for run in found.runs} == RUNS
     assert (found.state, found.runs_done, found.runs_most, found.created_s) == ("waiting", 0, 8, 0.0)
     assert submitted(store, request(seeds=1))[0] != job_id
     assert submitted(store, target=0.9)[0] != job_id
+    assert status_of(store, submitted(store, pooled())[0]).runs_most == 12
 
 
 @pytest.mark.parametrize(
@@ -73,141 +76,84 @@ def test_missing_target_must_be_in_the_request(sqlite_store):
     assert submitted(sqlite_store, request(target=0.7), target=None)[1]
 
 
-def test_units_are_claimed_once_until_the_job_is_done(store):
+def test_sweep_is_begun_once_and_done(store):
     job_id, _ = submitted(store)
-    claims = [claimed(store, f"w{n}") for n in range(9)]
-    assert claims.pop() is None
-    assert [(c.batch_size, c.seed) for c in claims] == sorted(RUNS)
+    assert begun(store) == job_id
     assert status_of(store, job_id).state == "running"
-    for number, claim in enumerate(claims):
-        assert claimed(store) is None
-        assert done(store, claim, number=number)
-    choose = claimed(store)
-    assert choose.chooses
-    assert choose.curve_hashes == tuple(f"{number:064x}" for number in range(8))
-    assert call(store, leases.record_choice, choose, {"record": "efficiency"}, 7.0)
+    assert begun(store) is None
+    hashes = [done(store, job_id, size, seed) for size in (64, 8) for seed in (1, 0)]
+    assert done(store, job_id) == hashes[-1]  # repeated after a kill
     found = status_of(store, job_id)
-    assert (found.state, found.runs_done, found.runs_most, found.finished_s) == ("done", 8, 8, 7.0)
-    assert {run.curve for run in found.runs} == set(choose.curve_hashes)
-    assert claimed(store) is None
+    assert [(run.batch_size, run.seed) for run in found.runs] == [(8, 0), (8, 1), (64, 0), (64, 1)]
+    assert {(run.samples, run.reached) for run in found.runs} == {(512, True)}
+    call(store, queue.finish, job_id, {"record": "efficiency"}, 7.0)
+    found = status_of(store, job_id)
+    assert (found.state, found.runs_done, found.runs_most, found.finished_s) == ("done", 4, 4, 7.0)
+    assert begun(store) is None
     assert submitted(store) == (job_id, False)
     with store.database.session(reads_only=True) as session:
         assert session.get(JobRow, job_id).curve == {"record": "efficiency"}
         assert {row.kind for row in session.scalars(select(FileRow))} == {"curve"}
+        assert {row.sha256 for row in session.scalars(select(FileRow))} == set(hashes)
 
 
-def test_pooled_job_adds_chosen_runs(store):
-    job_id, _ = submitted(store, pooled())
-    assert (status_of(store, job_id).runs, status_of(store, job_id).runs_most) == ((), 12)
-    first = claimed(store)
-    assert (first.chooses, first.seed, first.curve_hashes) == (True, 0, ())
-    assert call(store, leases.record_choice, first, [(64, 0, None), (8, 0, 700)], 0.0)
-    a, b = claimed(store), claimed(store)
-    assert [(c.batch_size, c.seed, c.budget_samples) for c in (a, b)] == [(64, 0, None), (8, 0, 700)]
-    assert done(store, b, number=2)
-    assert claimed(store) is None  # the round has not ended
-    assert done(store, a, number=1)
-    second = claimed(store)
-    assert (second.chooses, second.seed, second.curve_hashes) == (True, 1, (f"{1:064x}", f"{2:064x}"))
-
-
-def test_expired_lease_is_requeued_and_old_holder_rejected(store):
-    job_id, _ = submitted(store, request(seeds=1, batch_sizes=[8]))
-    zombie = claimed(store)
-    assert call(store, leases.renew, zombie, LEASE_S - 1)
-    assert call(store, leases.expired_workers, LEASE_S) == set()
-    assert call(store, leases.release_expired, LEASE_S) == 0
-    later_s = 2 * LEASE_S
-    assert call(store, leases.expired_workers, later_s) == {"w1"}
-    assert call(store, leases.release_expired, later_s) == 1
-    [run] = status_of(store, job_id).runs
-    assert (run.state, run.attempts, run.reason) == (
-        "waiting",
-        1,
-        "the lease expired: the worker did not respond for 30 s",
-    )
-    assert claimed(store, "w2", later_s) is None  # not before a second has passed
-    again = claimed(store, "w2", later_s + 1)
-    assert (again.attempt, again.holder != zombie.holder) == (2, True)
-    assert not call(store, leases.renew, zombie, later_s)
-    assert not done(store, zombie, number=1)
-    assert not call(store, leases.fail, zombie, "late", later_s)
-    call(store, leases.release, zombie, later_s)
-    assert done(store, again, number=2)
-    assert not done(store, again, number=3)
-    [run] = status_of(store, job_id).runs
-    assert (run.state, run.curve, run.attempts, run.reason) == ("done", f"{2:064x}", 2, None)
-
-
-def test_lease_lasts_as_long_as_set(store):
-    submitted(store, request(seeds=1, batch_sizes=[8]))
-    claim = call(store, leases.claim, "w1", 0.0, 3.0)
-    assert (claim.lease_s, claim.renew_every_s) == (3.0, 0.5)
-    assert call(store, leases.renew, claim, 1.0)
-    assert call(store, leases.expired_workers, 3.9, 3.0) == set()
-    assert call(store, leases.expired_workers, 4.1, 3.0) == {"w1"}
-
-
-def test_repeatedly_failing_unit_is_parked(store):
-    job_id, _ = submitted(store, request(seeds=1, batch_sizes=[8, 16]))
+def test_repeatedly_failing_sweep_is_parked(store):
+    job_id, _ = submitted(store)
     now_s, waits = 0.0, []
-    other = None
-    for attempt in range(ATTEMPTS):
-        while (claim := claimed(store, now_s=now_s)) is None or claim.batch_size == 16:
-            other = claim or other
+    for _ in range(ATTEMPTS):
+        while begun(store, now_s) is None:
             now_s += 0.5
         waits.append(now_s)
-        assert claim.attempt == attempt + 1
-        assert call(store, leases.fail, claim, "out of memory", now_s)
-    assert [b - a for a, b in itertools.pairwise(waits)] == [1, 2, 4, 8]
+        call(store, queue.fail, job_id, "out of memory", now_s)
+    assert [b - a for a, b in itertools.pairwise(waits)] == [1, 2, 4, MAX_BACKOFF_S]
     found = status_of(store, job_id)
-    assert (found.state, found.reason) == ("parked", "batch size 8, seed 0: 5 attempts, the last one: out of memory")
-    assert {run.batch_size: run.state for run in found.runs} == {8: "parked", 16: "running"}
-    assert done(store, other, now_s)  # what was under way is kept
-    assert claimed(store, now_s=now_s + 100) is None
-    assert submitted(store, request(seeds=1, batch_sizes=[8, 16]), now_s) == (job_id, False)  # somebody has to look
+    assert (found.state, found.reason) == ("parked", "5 attempts, the last one: out of memory")
+    assert begun(store, now_s + 100) is None
+    assert submitted(store, now_s=now_s) == (job_id, False)  # somebody has to look
     assert status_of(store, job_id).state == "parked"
     assert call(store, queue.retry, job_id, now_s).job == job_id
-    found = status_of(store, job_id)
-    assert (found.state, found.reason) == ("waiting", None)
-    assert {run.batch_size: (run.state, run.attempts) for run in found.runs} == {8: ("waiting", 0), 16: ("done", 1)}
+    assert (status_of(store, job_id).state, status_of(store, job_id).reason) == ("waiting", None)
+    assert begun(store, now_s) == job_id
+
+
+def test_a_finished_run_lets_attempts_count_from_zero(store):
+    """A long sweep is not parked by five crashes in a week."""
+    job_id, _ = submitted(store)
+    for attempt in range(2 * ATTEMPTS):
+        assert begun(store, 100.0 * attempt) == job_id
+        if attempt % (ATTEMPTS - 1) == 0:
+            done(store, job_id, seed=attempt)
+        done(store, job_id, seed=0)  # an earlier run, seen again after a restart, does not count
+        call(store, queue.fail, job_id, "crashed", 100.0 * attempt)
+        found = status_of(store, job_id)
+        assert (found.state, found.reason) == ("waiting", "crashed")
 
 
 def test_permanent_error_fails_the_job_at_once(store):
     job_id, _ = submitted(store)
-    first, second = claimed(store), claimed(store)
-    assert call(store, leases.fail, first, "weights do not fit", 1.0, is_final=True)
+    begun(store)
+    done(store, job_id)
+    call(store, queue.fail, job_id, "weights do not fit", 1.0, is_final=True)
     found = status_of(store, job_id)
     assert (found.state, found.reason, found.finished_s) == ("failed", "weights do not fit", 1.0)
-    assert [run.state for run in found.runs] == ["parked"] + 7 * ["cancelled"]
-    assert not done(store, second)
     assert call(store, queue.retry, job_id, 2.0).state == "waiting"
-    assert len([claim for _ in range(9) if (claim := claimed(store, now_s=2.0))]) == 8
+    assert begun(store, 2.0) == job_id
 
 
-def test_cancelled_job_resumes_from_finished_runs(store):
+def test_cancelled_job_keeps_its_runs_and_takes_no_result(store):
     job_id, _ = submitted(store)
-    first, second = claimed(store), claimed(store)
-    assert done(store, first)
+    begun(store)
+    done(store, job_id)
     found = call(store, queue.cancel, job_id, 3.0)
     assert (found.state, found.runs_done, found.finished_s) == ("cancelled", 1, 3.0)
-    assert not call(store, leases.renew, second, 3.0)
-    assert not done(store, second)
-    assert claimed(store, now_s=3.0) is None
+    call(store, queue.finish, job_id, {"record": "late"}, 4.0)
+    call(store, queue.fail, job_id, "late", 4.0)
+    assert status_of(store, job_id) == found
     with pytest.raises(queue.WrongState, match=f"job {job_id} has ended: cancelled"):
         call(store, queue.cancel, job_id, 3.0)
     assert submitted(store, now_s=4.0) == (job_id, True)
     assert status_of(store, job_id).runs_done == 1
-    assert claimed(store, now_s=4.0).batch_size == second.batch_size
-
-
-def test_job_cancelled_during_choice_chooses_again(store):
-    job_id, _ = submitted(store, pooled())
-    choose = claimed(store)
-    call(store, queue.cancel, job_id, 1.0)
-    assert not call(store, leases.record_choice, choose, [(8, 0, None)], 1.0)
-    assert call(store, queue.retry, job_id, 2.0).runs == ()
-    assert claimed(store, now_s=2.0).chooses
+    assert begun(store, 4.0) == job_id
 
 
 def test_retry_and_cancel_need_a_matching_job(store):
@@ -219,27 +165,21 @@ def test_retry_and_cancel_need_a_matching_job(store):
         call(store, queue.retry, job_id, 0.0)
 
 
-def test_released_unit_does_not_count_as_attempt(store):
-    job_id, _ = submitted(store)
-    one, two, three = claimed(store, "a"), claimed(store, "b"), claimed(store, "bb")
-    call(store, leases.release, one, 1.0)
-    assert call(store, leases.release_worker, "b", 1.0, reason="the worker crashed: killed by SIGKILL") == 1
-    attempts = {(run.batch_size, run.seed): (run.state, run.attempts) for run in status_of(store, job_id).runs}
-    assert [attempts[c.batch_size, c.seed] for c in (one, two, three)] == [
-        ("waiting", 0),
-        ("waiting", 1),
-        ("running", 1),
-    ]
-    assert call(store, leases.release_all, 2.0) == 1
-    assert {run.state for run in status_of(store, job_id).runs} == {"waiting"}
-    assert not done(store, three)
+def test_job_of_an_earlier_server_waits_again(store):
+    jobs = [submitted(store, request(seeds=seeds), float(seeds))[0] for seeds in (1, 2)]
+    assert [begun(store, 3.0), begun(store, 3.0)] == jobs
+    call(store, queue.release, working={jobs[1]})
+    assert [status_of(store, job).state for job in jobs] == ["waiting", "running"]
+    assert begun(store, 3.0) == jobs[0]
 
 
 def test_jobs_are_listed_newest_first_in_pages(store):
     made = [submitted(store, request(seeds=seeds), now_s=float(seeds // 2))[0] for seeds in range(1, 6)]
+    done(store, made[0])
     everything = [one.job for one in call(store, queue.listing)]
     assert sorted(everything) == sorted(made)
     assert [one.created_s for one in call(store, queue.listing)] == [2.0, 2.0, 1.0, 1.0, 0.0]
+    assert [one.runs_done for one in call(store, queue.listing)] == [0, 0, 0, 0, 1]
     pages, last = [], None
     while page := call(store, queue.listing, limit=2, before=last):
         pages += [one.job for one in page]
@@ -256,87 +196,60 @@ def test_jobs_are_listed_newest_first_in_pages(store):
 
 
 @pytest.mark.slow
-@given(moves=st.lists(st.tuples(st.sampled_from("cccddflxrk"), st.integers(0, 3)), max_size=40))
-def test_units_are_done_exactly_once(tmp_path_factory, moves):
-    """Claims, results, failures, lost leases, cancels and retries in any order; the set of units stays the same."""
+@given(moves=st.lists(st.tuples(st.sampled_from("bbbdflrkx"), st.integers(0, 3)), max_size=40))
+def test_runs_are_kept_whatever_happens(tmp_path_factory, moves):
+    """Begun, failed, released, cancelled, retried and finished sweeps in any order; no finished run is lost."""
     with opened(tmp_path_factory.mktemp("any")) as store:
-        _play(store, moves)
+        job_id, _ = submitted(store)
+        now_s, finished = 0.0, set()
+        for move, which in moves:
+            now_s += 20.0
+            state = status_of(store, job_id).state
+            if move == "b":
+                assert begun(store, now_s) == (job_id if state == "waiting" else None)
+            elif move == "d" and state == "running":
+                finished.add(done(store, job_id, 8 << which, which % 2))
+            elif move == "f":
+                call(store, queue.fail, job_id, "no", now_s, is_final=which == 3)
+            elif move == "l":
+                call(store, queue.release, working=set())
+            elif move == "r" and state in ("failed", "parked", "cancelled"):
+                call(store, queue.retry, job_id, now_s)
+            elif move == "k" and state in queue.OPEN:
+                call(store, queue.cancel, job_id, now_s)
+            elif move == "x":
+                call(store, queue.finish, job_id, {"a": "curve"}, now_s)
+            found = status_of(store, job_id)
+            assert {run.curve for run in found.runs} == finished
+            assert (found.finished_s is None) == (found.state in queue.OPEN)
 
 
-def _play(store, moves):
-    job_id, _ = submitted(store, request(seeds=2, batch_sizes=[8, 16]))
-    held, now_s, finished = [], 0.0, {}
-    for move, which in moves:
-        now_s += 3.0
-        if move == "c" and (claim := claimed(store, f"w{which}", now_s)) is not None and not claim.chooses:
-            held.append(claim)
-        elif move == "d" and held:
-            claim = held.pop(which % len(held))
-            if done(store, claim, now_s, number=claim.batch_size):
-                key = (claim.batch_size, claim.seed)
-                assert key not in finished
-                finished[key] = claim.holder
-        elif move == "f" and held:
-            call(store, leases.fail, held[which % len(held)], "no", now_s, is_final=which == 3)
-        elif move == "l":
-            call(store, leases.release_expired, now_s)
-        elif move == "x":
-            call(store, leases.release_worker, f"w{which}", now_s, reason="gone")
-        elif move == "r" and status_of(store, job_id).state in ("failed", "parked", "cancelled"):
-            call(store, queue.retry, job_id, now_s)
-        elif move == "k" and status_of(store, job_id).state in queue.OPEN:
-            call(store, queue.cancel, job_id, now_s)
-        found = status_of(store, job_id)
-        assert sorted((run.batch_size, run.seed) for run in found.runs) == [(8, 0), (8, 1), (16, 0), (16, 1)]
-        assert {(run.batch_size, run.seed) for run in found.runs if run.state == "done"} == set(finished)
-        if found.state in ("failed", "cancelled"):
-            assert {run.state for run in found.runs} <= {"done", "parked", "cancelled"}
+def test_each_token_has_its_turn(store):
+    """Sweeps of one token that asked first do not hold up the others."""
+    greedy = [submitted(store, request(target=0.5 + n / 100), float(n), "greedy")[0] for n in range(3)]
+    other = [submitted(store, request(target=0.6 + n / 100), 10.0 + n, "other")[0] for n in range(2)]
+    assert [begun(store, 99.0) for _ in range(6)] == [greedy[0], other[0], greedy[1], other[1], greedy[2], None]
 
 
-@pytest.mark.slow
-def test_sweeps_are_done_one_after_the_other(store):
-    """50 sweeps of four rounds at once: the first is done after a tenth of the work at most, and half after half."""
-    rounds = [[(8, 0, None), (16, 0, None)], [(8, 1, None)], [(32, 0, None)], [(64, 0, None)], {"a": "curve"}]
-    jobs = [submitted(store, pooled(target=0.5 + n / 1000), now_s=float(n))[0] for n in range(50)]
-    ended, worked, now_s = [], 0, 100.0
-    while True:
-        now_s += 1.0
-        claims = [claim for worker in ("w1", "w2") if (claim := claimed(store, worker, now_s)) is not None]
-        if not claims:
-            break
-        for claim in claims:
-            worked += 1
-            if not claim.chooses:
-                assert done(store, claim, now_s, number=worked)
-                continue
-            assert call(store, leases.record_choice, claim, rounds[claim.seed], now_s)
-            if isinstance(rounds[claim.seed], dict):
-                ended.append((claim.job_id, worked))
-    assert {job for job, _ in ended} == set(jobs)
-    assert worked == 50 * 10
-    shares = [count / worked for _, count in ended]
-    assert shares[0] <= 0.1
-    assert shares[25] <= 0.6
+def test_open_sweeps_of_a_token_are_limited(sqlite_store):
+    submit = {"owner": "greedy", "most": 3}
+
+    def asked(n, **who):
+        return call(sqlite_store, queue.submit, model(), request(target=0.5 + n / 100), 0.0, **who)[0].id
+
+    jobs = [asked(n, **submit) for n in range(3)]
+    with pytest.raises(queue.QueueFull, match="too many open sweeps of one token: at most 3"):
+        asked(3, **submit)
+    assert asked(0, **submit) == jobs[0]  # the same again
+    assert asked(3, owner="other", most=3)
+    call(sqlite_store, queue.cancel, jobs[0], 1.0)
+    assert asked(4, **submit)
+    with pytest.raises(queue.QueueFull):  # cancelled and started again, a job counts again
+        asked(0, **submit)
 
 
 def test_clock_that_is_set_back_does_not_stop_the_queue(store):
-    """Units from an hour ahead, one of which waits for its second attempt, and a lease of a worker that is gone."""
     job_id, _ = submitted(store, now_s=3600.0)
-    claim = claimed(store, now_s=3600.0)
-    assert call(store, leases.fail, claim, "why", 3600.0)
-    hung = claimed(store, "gone", now_s=3600.0)
-    again = [claimed(store, now_s=0.0) for _ in range(7)]
-    assert {(c.batch_size, c.seed) for c in again} == RUNS - {(hung.batch_size, hung.seed)}
-    assert call(store, leases.expired_workers, 0.0) == {"gone"}
-    assert call(store, leases.release_expired, 0.0) == 1
-    assert status_of(store, job_id).state == "running"
-
-
-@pytest.mark.slow
-def test_worker_does_not_wait_for_a_job_that_another_one_is_changing(tmp_path, postgresql):
-    with opened(tmp_path / "store", postgresql.new()) as store:
-        first, second = (submitted(store, pooled(target=target), now_s=target)[0] for target in (0.5, 0.6))
-        with store.database.session() as session:
-            queue.locked(session, first)
-            assert claimed(store, now_s=1.0).job_id == second
-        assert claimed(store, now_s=1.0).job_id == first
+    assert begun(store, 3600.0) == job_id
+    call(store, queue.fail, job_id, "why", 3600.0)
+    assert begun(store, 0.0) == job_id

@@ -1,4 +1,4 @@
-"""``wattune serve``: start, refusal of unsafe settings, supervision of workers, shutdown."""
+"""``wattune serve``: start, refusal of unsafe settings, sweeps, shutdown."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import update
 from tests.server.conftest import opened
 from tests.support.server.served import model, request
 from tests.support.server.serving import Serving, lives, serving, wait_for
 
 from wattune.cli import main
 from wattune.server.jobs import queue
-from wattune.server.jobs.claims import LEASE_S
 from wattune.server.store import model_catalog, tokens
-from wattune.server.store.schema import UnitRow
 
 LONG = {"budget_samples": 200_000, "target": 0.9999, "options": {"classes": 5, "channels": 1, "width": 16}}
 """A model of which no run ends while a test looks at it."""
@@ -178,63 +175,41 @@ def test_unusable_options_are_a_one_line_error(refused, tmp_path, options, said)
 
 
 @pytest.mark.slow
-def test_crashed_workers_restart_and_resume(tmp_path):
+def test_killed_sweep_is_started_again_and_waits_when_the_server_ends(tmp_path):
     folder = tmp_path / "store"
     offered(folder, **LONG)
     with serving(folder, "--workers", "1") as server:
         job_id = asked(server, batch_sizes=[8])
-        wait_for(lambda: job(server, job_id)["runs"][0]["state"] == "running")
-        [first] = server.workers
+        [first] = wait_for(lambda: server.sweeps)
         server.kill(first)
-        run = wait_for(lambda: (r := job(server, job_id)["runs"][0])["attempts"] == 2 and r)
-        assert run["reason"] == "the worker crashed: killed by SIGKILL"
-        [second] = server.workers
-        assert second != first
-        workers = server.workers
+        killed = wait_for(lambda: (found := job(server, job_id))["reason"] and found)
+        assert killed["reason"] == "the process of the sweep was killed by SIGKILL"
+        [second] = wait_for(lambda: [pid for pid in server.sweeps if pid != first])
         assert server.end() == 0
     with opened(folder) as store, store.database.session(reads_only=True) as session:
-        found = queue.status(session, job_id)
-        # A server that was asked to end does not count its runs as attempts.
-        assert (found.state, found.runs[0].state, found.runs[0].attempts) == ("running", "waiting", 1)
-    assert not any(lives(pid) for pid in workers)
+        assert queue.status(session, job_id).state == "waiting"
+    assert not lives(second)
 
 
 @pytest.mark.slow
-def test_workers_exit_if_the_server_is_killed(tmp_path):
+def test_sweeps_exit_if_the_server_is_killed(tmp_path):
     folder = tmp_path / "store"
     offered(folder, **LONG)
     server = Serving(folder, "--workers", "2", log=tmp_path / "log")
-    job_id = asked(server)
-    wait_for(lambda: [run["state"] for run in job(server, job_id)["runs"]].count("running") == 2)
-    workers = server.workers
-    assert len(workers) == 2
+    for seeds in (1, 2, 3):
+        asked(server, seeds=seeds)
+    wait_for(lambda: [job["state"] for job in server.json("/v1/jobs")].count("running") == 2)
+    sweeps = wait_for(lambda: len(server.sweeps) == 2 and server.sweeps)
     server.kill()
     server.end()
-    wait_for(lambda: not any(lives(pid) for pid in workers), 10)
-
-
-@pytest.mark.slow
-def test_hung_worker_is_killed_and_its_unit_requeued(tmp_path):
-    folder = tmp_path / "store"
-    offered(folder, **LONG)
-    with serving(folder, "--workers", "1") as server:
-        job_id = asked(server, batch_sizes=[8])
-        wait_for(lambda: job(server, job_id)["runs"][0]["state"] == "running")
-        [first] = server.workers
-        os.kill(first, signal.SIGSTOP)
-        with opened(folder) as store, store.database.session() as session:
-            # As if the seconds of its lease had passed.
-            session.execute(update(UnitRow).where(UnitRow.state == "running").values(lease_until_s=time.time() - 1))
-        run = wait_for(lambda: (r := job(server, job_id)["runs"][0])["attempts"] == 2 and r)
-        assert run["reason"] == f"the lease expired: the worker did not respond for {LEASE_S:.0f} s"
-        assert first not in server.workers
+    wait_for(lambda: not any(lives(pid) for pid in sweeps), 10)
 
 
 @pytest.mark.slow
 def test_empty_store_gets_the_example_without_workers(tmp_path):
     with serving(tmp_path / "store", "--workers", "0") as server:
         wait_for(lambda: [one["model"] for one in server.get("/v1/models").json()] == ["resnet8-digits"])
-        wait_for(lambda: server.workers == [])
+        wait_for(lambda: server.sweeps == [])
 
 
 @pytest.mark.slow

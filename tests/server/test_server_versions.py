@@ -17,6 +17,7 @@ from tests.support import report_records as samples
 from tests.support.server import dashboard as made
 
 from wattune.cli import main
+from wattune.server.jobs import queue
 from wattune.server.store import Database, training_records
 from wattune.server.store.database import MIGRATIONS, migrate, revisions
 from wattune.server.store.schema import Base, TrainingRow
@@ -102,6 +103,11 @@ def test_older_backup_is_restored(wattune, tmp_path, request, into):
         }
     del rows["tokens"]["device"]
     rows["trainings"] = {name: rows["trainings"][name] for name in OLD_TRAINING}
+    job = {"id": "j", "model_name": "m", "model": {}, "request": {}, "state": "waiting", "reason": None, "warnings": []}
+    rows["jobs"] = job | {"curve": None, "created_s": 1.0, "finished_s": None}
+    unit = {"id": 7, "job_id": "j", "batch_size": 8, "seed": 0, "budget_samples": None, "state": "done", "attempts": 1}
+    unit |= {"not_before_s": 1.0, "holder": None, "lease_until_s": None, "reason": None, "curve_sha256": "c"}
+    rows["units"] = unit | {"samples": 512, "reached": True, "created_s": 1.0, "finished_s": 2.0}
     older = {f"tables/{name}.jsonl": json.dumps(row).encode() + b"\n" for name, row in rows.items()}
 
     def change(name, content):
@@ -113,9 +119,9 @@ def test_older_backup_is_restored(wattune, tmp_path, request, into):
             for table in rows:
                 manifest["tables"][table] = hashlib.sha256(older[f"tables/{table}.jsonl"]).hexdigest()
             return json.dumps(manifest).encode()
-        return older.get(name, content)
+        return older.get(name.replace("proxy_runs", "units"), content)
 
-    changed(tmp_path / "new.tar", tmp_path / "old.tar", change)
+    changed(tmp_path / "new.tar", tmp_path / "old.tar", change, {"tables/proxy_runs.jsonl": "tables/units.jsonl"})
     url = request.getfixturevalue("postgresql").new() if into == "postgresql" else None
     database = ("--database", url) if url else ()
     code, said = wattune("store", "restore", tmp_path / "old.tar", tmp_path / "again", *database)
@@ -124,6 +130,7 @@ def test_older_backup_is_restored(wattune, tmp_path, request, into):
     assert "lab" in wattune("token", "list", "--store", tmp_path / "again", *database)[1]
     with opened(tmp_path / "again", url) as again, again.database.session(reads_only=True) as session:
         assert session.get(TrainingRow, run).time_s == samples.run().training.time_s
+        assert [(run.batch_size, run.samples) for run in queue.runs(session, "j")] == [(8, 512)]
 
 
 def test_tables_are_those_of_the_newest_revision(store):

@@ -10,14 +10,14 @@ from itertools import pairwise
 
 import httpx
 import pytest
+from tests.support import report_records as samples
 from tests.support.server import api as made
 from tests.support.server.served import model, request
 
 from wattune.records import EfficiencyPoint, SampleEfficiency
 from wattune.records.served import SweepStatus, digest
 from wattune.remote import Client
-from wattune.server.jobs import leases, queue
-from wattune.server.jobs.claims import RunResult
+from wattune.server.jobs import queue
 from wattune.server.jobs.watch import JobWatch
 
 WAIT = {"Prefer": "wait=20"}
@@ -55,19 +55,11 @@ def test_answer_follows_every_change(store, job):
         tags.append(check().tag)
         return result
 
-    first = change(lambda session, s: leases.claim(session, "w", s))
-    change(lambda session, s: leases.fail(session, first, "it broke", s))
-    second = change(lambda session, s: leases.claim(session, "w", s))
-    third = change(lambda session, s: leases.claim(session, "w", s))
-
-    def swap(session, s):
-        """As many units run as before, and as many attempts were made."""
-        other = leases.claim(session, "w", s)
-        assert other.unit_id != third.unit_id
-        leases.release(session, third, s)
-
-    change(swap)
-    change(lambda session, s: leases.finish(session, second, RunResult("0" * 64, 1, 1000, True), s))
+    change(queue.begin)
+    change(lambda session, s: queue.fail(session, job, "it broke", s))
+    change(queue.begin)
+    for curve in samples.curves(proxy=True)[:2]:
+        change(lambda session, s, curve=curve: queue.record_run(session, job, curve, "0" * 64, 1, s))
     change(lambda session, s: queue.cancel(session, job, s))
     change(lambda session, s: queue.retry(session, job, s))
     assert [n for n, (before, after) in enumerate(pairwise(tags)) if before == after] == []
@@ -107,8 +99,8 @@ def test_waiting_devices_are_told_of_a_change(store, job, live_server):
     threads = [threading.Thread(target=wait) for _ in range(8)]
     for thread in threads:
         thread.start()
-    with store.database.session() as session:  # as a worker does: from another process
-        leases.claim(session, "w", time.time())
+    with store.database.session() as session:
+        queue.begin(session, time.time())
     for thread in threads:
         thread.join(60)
     assert [answer.status_code for answer in answers] == [200] * 8
@@ -122,11 +114,11 @@ def test_client_waits_with_few_looks(store, job, live_server, tmp_path):
     )
 
     def work(*progress):
-        """The client says what is new; then the worker goes one step further."""
+        """The client says what is new; then the sweep goes one step further."""
         with store.database.session() as session:
             row = queue.locked(session, job)
             if row.state == "waiting":
-                leases.claim(session, "w", time.time())
+                queue.begin(session, time.time())
             else:
                 row.state, row.curve, row.finished_s = "done", curve.dump(), time.time()
 

@@ -35,7 +35,7 @@ def serve(
     database: DatabaseUrl = None,
     workers: Annotated[
         int,
-        typer.Option("--workers", metavar="N", min=0, max=256, help="Worker processes that train, one core each."),
+        typer.Option("--workers", metavar="N", min=0, max=256, help="Sweeps at a time, one core each."),
     ] = 1,
     proxy: Annotated[
         str | None,

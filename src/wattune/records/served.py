@@ -185,16 +185,13 @@ class SweepRequest(Strict):
 
 
 class SweepRun(Value):
-    """One proxy run of a sweep. ``state``: "waiting", "running", "done", "parked" or "cancelled"."""
+    """One finished proxy run of a sweep. ``curve``: hash of its learning curve."""
 
     batch_size: BatchSize
     seed: Samples
-    state: Literal["waiting", "running", "done", "parked", "cancelled"]
-    attempts: Samples = 0
     samples: Samples | None = None
     reached: bool | None = None
     curve: Sha256 | None = None
-    reason: str | None = None
 
 
 class SweepStatus(Value):

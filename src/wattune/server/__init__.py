@@ -4,6 +4,6 @@ lifecycle            start and stop of the server; demo: simulated devices
 api_server           the API behind its socket
 application, routes  HTTP API; no torch
 store                database and files
-jobs                 durable queue, and the worker processes, which alone import torch
+jobs                 durable queue, and the processes of the sweeps, which alone import torch
 dashboard            web pages
 """

@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from sqlalchemy import MetaData, column, insert, inspect, select
 from sqlalchemy import Table as Columns
-from sqlalchemy import column, insert, inspect, select, text
 from sqlalchemy import table as light_table
 from sqlalchemy.orm import Session
 
@@ -33,7 +33,7 @@ from wattune.records.served import SHA256
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, FileStore
 from wattune.server.store.database import migrate, revisions
-from wattune.server.store.schema import Base, FileRow, UnitRow
+from wattune.server.store.schema import Base, FileRow
 from wattune.version import __version__
 
 FORMAT = "wattune store 1"
@@ -127,7 +127,7 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
         # The tables as they were at that version, and then migrated as any older store.
         if version[1] != revisions()[0]:
             migrate(session.connection(), version[1])
-        for table in _tables():
+        for table in (*_tables(), *_former_tables(session)):
             if not inspect(session.connection()).has_table(table.name):  # it was added since
                 continue
             name = f"tables/{table.name}.jsonl"
@@ -135,10 +135,6 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
             if hashlib.sha256(content).hexdigest() != hashes.get(table.name):
                 raise RecordError(f"{name} of the backup is damaged", hint="use another backup")
             _insert(session, table, [_json(line) for line in content.splitlines()])
-        if not database.is_sqlite:
-            # Inserting rows with explicit ids does not advance the sequence.
-            counter = f"pg_get_serial_sequence('{UnitRow.__tablename__}', 'id')"
-            session.execute(text(f"SELECT setval({counter}, (SELECT max(id) FROM {UnitRow.__tablename__}))"))
         migrate(session.connection())
         file_hashes = session.scalars(select(FileRow.sha256)).all()
         for sha256 in file_hashes:
@@ -146,6 +142,13 @@ def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> 
             if not re.fullmatch(SHA256, sha256) or files.write_parts(member)[0] != sha256:
                 raise RecordError(f"the file {sha256} of the backup is damaged", hint="use another backup")
     return len(file_hashes)
+
+
+def _former_tables(session: Session) -> list[Columns]:
+    """Tables of an older version whose rows the migration takes over into others."""
+    if not inspect(session.connection()).has_table("units"):
+        return []
+    return [Columns("units", MetaData(), autoload_with=session.connection())]
 
 
 def _insert(session: Session, table: Columns, rows: list[Any]) -> None:

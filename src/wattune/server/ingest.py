@@ -16,7 +16,7 @@ from sqlalchemy import select
 from wattune.errors import WorkloadError
 from wattune.files import parts
 from wattune.records.served import FACTORIES, SOURCES, ServedFile, ServedModel
-from wattune.server.jobs.sweep_unit import served_proxy
+from wattune.server.jobs.sweep_process import served_proxy
 from wattune.server.store import Database, FileStore, model_catalog
 from wattune.server.store.schema import FileRow, ModelRow, insert_new
 from wattune.workloads import Data, Workload, load_workload

@@ -1,4 +1,4 @@
-"""Start and stop of the server: one per store, with the API in its process and workers as processes."""
+"""Start and stop of the server: one per store, with the API in its process and sweeps as processes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from sqlalchemy import select
 from wattune.errors import InputError, Interrupted
 from wattune.server import api_server, logs
 from wattune.server.api_server import noting_signals
-from wattune.server.jobs.leases import release_all
-from wattune.server.jobs.supervisor import Supervisor
+from wattune.server.jobs.runners import Runners
 from wattune.server.locks import database_locked, store_locked
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
 from wattune.server.store import Database, tokens
@@ -53,7 +52,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         check_address(settings, database)
         _clean_up(settings, database)
         url = _url(settings, listening)
-        stack.enter_context(Supervisor(settings, database))
+        stack.enter_context(Runners(settings, database))
         if demo:
             stack.enter_context(_demo(url, database))
         ready = f"wattune is serving on {url}, store: {settings.store}"
@@ -119,9 +118,8 @@ def _url(settings: Settings, listening: socket.socket) -> str:
 
 
 def _clean_up(settings: Settings, database: Database) -> None:
-    """Clean up after an earlier server, before any worker starts: release its units, remove its leftover files."""
-    with database.session() as session:
-        release_all(session, time.time())
+    """Remove leftover files of an earlier server, before any sweep starts."""
+    with database.session(reads_only=True) as session:
         unfinished = set(session.scalars(select(JobRow.id).where(JobRow.state != "done")))
     work = settings.store / "work"
     for folder in work.iterdir() if work.is_dir() else ():

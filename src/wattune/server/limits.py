@@ -14,7 +14,6 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from wattune.errors import InputError
-from wattune.server.jobs.claims import LEASE_S
 from wattune.server.problems import Problem, answer
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ class Limits(BaseSettings):
 
     ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
     from one address. ``silence_s``: read timeout while a body is received. ``headers_s``: time in which the headers of
-    a request must be complete. ``waiting_per_token``: waiting runs of all jobs of one device token. ``lease_s``: time
-    after which a worker that does not renew its lease loses its run. ``threads``: worker threads; further requests
+    a request must be complete. ``sweeps_per_token``: open jobs of one device token. ``runner_silence_s``: time after
+    which the process of a sweep is killed that gives no sign of life. ``threads``: worker threads; further requests
     queue. Requests are mostly CPU-bound, so under the GIL the library's default of 40 threads makes every request
     several times slower.
     """
@@ -51,8 +50,8 @@ class Limits(BaseSettings):
     headers_s: Rate = 10.0
     connections: Count = 2000
     connections_per_address: Count = 500
-    waiting_per_token: Count = 1000
-    lease_s: Annotated[float, Field(ge=1)] = LEASE_S
+    sweeps_per_token: Count = 3
+    runner_silence_s: Annotated[float, Field(ge=3)] = 30.0
     json_bytes: Count = 8 * 2**20
     form_bytes: Count = 64 * 2**10
     rate_per_s: Rate = 50.0

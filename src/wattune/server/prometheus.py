@@ -10,11 +10,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
-from sqlalchemy import distinct, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from wattune.server.store import Database, StoreUnavailable
-from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow, UnitRow
+from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
 
 BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
@@ -40,9 +40,7 @@ DEVICE_METRICS = {
 class StoreCounts:
     """Counts by state, and the devices that reported last, as time and status."""
 
-    units: dict[str, int]
     jobs: dict[str, int]
-    workers_busy: int
     oldest_waiting_s: float
     devices: int
     reported: list[tuple[float, dict[str, Any]]]
@@ -53,17 +51,12 @@ class StoreCounts:
 
 def count_store(session: Session, now_s: float) -> StoreCounts:
     """Count the rows of the store."""
-    units = dict(session.execute(select(UnitRow.state, func.count()).group_by(UnitRow.state)).all())
     jobs = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all())
-    busy = select(func.count(distinct(UnitRow.holder))).where(UnitRow.state == "running", UnitRow.lease_until_s > now_s)
-    oldest = select(func.min(UnitRow.created_s)).where(UnitRow.state == "waiting", UnitRow.not_before_s <= now_s)
-    oldest_s = session.scalar(oldest)
+    oldest_s = session.scalar(select(func.min(JobRow.created_s)).where(JobRow.state == "waiting"))
     online = select(func.count()).select_from(DeviceRow).where(DeviceRow.seen_s > now_s - SEEN_S)
     reported = select(DeviceRow.seen_s, DeviceRow.status).order_by(DeviceRow.seen_s.desc()).limit(DEVICES)
     return StoreCounts(
-        units=units,
         jobs=jobs,
-        workers_busy=session.scalar(busy) or 0,
         oldest_waiting_s=0.0 if oldest_s is None else max(0.0, now_s - oldest_s),
         devices=session.scalar(select(func.count()).select_from(DeviceRow)) or 0,
         reported=[(seen_s, status) for seen_s, status in session.execute(reported)],
@@ -124,10 +117,8 @@ class _StoreCollector:
             return
         up.add_metric([], 1)
         yield up
-        yield _by("wattune_units", "Units of work of all jobs.", "state", counts.units)
         yield _by("wattune_jobs", "Jobs.", "state", counts.jobs)
-        yield _one("wattune_workers_busy", "Workers that hold a unit.", counts.workers_busy)
-        yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting unit.", counts.oldest_waiting_s)
+        yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting job.", counts.oldest_waiting_s)
         yield _one("wattune_devices", "Devices that ever reported.", counts.devices)
         yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", counts.online)
         yield from _of_devices(counts.reported, now_s)

@@ -44,7 +44,7 @@ def checked_root_path(text: str) -> str:
 
 
 def memory_for(workers: int) -> int:
-    """Memory in bytes that each worker may use: its share of four fifths of the machine's, but 2 GiB at least."""
+    """Memory in bytes that each sweep may use: its share of four fifths of the machine's, but 2 GiB at least."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(2 << 30, 4 * total // (5 * max(1, workers)))
 
@@ -58,7 +58,7 @@ class Settings:
 
     ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
 
-    ``worker_memory_bytes``: limit of the private memory of each worker; None for no limit.
+    ``workers``: sweeps at a time. ``worker_memory_bytes``: limit of the private memory of each; None for no limit.
 
     ``csrf_key``: what the CSRF tokens are derived from, new at each start.
     """

@@ -12,7 +12,7 @@ from wattune.records import LearningCurve, ProfileTable, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
 from wattune.server.jobs import queue
 from wattune.server.store import training_records
-from wattune.server.store.schema import DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, TrainingRow, UnitRow
+from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow, TrainingRow
 
 MODEL = ServedModel(
     model="resnet8-digits",
@@ -112,14 +112,11 @@ def put_job(store: Any, **request: Any) -> str:
 
 
 def finish_run(store: Any, job_id: str, curve: LearningCurve) -> None:
-    """One run of a job is done, as a worker would leave it."""
+    """One run of a job is done, as the server would record it."""
     content = json.dumps(curve.dump()).encode()
     sha256 = store.files.write(content)
     with store.database.session() as session:
-        session.merge(FileRow(sha256=sha256, kind="curve", bytes=len(content), created_s=time.time()))
-        unit = session.query(UnitRow).filter_by(job_id=job_id, batch_size=curve.batch_size, seed=curve.seed).one()
-        unit.state, unit.curve_sha256, unit.attempts = "done", sha256, 1
-        unit.samples, unit.reached, unit.finished_s = curve.samples, curve.reached, time.time()
+        assert queue.record_run(session, job_id, curve, sha256, len(content), time.time())
         job = session.get(JobRow, job_id)
         assert job is not None
         job.state = "running"

@@ -1,4 +1,4 @@
-"""A server as a process, started by ``wattune serve``, the process numbers of its workers, and a worker over HTTP."""
+"""A server as a process, started by ``wattune serve``, and the process numbers of its sweeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "server.md"
 
 
 class Serving:
-    """A ``wattune serve`` that answers. ``log`` is what it and its workers say on stderr."""
+    """A ``wattune serve`` that answers. ``log`` is what it and its sweeps say on stderr."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Serving:
         self.url = found[1]
 
     @property
-    def workers(self) -> list[int]:
-        """Process numbers of the worker processes that are its children."""
+    def sweeps(self) -> list[int]:
+        """Process numbers of the sweeps that are its children."""
         found = []
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and _parent(entry) == self.process.pid and b"jobs.worker" in _command(entry):
+            if entry.name.isdigit() and _parent(entry) == self.process.pid and b"jobs.sweep_process" in _command(entry):
                 found.append(int(entry.name))
         return sorted(found)
 

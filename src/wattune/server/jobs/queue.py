@@ -1,33 +1,36 @@
 """Job queue: the sweeps that devices requested. The same request for the same model is the same job.
 
-A job consists of units, which are rows of their own: one per proxy run, and one per step that chooses the next runs,
-with ``batch_size`` 0 and the round as ``seed``. Every change of a job or its units locks the job's row first, which
-serializes the changes on any database.
+A sweep is done as a whole by one process, see ``runners``. Its finished proxy runs are rows of their own. Every change
+of a job or its runs locks the job's row first, which serializes the changes on any database.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, WattuneError
+from wattune.records import LearningCurve
 from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepState, SweepStatus
 from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS
-from wattune.server.store.schema import OPEN, JobRow, UnitRow, insert_new, newest
+from wattune.server.store.schema import OPEN, FileRow, JobRow, RunRow, insert_new, newest
 
-CHOOSE = 0
-"""Batch size of a unit that chooses the next runs instead of training."""
+MAX_OPEN = 1000
+"""Maximum number of open jobs; a further one is rejected."""
 
+ATTEMPTS = 5
+"""Number of failed attempts in a row, without a run finished between them, after which a job is parked."""
 
-MAX_WAITING = 10_000
-"""Maximum number of waiting units of all jobs; a job that would exceed it is rejected."""
+MAX_BACKOFF_S = 2.0 ** (ATTEMPTS - 2)
+"""Longest time in seconds for which a job waits for its next attempt."""
 
 
 class QueueFull(WattuneError):
-    """Too many units are waiting, of all jobs or of one token's."""
+    """Too many jobs are open, of all tokens or of one."""
 
 
 class WrongState(InputError):
@@ -41,21 +44,19 @@ def submit(
     now_s: float,
     *,
     owner: str | None = None,
-    most: int = MAX_WAITING,
+    most: int = MAX_OPEN,
 ) -> tuple[JobRow, bool]:
     """Submit a request; return its job, and True if a job was started: a new one, or a cancelled one again.
 
-    ``owner``: id of the token that starts the job, whose jobs may have ``most`` waiting units together.
+    ``owner``: id of the token that starts the job; ``most`` of its jobs may be open.
 
     Raises: InputError if the request does not match the model; QueueFull.
     """
-    sizes = batch_sizes(model, request)
-    _check(model, request, sizes)
+    _check(model, request, batch_sizes(model, request))
     job_id = request.key(model.digest)
-    seeds = range(request.seeds or SEEDS) if request.strategy == "full" else ()
     before = session.get(JobRow, job_id)
     if before is None or before.state == "cancelled":
-        _check_room(session, max(1, len(sizes) * len(seeds)), owner, most)
+        _check_room(session, owner, most)
     values: dict[str, Any] = {
         "id": job_id,
         "model_name": model.model,
@@ -63,6 +64,8 @@ def submit(
         "request": request.model_dump(mode="json"),
         "state": "waiting",
         "warnings": [],
+        "attempts": 0,
+        "not_before_s": now_s,
         "token": owner,
         "created_s": now_s,
     }
@@ -70,15 +73,12 @@ def submit(
     job = locked(session, job_id)
     assert job is not None
     if is_new:
-        # Small batches take the most steps, so they start first.
-        add_runs(session, job, [(size, seed, None) for size in sizes for seed in seeds], now_s)
-        advance(session, job, now_s)
         return job, True
     if job.state != "cancelled":  # a failed or parked job needs an operator's attention
         job.is_shared = job.is_shared or job.token != owner
         return job, False
     job.token, job.is_shared = owner, False
-    _restart(session, job, now_s)
+    _restart(job, now_s)
     return job, True
 
 
@@ -103,9 +103,14 @@ def status(session: Session, job_id: str) -> SweepStatus | None:
     job = session.get(JobRow, job_id)
     if job is None:
         return None
-    query = select(UnitRow).where(UnitRow.job_id == job_id, UnitRow.batch_size != CHOOSE).order_by(UnitRow.id)
-    units = list(session.scalars(query))
-    return _status(job, len(units), sum(unit.state == "done" for unit in units), map(_run, units))
+    finished = runs(session, job_id)
+    return _status(job, len(finished), map(_run, finished))
+
+
+def runs(session: Session, job_id: str) -> list[RunRow]:
+    """List the finished runs of a job by batch size and seed."""
+    query = select(RunRow).where(RunRow.job_id == job_id).order_by(RunRow.batch_size, RunRow.seed)
+    return list(session.scalars(query))
 
 
 def listing(
@@ -129,25 +134,19 @@ def listing(
         query = query.where(JobRow.model_name == model)
     query = newest(session, query, JobRow, what="job", limit=limit, before=before)
     jobs = list(session.scalars(query))
-    count = select(UnitRow.job_id, UnitRow.state, func.count()).group_by(UnitRow.job_id, UnitRow.state)
-    of_these = count.where(UnitRow.job_id.in_([job.id for job in jobs]), UnitRow.batch_size != CHOOSE)
-    runs: dict[str, dict[str, int]] = {job.id: {} for job in jobs}
-    for job_id, which, number in session.execute(of_these):
-        runs[job_id][which] = number
-    return [_status(job, sum(runs[job.id].values()), runs[job.id].get("done", 0)) for job in jobs]
+    count = select(RunRow.job_id, func.count()).group_by(RunRow.job_id)
+    finished = dict(session.execute(count.where(RunRow.job_id.in_([job.id for job in jobs]))).all())
+    return [_status(job, finished.get(job.id, 0)) for job in jobs]
 
 
 def cancel(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
-    """Cancel a job; finished runs are kept. Returns None if there is no such job.
-
-    A running unit stops at its next evaluation, and its result is dropped. Raises: WrongState.
-    """
+    """Cancel a job; finished runs are kept. Returns None if there is no such job. Raises: WrongState."""
     job = locked(session, job_id)
     if job is None:
         return None
     if job.state not in OPEN:
         raise WrongState(f"job {job_id} has ended", value=job.state, allowed=" or ".join(OPEN))
-    end(session, job, "cancelled", None, now_s)
+    _end(job, "cancelled", None, now_s)
     return status(session, job_id)
 
 
@@ -159,7 +158,7 @@ def retry(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
     if job.state in (*OPEN, "done"):
         hint = "cancel it first" if job.state in OPEN else None
         raise WrongState(f"job {job_id}", value=job.state, allowed="failed, parked or cancelled", hint=hint)
-    _restart(session, job, now_s)
+    _restart(job, now_s)
     return status(session, job_id)
 
 
@@ -169,81 +168,95 @@ def in_use(session: Session, model: str) -> int:
     return session.scalar(query) or 0
 
 
-# ------------------------------------------------------------------------------------------ shared with leases
-
-
 def locked(session: Session, job_id: str) -> JobRow | None:
-    """Lock a job and its units until the end of the transaction."""
+    """Lock a job and its runs until the end of the transaction."""
     return session.get(JobRow, job_id, with_for_update=True, populate_existing=True)
 
 
-def advance(session: Session, job: JobRow, now_s: float) -> None:
-    """Add a unit that chooses the next runs if all units of an open job are done."""
-    if job.state not in OPEN:
+# ------------------------------------------------------------------------------------------ of the runners
+
+
+def begin(session: Session, now_s: float) -> JobRow | None:
+    """Mark the next waiting job as running, and return it; None if there is none.
+
+    A token's first open job comes before the second job of another token, and so on; of equal ones the older job. So
+    nobody waits for all jobs of one token.
+    """
+    # No job waits for longer than ``MAX_BACKOFF_S``, so a later time is from before the clock was set back.
+    is_due = or_(JobRow.not_before_s <= now_s, JobRow.not_before_s > now_s + MAX_BACKOFF_S)
+    by_age = select(JobRow.id, JobRow.token, is_due).order_by(JobRow.created_s, JobRow.id)
+    ahead = Counter(session.scalars(select(JobRow.token).where(JobRow.state == "running")))
+    due: list[tuple[int, str]] = []
+    for job_id, token, is_next in session.execute(by_age.where(JobRow.state == "waiting")):
+        if is_next:
+            due.append((ahead[token], job_id))
+        ahead[token] += 1
+    if not due:
+        return None
+    job = locked(session, min(due, key=lambda entry: entry[0])[1])
+    if job is not None:
+        job.state = "running"
+    return job
+
+
+def record_run(session: Session, job_id: str, curve: LearningCurve, sha256: str, size: int, now_s: float) -> bool:
+    """Record a finished run, whose curve is a file of the store of ``size`` bytes; False if it is recorded already."""
+    job = locked(session, job_id)
+    run: dict[str, Any] = {name: getattr(curve, name) for name in ("batch_size", "seed", "samples", "reached")}
+    run |= {"job_id": job_id, "curve_sha256": sha256, "finished_s": now_s}
+    if job is None or not insert_new(session, RunRow, run):
+        return False
+    insert_new(session, FileRow, {"sha256": sha256, "kind": "curve", "bytes": size, "created_s": now_s})
+    job.attempts, job.reason = 0, None
+    return True
+
+
+def finish(session: Session, job_id: str, curve: dict[str, Any], now_s: float) -> None:
+    """Record the result of a running job."""
+    job = locked(session, job_id)
+    if job is not None and job.state == "running":
+        _end(job, "done", None, now_s)
+        job.curve = curve
+
+
+def fail(session: Session, job_id: str, reason: str, now_s: float, *, is_final: bool = False) -> None:
+    """Record a failed attempt at a running job, which waits for the next one, with exponential backoff.
+
+    After ``ATTEMPTS`` the job is parked. ``is_final``: a retry is pointless, and the job fails.
+    """
+    job = locked(session, job_id)
+    if job is None or job.state != "running":
         return
-    states = session.execute(select(UnitRow.batch_size, UnitRow.state).where(UnitRow.job_id == job.id)).all()
-    if all(state == "done" for _, state in states):
-        add_runs(session, job, [(CHOOSE, sum(size == CHOOSE for size, _ in states), None)], now_s)
+    job.attempts += 1
+    if is_final:
+        _end(job, "failed", reason, now_s)
+    elif job.attempts >= ATTEMPTS:
+        _end(job, "parked", f"{job.attempts} attempts, the last one: {reason}", now_s)
+    else:
+        job.state, job.reason, job.not_before_s = "waiting", reason, now_s + 2.0 ** (job.attempts - 1)
 
 
-def end(session: Session, job: JobRow, state: str, reason: str | None, now_s: float) -> None:
-    """End a job without a curve. Waiting units are cancelled; running ones as well, unless the job is only parked."""
-    stopped = ("waiting",) if state == "parked" else OPEN
-    session.execute(
-        update(UnitRow)
-        .where(UnitRow.job_id == job.id, UnitRow.state.in_(stopped))
-        .values(state="cancelled", holder=None, lease_until_s=None, finished_s=now_s)
-    )
+def release(session: Session, *, working: set[str]) -> None:
+    """Let the running jobs wait again that no process is working on; the attempts do not count."""
+    is_idle = (JobRow.state == "running") & JobRow.id.not_in(working)
+    session.execute(update(JobRow).where(is_idle).values(state="waiting"))
+
+
+def _end(job: JobRow, state: str, reason: str | None, now_s: float) -> None:
     job.state, job.reason, job.finished_s = state, reason, now_s
-    session.flush()
 
 
-def add_runs(session: Session, job: JobRow, runs: list[tuple[int, int, int | None]], now_s: float) -> None:
-    """Add units for the next runs: batch size, seed, and budget in samples."""
-    for size, seed, budget in runs:
-        session.add(
-            UnitRow(
-                job_id=job.id,
-                batch_size=size,
-                seed=seed,
-                budget_samples=budget,
-                state="waiting",
-                attempts=0,
-                not_before_s=now_s,
-                created_s=now_s,
-            )
-        )
-    session.flush()
+def _restart(job: JobRow, now_s: float) -> None:
+    job.state, job.reason, job.finished_s, job.not_before_s, job.attempts = "waiting", None, None, now_s, 0
 
 
-def _check_room(session: Session, units: int, owner: str | None, most: int) -> None:
-    """Check that a job of this many units fits into the queue. Raises: QueueFull."""
-    waiting = select(func.count()).select_from(UnitRow).where(UnitRow.state == "waiting")
-    if owner is not None:
-        own = waiting.join(JobRow, JobRow.id == UnitRow.job_id).where(JobRow.token == owner)
-        if (count := session.scalar(own) or 0) + units > most:
-            raise QueueFull(f"too many runs of one token: {count} are waiting, {units} more; at most {most}")
-    if (session.scalar(waiting) or 0) + units > MAX_WAITING:
-        raise QueueFull(f"the queue is full: at most {MAX_WAITING} runs may wait; try again later")
-
-
-def _restart(session: Session, job: JobRow, now_s: float) -> None:
-    session.execute(
-        update(UnitRow)
-        .where(UnitRow.job_id == job.id, UnitRow.state != "done")
-        .values(
-            state="waiting",
-            attempts=0,
-            not_before_s=now_s,
-            holder=None,
-            lease_until_s=None,
-            reason=None,
-            finished_s=None,
-        )
-    )
-    job.state, job.reason, job.finished_s = "waiting", None, None
-    session.flush()
-    advance(session, job, now_s)
+def _check_room(session: Session, owner: str | None, most: int) -> None:
+    """Check that another job may be opened. Raises: QueueFull."""
+    count = select(func.count()).select_from(JobRow).where(JobRow.state.in_(OPEN))
+    if owner is not None and (session.scalar(count.where(JobRow.token == owner)) or 0) >= most:
+        raise QueueFull(f"too many open sweeps of one token: at most {most}; wait for one of them, or cancel one")
+    if (session.scalar(count) or 0) >= MAX_OPEN:
+        raise QueueFull(f"the queue is full: at most {MAX_OPEN} sweeps may be open; try again later")
 
 
 def _check(model: ServedModel, request: SweepRequest, sizes: tuple[int, ...]) -> None:
@@ -262,18 +275,18 @@ def _check(model: ServedModel, request: SweepRequest, sizes: tuple[int, ...]) ->
         raise InputError(f"the proxy of {model.model} has no target", hint="set one in the request")
 
 
-def _status(job: JobRow, count: int, finished_runs: int, runs: Iterable[SweepRun] = ()) -> SweepStatus:
+def _status(job: JobRow, runs_done: int, runs: Iterable[SweepRun] = ()) -> SweepStatus:
     request = SweepRequest.model_validate(job.request)
+    # The model itself may be one that this version cannot read.
+    whole = len(set(request.batch_sizes or job.model["batch_sizes"])) * (request.seeds or SEEDS)
     return SweepStatus.model_validate(
         {
             "job": job.id,
             "request": request,
             "state": job.state,
             "runs": tuple(runs),
-            "runs_done": finished_runs,
-            "runs_most": finished_runs
-            if job.state == "done"
-            else max(count, MAX_RUNS if request.strategy == "pooled" else 0),
+            "runs_done": runs_done,
+            "runs_most": runs_done if job.state == "done" else MAX_RUNS if request.strategy == "pooled" else whole,
             "reason": job.reason,
             "warnings": job.warnings,
             "created_s": job.created_s,
@@ -282,16 +295,13 @@ def _status(job: JobRow, count: int, finished_runs: int, runs: Iterable[SweepRun
     )
 
 
-def _run(unit: UnitRow) -> SweepRun:
+def _run(run: RunRow) -> SweepRun:
     return SweepRun.model_validate(
         {
-            "batch_size": unit.batch_size,
-            "seed": unit.seed,
-            "state": unit.state,
-            "attempts": unit.attempts,
-            "samples": unit.samples,
-            "reached": unit.reached,
-            "curve": unit.curve_sha256,
-            "reason": unit.reason,
+            "batch_size": run.batch_size,
+            "seed": run.seed,
+            "samples": run.samples,
+            "reached": run.reached,
+            "curve": run.curve_sha256,
         }
     )

@@ -46,7 +46,7 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
         return answer(existing.model_dump(mode="json"), 200, Location=f"/v1/jobs/{existing.job}")
     with database.session() as session:
         try:
-            owner, most = _owner(request), request.app.state.settings.limits.waiting_per_token
+            owner, most = _owner(request), request.app.state.settings.limits.sweeps_per_token
             job, is_new = queue.submit(session, model, sweep, time.time(), owner=owner, most=most)
         except queue.QueueFull as error:
             raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
@@ -134,9 +134,8 @@ def get_run(request: Request, job: IdPath, batch_size: NonNegative, seed: NonNeg
         raise _unknown(job)
     run = next((run for run in status.runs if (run.batch_size, run.seed) == (batch_size, seed)), None)
     if run is None:
-        raise Problem(404, f"job {job} has no run of batch size {batch_size} and seed {seed}")
-    if run.curve is None:
-        raise Problem(409, "the run is not done", value=run.state, hint=run.reason)
+        raise Problem(404, f"job {job} has no finished run of batch size {batch_size} and seed {seed}")
+    assert run.curve is not None  # only an earlier server listed runs that are not finished
     content = request.app.state.files.read(run.curve)
     return Response(content, media_type="application/json", headers={"ETag": f'"{run.curve}"'})
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from wattune.records.served import ServedModel
 from wattune.server.store.file_store import FileStore
-from wattune.server.store.schema import OPEN, DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, TrainingRow, UnitRow
+from wattune.server.store.schema import OPEN, DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, RunRow, TrainingRow
 
 Removable = type[DeviceRow] | type[ProfileRow] | type[TrainingRow] | type[JobRow]
 
@@ -20,7 +20,7 @@ def remove(session: Session, table: Removable, key: str) -> bool:
     if row is None:
         return False
     if isinstance(row, JobRow):
-        session.execute(delete(UnitRow).where(UnitRow.job_id == key))
+        session.execute(delete(RunRow).where(RunRow.job_id == key))
     session.delete(row)
     session.flush()
     return True
@@ -32,14 +32,14 @@ def prune(session: Session, files: FileStore, before_s: float) -> dict[str, int]
     Then remove files from before that no model, job or run refers to. Returns the number of each.
     """
     old_jobs = select(JobRow.id).where(JobRow.state.not_in(OPEN), JobRow.finished_s < before_s)
-    session.execute(delete(UnitRow).where(UnitRow.job_id.in_(old_jobs)))
+    session.execute(delete(RunRow).where(RunRow.job_id.in_(old_jobs)))
     counts = {
         "jobs": _delete(session, delete(JobRow).where(JobRow.state.not_in(OPEN), JobRow.finished_s < before_s)),
         "devices": _delete(session, delete(DeviceRow).where(DeviceRow.seen_s < before_s)),
         "profiles": _delete(session, delete(ProfileRow).where(ProfileRow.created_s < before_s)),
         "training records": _delete(session, delete(TrainingRow).where(TrainingRow.created_s < before_s)),
     }
-    used = {sha256 for sha256 in session.scalars(select(UnitRow.curve_sha256)) if sha256 is not None}
+    used = set(session.scalars(select(RunRow.curve_sha256)))
     for record in (*session.scalars(select(ModelRow.record)), *session.scalars(select(JobRow.model))):
         used.update(ServedModel.parse(record, source="a model of the store").files)
     unused = set(session.scalars(select(FileRow.sha256).where(FileRow.created_s < before_s))) - used

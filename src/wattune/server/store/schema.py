@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Select, UniqueConstraint, false, inspect, select
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Select, false, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from typing_extensions import Unpack
@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from wattune.errors import InputError
 
 OPEN = ("waiting", "running")
-"""States of a job or a unit that is not finished."""
+"""States of a job that is not finished."""
 
 
 NOT_IN_BACKUP: dict[str, Any] = {"info": {"is_in_backup": False}}
@@ -86,7 +86,8 @@ class ModelRow(Base):
 class JobRow(Base):
     """A sweep. ``model`` is the ``ServedModel`` at the time the job was created; ``curve`` is the finished record.
 
-    ``token``: id of the token that started it; ``is_shared``: another token requested the same.
+    ``token``: id of the token that started it; ``is_shared``: another token requested the same. ``attempts``: number of
+    them that failed since a run was finished; ``not_before_s``: time of the next one.
     """
 
     __tablename__ = "jobs"
@@ -104,37 +105,22 @@ class JobRow(Base):
     is_shared: Mapped[bool] = mapped_column(default=False, server_default=false())
     created_s: Mapped[float]
     finished_s: Mapped[float | None]
+    attempts: Mapped[int] = mapped_column(default=0, server_default="0")
+    not_before_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
 
 
-class UnitRow(Base):
-    """One unit of work of a job: a proxy run, or, if ``batch_size`` is 0, the step that chooses the next runs.
+class RunRow(Base):
+    """A finished proxy run of a sweep; its curve is a file of the store."""
 
-    ``holder`` and ``lease_until_s`` are the worker's lease: no other worker may claim the unit before it expires. Each
-    claim has a new ``holder``, and a result from an earlier holder is rejected. A unit that is done keeps its last one.
-    """
+    __tablename__ = "proxy_runs"
 
-    __tablename__ = "units"
-    __table_args__ = (
-        UniqueConstraint("job_id", "batch_size", "seed"),
-        Index("ix_units_claim", "state", "not_before_s", "created_s"),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
-    batch_size: Mapped[int]
-    seed: Mapped[int]
-    budget_samples: Mapped[int | None]
-    state: Mapped[str]
-    attempts: Mapped[int]
-    not_before_s: Mapped[float]
-    holder: Mapped[str | None]
-    lease_until_s: Mapped[float | None]
-    reason: Mapped[str | None]
-    curve_sha256: Mapped[str | None]
-    samples: Mapped[int | None]
-    reached: Mapped[bool | None]
-    created_s: Mapped[float]
-    finished_s: Mapped[float | None]
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    batch_size: Mapped[int] = mapped_column(primary_key=True)
+    seed: Mapped[int] = mapped_column(primary_key=True)
+    curve_sha256: Mapped[str]
+    samples: Mapped[int]
+    reached: Mapped[bool]
+    finished_s: Mapped[float]
 
 
 class ProfileRow(Base):
