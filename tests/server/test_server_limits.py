@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import anyio
 import pytest
 
 from wattune.errors import InputError
-from wattune.server.limits import Limits, limits_from_environment
+from wattune.server.limits import Limits, _Body, limits_from_environment
+from wattune.server.problems import Problem
 
 DOCS = Path(__file__).parents[2] / "docs" / "server.md"
 
@@ -31,3 +33,23 @@ def test_invalid_limit_is_a_one_line_error(monkeypatch, name, value):
 def test_the_documentation_names_every_limit():
     named = set(re.findall(r"`WATTUNE_LIMIT_(\w+)`", DOCS.read_text()))
     assert named == {field.upper() for field in Limits.model_fields}
+
+
+def test_a_byte_now_and_then_does_not_hold_a_connection():
+    """The deadline is that of the whole body, and moves with its bytes."""
+
+    async def refused(size: int) -> int | None:
+        async def receive():
+            await anyio.sleep(0.02)
+            return {"type": "http.request", "body": b"x" * size, "more_body": True}
+
+        reader = _Body(receive, max_bytes=10**9, body_s=0.2)
+        try:
+            for _ in range(50):
+                await reader.receive()
+        except Problem as problem:
+            return problem.status
+        return None
+
+    assert anyio.run(refused, 1) == 408
+    assert anyio.run(refused, 50_000) is None

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 OPEN_PATHS = ("/healthz", "/readyz")
 """Paths for health checks: no rate limit, no authentication."""
 
+BODY_BYTES_PER_S = 50_000
+"""Rate at which a body must arrive after its first seconds: a byte now and then must not hold a connection."""
+
 REMEMBERED = 10_000
 """Maximum number of clients tracked by a limit, least recently seen evicted first."""
 
@@ -37,7 +40,8 @@ class Limits(BaseSettings):
     """Limits in bytes, seconds and requests per second, each from the environment, e.g. ``WATTUNE_LIMIT_BURST``.
 
     ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
-    from one address. ``silence_s``: read timeout while a body is received. ``headers_s``: time in which the headers of
+    from one address. ``body_s``: time in which a body must be complete, beside a second for each
+    ``BODY_BYTES_PER_S``. ``headers_s``: time in which the headers of
     a request must be complete. ``sweeps_per_token``: open jobs of one device token. ``runner_silence_s``: time after
     which the process of a sweep is killed that gives no sign of life. ``threads``: worker threads; further requests
     queue. Requests are mostly CPU-bound, so under the GIL the library's default of 40 threads makes every request
@@ -57,7 +61,7 @@ class Limits(BaseSettings):
     rate_per_s: Rate = 50.0
     burst: Count = 200
     failures_per_min: Rate = 10.0
-    silence_s: Rate = 30.0
+    body_s: Rate = 10.0
     threads: Count = 4
 
 
@@ -130,6 +134,10 @@ class Limiter:
             public = headers.get(b"authorization", b"")[:_PUBLIC]
             if wait_s := self._addresses.take(address) or self._buckets.take((address, public)):
                 raise too_many("too many requests", wait_s)
+            if b"transfer-encoding" in headers and b"content-length" in headers:
+                # A proxy in front may believe the other length (RFC 9112, 6.3).
+                what = "Content-Length together with Transfer-Encoding"
+                raise Problem(400, what, allowed="one of them", headers={"Connection": "close"})
             max_bytes = self._max_bytes(scope["path"])
             length = headers.get(b"content-length", b"0")
             if not length.isdigit() or int(length[:20]) > max_bytes:
@@ -137,7 +145,7 @@ class Limiter:
         except Problem as problem:
             await answer(problem, scope)(scope, receive, send)
             return
-        body = _Body(receive, max_bytes, self._limits.silence_s)
+        body = _Body(receive, max_bytes, self._limits.body_s)
         await self._app(scope, body.receive, send)
 
     def _max_bytes(self, path: str) -> int:
@@ -145,12 +153,13 @@ class Limiter:
 
 
 class _Body:
-    """A request body: counts its bytes and times out if it stalls."""
+    """A request body: counts its bytes and times out if they come too slowly."""
 
-    def __init__(self, receive: Receive, max_bytes: int, silence_s: float):
+    def __init__(self, receive: Receive, max_bytes: int, body_s: float):
         self._receive = receive
         self._max_bytes = max_bytes
-        self._silence_s = silence_s
+        self._body_s = body_s
+        self._begun_s = anyio.current_time()
         self._bytes = 0
         self._is_complete = False
 
@@ -158,10 +167,13 @@ class _Body:
         if self._is_complete:  # the next message is the disconnect, which has no timeout
             return await self._receive()
         try:
-            with anyio.fail_after(self._silence_s):
+            limit_s = self._body_s + self._bytes / BODY_BYTES_PER_S
+            with anyio.fail_after(self._begun_s + limit_s - anyio.current_time()):
                 message = await self._receive()
         except TimeoutError:
-            raise Problem(408, "timed out reading the request body", value=f"{self._silence_s:g} s") from None
+            # The rest of the body would be read as the next request.
+            headers = {"Connection": "close"}
+            raise Problem(408, "timed out reading the request body", value=f"{limit_s:g} s", headers=headers) from None
         self._bytes += len(message.get("body", b""))
         self._is_complete = not message.get("more_body", False)
         if self._bytes > self._max_bytes:
