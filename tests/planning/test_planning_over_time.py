@@ -375,6 +375,13 @@ def test_moments_of_caps_and_of_a_forecast_are_aligned_by_now():
         plan(table, curve({8: 1.0}), **{**arguments, "cap": replace(caps, begin=noon + timedelta(hours=2))})
 
 
+def test_caps_that_end_in_a_pause_before_the_target_are_refused_by_a_forecast():
+    forecast = Intensity((0.0, HOUR_S), (400.0, 10.0))
+    goal = Goal("energy", deadline_s=2 * HOUR_S)
+    with pytest.raises(NoFeasiblePoint, match=r"deadline: 7200 s; allowed: none, since the caps end in a pause before"):
+        plan(board(), curve(), cap=trace(6.0, 0.0, span_s=1.0), goal=goal, intensity=forecast)
+
+
 def test_what_was_assumed_of_files_is_a_note_of_the_plan():
     forecast = Intensity((0.0, HOUR_S), (400.0, 10.0), note="times of grid.csv are taken as local")
     caps = replace(trace(6.0, 5.0), note="times of caps.csv are taken as local")

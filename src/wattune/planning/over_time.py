@@ -152,10 +152,10 @@ class _Choice:
             joules = float(self.timeline.accumulated(self._power_w(options)).at(finish_s))
         cost = float(self.goal.price(mean_w, self.rest_w)) / rate
         times: tuple[Stretch, ...] = (Stretch(0.0, finish_s),)
-        if self.has_forecast:
-            assert need is not None  # a deadline needs the samples
+        deadline_s = self.goal.deadline_s
+        if self.has_forecast and need is not None and deadline_s is not None and math.isfinite(finish_s):
             work = self._work(options, samples)
-            times = cheapest(work, need, self._until_s(options, finish_s))
+            times = cheapest(work, need, min(deadline_s - SPARE * finish_s, self.timeline.end_s))
             cost = work.account(times)
         return Course(pace.point.shape, pace, options, rate, finish_s, joules, cost, times)
 
@@ -175,14 +175,6 @@ class _Choice:
                 working_w.append(power_w - waiting_w[-1])
         waiting, working = (self.timeline.accumulated(watts, priced=True) for watts in (waiting_w, working_w))
         return Work(samples, waiting, working)
-
-    def _until_s(self, options: Sequence[Option | None], finish_s: float) -> float:
-        """The time until which the times of training are chosen."""
-        assert self.goal.deadline_s is not None  # checked with the forecast
-        if not math.isfinite(finish_s):
-            return min(self.goal.deadline_s, self.timeline.end_s)
-        training_s = float(self.timeline.accumulated([float(one is not None) for one in options]).at(finish_s))
-        return min(self.goal.deadline_s - SPARE * training_s, self.timeline.end_s)
 
     # -------------------------------------------------------------------------------------------------------- choice
 
@@ -343,7 +335,7 @@ class _Choice:
             predicted=self._amount(best, best.times),
             predicted_waiting=None if self.rest_w is None else waited / JOULES_PER_KWH,
             at_once=self._at_once(min(self._in_bound(), key=self._without_forecast)),
-            fastest_at_once=self._at_once(max(self.courses, key=lambda one: one.rate)),
+            fastest_at_once=self._at_once(min(self.courses, key=lambda one: one.finish_s)),
         )
 
     def _without_forecast(self, course: Course) -> float:
