@@ -59,6 +59,10 @@ TRY_BELOW = 0.97
 """Share of the cap that the highest mean stays below while there is room."""
 
 
+KNOWN_S = 600.0
+"""Time for which the power of a setting is relied on when the cap rises: programs have phases."""
+
+
 class Sensing(NamedTuple):
     """Window of the cap in seconds (0: every reading counts); averaging, lag, period and noise of the sensor, which are
     0 if they are small or unknown."""
@@ -94,6 +98,8 @@ class _Trial(NamedTuple):
     begin_s: float
     before_w: float
     highest_w: float
+    is_doubted: bool
+    """True if the table says that the setting does not fit."""
 
 
 class CapLevel:
@@ -134,11 +140,12 @@ class CapLevel:
         self._log = PowerLog(max(PEAK_S, 2 * sensing.window_s) + sensing.settle_s)
         self._load_w = 0.0  # what the last setting would draw now
         self._peaks: Deque[Tuple[float, float]] = deque()  # times ascend and demands descend
-        self._frame_s = self._changed_s = self._fresh_s = self._forced_s = -math.inf
+        self._frame_s = self._changed_s = self._fresh_s = self._forced_s = self._paid_s = -math.inf
         self._last_w: Optional[float] = None
         self._mix: Dict[int, float] = {}  # seconds at each setting in the last reading
         self._room_s: Optional[float] = None  # since when there has been room below the cap
         self._tried_s: Dict[int, float] = {}
+        self._seen_w: Dict[int, Tuple[float, float]] = {}  # setting -> when it was last seen, and its mean
         self._trial: Optional[_Trial] = None
         self._moved_s = -math.inf  # when the cap changed last
         self._jumps = False
@@ -241,14 +248,17 @@ class CapLevel:
         rest_s, rest_w, _ = self._log.means(time_s - window_s + SOON_S, time_s, table)
         soon_w = (rest_s * rest_w + SOON_S * self._load_w * table[self.setting]) / (rest_s + SOON_S)
         self.foreseen_w = max(soon_w, self._peaks[0][1] * table[self.setting])
-        is_limited = self.cap_w is not None and self._sensing.window_s > 0 and not self._is_unread
+        # Before the first reading of a doubted setting, what is foreseen is no more than the table's opinion.
+        is_doubted = self._trial is not None and self._trial.is_doubted and self._is_unread
+        is_limited = self.cap_w is not None and self._sensing.window_s > 0 and not is_doubted
         self.is_paying_back = is_limited and soon_w > self._most_w
         if self.tries and not self.slices and self.cap_w is not None:
             self._try(time_s, soon_w)
         whole = min(self.most, int(self.level + 1e-9))
         if self.is_paying_back:
             assert self.cap_w is not None
-            most_w = self.cap_w - PAY_BACK * (soon_w - self.cap_w)
+            aim_w = min(self.cap_w, self._most_w)
+            most_w = aim_w - PAY_BACK * (soon_w - aim_w)
             return min(whole, table.highest(most_w / self._load_w))
         return whole + self._is_up(time_s, whole)
 
@@ -256,7 +266,9 @@ class CapLevel:
     def _most_w(self) -> float:
         """The most that the mean over one window may seem to be."""
         assert self.cap_w is not None
-        is_strict = not self._sensing.window_s or self.slices or self._log.end_s < self._moved_s + PEAK_S
+        if self._log.end_s < self._moved_s + PEAK_S and self._sensing.window_s:
+            return self.cap_w * (1 - SLACK)  # the change is too fast for the sensor: what is expected has errors too
+        is_strict = not self._sensing.window_s or self.slices
         return self.cap_w + (0.0 if is_strict else max(SLACK * self.cap_w, SLACK_Z * self._sensing.window_noise_w))
 
     def _raise(self, time_s: float, seconds: float, demand_w: float) -> None:
@@ -273,12 +285,24 @@ class CapLevel:
             wanted = self.table.level_of((1 - room) * self.cap_w / peaks[0][1])
             if not self.slices and self._may_stay(time_s):
                 wanted = max(wanted, float(self.setting))
+        if time_s >= self._changed_s + self._sensing.settle_s + self._sensing.window_s:
+            self._seen_w[self.setting] = time_s, self.mean_w
         if self._jumps:
-            self.level, self._jumps = wanted, False
+            self.level, self._jumps = min(wanted, max(self.level, float(self._surest(time_s)))), False
         elif self._trial is None:
             self.level = min(wanted, self.level + self._up_per_s * seconds)
         elif wanted > self.level:  # the setting waits for the end of the trial, the level need not
             self.level = min(wanted, self.level + self._up_per_s * seconds, self._trial.setting + 0.999)
+
+    def _surest(self, time_s: float) -> int:
+        """The highest setting that was seen below the cap lately, or is below it if each step is twice the table's."""
+        room_w = (1 - ROOM) * (math.inf if self.cap_w is None else self.cap_w)
+        seen = [one for one, (at_s, watts) in self._seen_w.items() if watts <= room_w and time_s - at_s <= KNOWN_S]
+        surest, watts = self.setting, self.mean_w
+        for setting in range(self.setting + 1, self.most + 1):
+            watts *= 2 * self.table.ratios[setting - 1] - 1
+            surest = setting if watts <= room_w else surest
+        return max([surest, *seen])
 
     def _may_stay(self, time_s: float) -> bool:
         """True if no window was surely above the cap, and many together are not, at the present whole setting."""
@@ -306,9 +330,12 @@ class CapLevel:
         is_slice = abs(setting - self.setting) == 1 and lower <= self.level <= lower + 1
         if self.is_paying_back or not is_slice:
             self._forced_s = time_s
-        is_judged = self.cap_w is not None and self.tries and not self.slices
+        if self.is_paying_back:
+            self._paid_s = time_s
+        # Soon after that, windows hold power that is not of the new setting.
+        is_judged = self.cap_w is not None and self.tries and not self.slices and time_s > self._paid_s + PEAK_S
         if is_judged and setting == self.setting + 1 and setting not in self._tried_s:
-            self._begin_trial(setting, time_s)
+            self._begin_trial(setting, time_s, is_doubted=False)
         self.setting, self._changed_s = setting, time_s
 
     # ----------------------------------------------------------------------------------------------------------- trials
@@ -327,22 +354,23 @@ class CapLevel:
             self._room_s = time_s
         if time_s - self._room_s >= TRY_AFTER_S and time_s - self._tried_s.get(upper, -math.inf) >= TRY_AGAIN_S:
             self.level = float(upper)
-            self._begin_trial(upper, time_s)
+            self._begin_trial(upper, time_s, is_doubted=True)
 
-    def _begin_trial(self, upper: int, time_s: float) -> None:
+    def _begin_trial(self, upper: int, time_s: float, *, is_doubted: bool) -> None:
         self._tried_s[upper], self._room_s = time_s, None
-        self._trial = _Trial(upper, time_s, self._peaks[0][1] * self.table[upper - 1], 0.0)
+        self._trial = _Trial(upper, time_s, self._peaks[0][1] * self.table[upper - 1], 0.0, is_doubted)
 
     @property
     def _is_unread(self) -> bool:
-        """True if no reading is of the setting that is tried: what is foreseen is then the table's."""
+        """True if no reading is of the setting that is tried."""
         sensing = self._sensing
         return self._trial is not None and self._fresh_s <= self._trial.begin_s + sensing.averaging_s + sensing.lag_s
 
     def _judge_trial(self, trial: _Trial, time_s: float, soon_w: float) -> None:
         """End a trial that lasted long enough or whose mean is too high, and learn from it."""
         if self.setting != trial.setting or self.most < trial.setting:
-            self._trial = None  # another setting was chosen meanwhile
+            self._trial = None  # another setting was chosen meanwhile: nothing is known of this one
+            self._tried_s.pop(trial.setting, None)
             return
         if self._is_unread:
             return
@@ -358,9 +386,9 @@ class CapLevel:
             self.level = float(lower)
 
     def _learn_trial(self, lower: int, ratio: float) -> None:
-        """Note a ratio that was seen. The steps above that were never tried are wrong by as much."""
+        """Note a ratio that was seen. If a step was smaller than in the table, so are the untried ones above."""
         ratios = self.table.ratios
-        wrong = min(2.0, max(0.03, (ratio - 1) / (ratios[lower] - 1)))
+        wrong = min(1.0, max(0.03, (ratio - 1) / (ratios[lower] - 1)))
         above = [step for step in range(lower + 1, len(ratios)) if step + 1 not in self._tried_s]
         factors = {step: (1 + (ratios[step] - 1) * wrong) / ratios[step] for step in above}
         self._correct_table({**factors, lower: ratio / ratios[lower]})
@@ -391,6 +419,7 @@ class CapLevel:
             "peaks": [list(peak) for peak in self._peaks],
             "mix": [list(pair) for pair in self._mix.items()],
             "tried_s": [list(pair) for pair in self._tried_s.items()],
+            "seen_w": [[setting, *seen] for setting, seen in self._seen_w.items()],
             "trial": None if self._trial is None else list(self._trial),
         }
 
@@ -408,7 +437,8 @@ class CapLevel:
         self._peaks = deque((time_s, demand_w) for time_s, demand_w in state["peaks"])
         self._mix = {int(setting): seconds for setting, seconds in state["mix"]}
         self._tried_s = {int(setting): time_s for setting, time_s in state["tried_s"]}
+        self._seen_w = {int(setting): (time_s, watts) for setting, time_s, watts in state["seen_w"]}
         self._trial = None if state["trial"] is None else _Trial(*state["trial"])
 
 
-_TIMES = ("frame_s", "changed_s", "fresh_s", "forced_s", "moved_s", "room_s")
+_TIMES = ("frame_s", "changed_s", "fresh_s", "forced_s", "paid_s", "moved_s", "room_s")
