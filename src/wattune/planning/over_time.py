@@ -164,7 +164,7 @@ class _Choice:
         return [(self.rest_w or 0.0) if one is None else one.mean_w for one in options]
 
     def _work(self, options: Sequence[Option | None], samples: Accumulated) -> Work:
-        """What waiting takes, and working beside it: of all of the board's power, or of the part above rest."""
+        """Energy of waiting, and of training beside it: of the board's whole power, or of the part above rest."""
         waiting_w, working_w = list[float](), list[float]()
         for option, power_w in zip(options, self._power_w(options), strict=True):
             if self.goal.aim == "energy-above-rest":
@@ -339,7 +339,7 @@ class _Choice:
         )
 
     def _without_forecast(self, course: Course) -> float:
-        """What the goal counts if training begins at once."""
+        """Amount that the goal counts if training begins at once."""
         return course.finish_s * float(self.goal.price(course.joules / course.finish_s, self.rest_w))
 
     def _at_once(self, course: Course) -> float:

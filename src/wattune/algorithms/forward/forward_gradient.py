@@ -58,7 +58,7 @@ class ForwardGradient(Stepwise):
 
     NAME: ClassVar[str] = "forward-gradient"
     PERTURB: ClassVar[Perturbation] = "weights"
-    """What is perturbed unless an option says."""
+    """Default of the option ``perturb``."""
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "perturb": one_of("weights", "activities", "differences"),

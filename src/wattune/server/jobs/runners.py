@@ -1,7 +1,7 @@
 """Runners: a process for each sweep that is worked on, and the thread that records what they leave in their folders.
 
 A process trains in the folder ``work/JOB`` of the store and knows no database, see ``sweep_process``. Whatever is
-killed, the folder has all finished runs and the last checkpoint, so the next process goes on from there.
+killed, the folder has all finished runs and the last checkpoint, so the next process continues there.
 """
 
 from __future__ import annotations

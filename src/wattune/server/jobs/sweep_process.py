@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # torch is imported only after the server hears from this pro
 
 
 class SweepConfig(BaseModel):
-    """What the process does in the folder of a store.
+    """Task of the process in the folder of a store.
 
     ``model`` and ``request``: those of the sweep, whose finished runs have the files ``curves``; without them the
     built-in example is added to a store at ``database_url`` without models. ``memory_bytes``: limit of its memory.
