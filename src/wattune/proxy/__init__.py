@@ -4,11 +4,10 @@ sweep      (workload, batch sizes, seeds) -> learning curves, over processes, re
 curve      learning curves -> samples to target, relative to the largest batch size, with their spread
 estimate   both, on the workload's proxy; or only the few runs that a pooled curve needs
 read_runs, chosen_runs, curve_from_runs    the same from a table of recorded runs
-next_runs, pooled_result, full_result, ProxyRun    the parts of an estimate, for callers that train the runs themselves
 given_times    the device's seconds per step as the step times of an estimate
 """
 
-from wattune.proxy.estimate import estimate, full_result, next_runs, pooled_result, resolve_strategy
+from wattune.proxy.estimate import estimate, resolve_strategy
 from wattune.proxy.run import CHECKPOINT_EVERY, ProxyRun
 from wattune.proxy.sweep import sweep
 from wattune.sample_efficiency.choice import given_times
@@ -22,10 +21,7 @@ __all__ = [
     "curve",
     "curve_from_runs",
     "estimate",
-    "full_result",
     "given_times",
-    "next_runs",
-    "pooled_result",
     "read_runs",
     "resolve_strategy",
     "sweep",
