@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.ranks import apart, job, refusal, values, weights
-from tests.support.sessions import Numbered, board, loss_of, perceptron
+from tests.support.sessions import Numbered, Tour, board, loss_of, perceptron
 from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
@@ -79,6 +79,7 @@ def test_with_the_recipe_kept_it_is_accelerates_loop(ranks: int, options: dict[s
 
 
 def choose(rank: int) -> tuple[Any, ...]:
+    sys.modules["wattune.online.capped"].Search = Tour  # type: ignore[attr-defined]
     _, model, optimizer, loader = prepared({}, {})
     sizes, step, samples = set(), 0, []
     given = {"device": board() if rank == 0 else "auto", "cap_w": 5.0}
