@@ -190,10 +190,9 @@ def test_a_replay_has_both_knobs():
 
 def test_what_sets_one_knob_alone_says_what_to_use_instead(device, spec):
     model = torch.nn.Linear(4, 2)
-    with pytest.raises(InputError, match="--strategy full") as session:
-        wattune.capped(
-            device=device, cap_w=4.5, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), batch_size=8
-        )
+    options = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "batch_size": 8}
+    with pytest.raises(InputError, match="give a constant cap") as session:
+        wattune.capped(device=device, cap_w=lambda seconds: 4.5, **options)
     with pytest.raises(InputError, match="--strategy full") as guard:
         Pinned(device)
     with pytest.raises(InputError, match="profile this device") as train:

@@ -64,7 +64,9 @@ def test_of_several_caps_the_lowest_holds(tmp_path):
     caps.write_text("seconds,watts\n0,5\n9,3\n")
     watched.write_text("4.5")
     assert read(cap=["5W", "none", 4]).whole_cap == PowerCap(4.0)
-    assert read(cap=["none"]).whole_cap == read(cap=[]).whole_cap == PowerCap()
+    assert read(cap=["none"]).whole_cap == PowerCap()
+    with pytest.raises(InputError, match=r"cap_w: \[\]"):  # a list without a cap is no answer
+        read(cap=[])
     assert str(read(cap=[str(caps)]).whole_cap) == str(caps)
     trace = read(cap=[str(caps), "4W"], margin="0.1W")
     assert [trace.whole_cap.watts(time_s) for time_s in (0.0, 9.0)] == [4.0, 3.0]
