@@ -81,7 +81,7 @@ def _sketch(gradient: Tensor | None, seed: int) -> Tensor:
     flat = (gradient.to_dense() if gradient.is_sparse else gradient).detach().flatten()
     out = out.to(flat.device)
     generator = torch.Generator().manual_seed(seed)
-    for chunk in flat.split(CHUNK):
+    for chunk in torch.split(flat, CHUNK):
         drawn = torch.randint(2 * BUCKETS, (len(chunk),), generator=generator).to(flat.device)
         out.index_add_(0, drawn // 2, chunk.float() * (2 * (drawn % 2) - 1))
     return out.cpu()
@@ -117,7 +117,7 @@ class DivisionCheck:
         modes = [(module, module.training) for module in self._model.modules()]
         gradients = [(p, p.grad) for p in self._parameters]
         buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
-        now, now_cuda = states(None), _cuda_states()
+        now, now_cuda = states(None), _cuda_states(self._parameters)
         hook = self._model.register_forward_pre_hook(lambda *_: self._note_type())
         trial = Trial(self._parameters, now, now_cuda)
         try:
@@ -223,8 +223,8 @@ def _mean(sketches: Sequence[Tensor]) -> tuple[Tensor, float]:
     return all_of_them.mean(0), math.sqrt(float(all_of_them.var(0).sum()) / len(sketches))
 
 
-def _cuda_states() -> list[Tensor]:
-    return torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+def _cuda_states(parameters: Sequence[Tensor]) -> list[Tensor]:
+    return torch.cuda.get_rng_state_all() if any(p.device.type == "cuda" for p in parameters) else []
 
 
 def _restore_cuda(saved: list[Tensor]) -> None:
