@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn import functional
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import wattune
+from wattune.errors import InputError
 from wattune.online.accelerate_parts import own_loader
 
 pytestmark = pytest.mark.slow
@@ -170,3 +172,45 @@ def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert "samples 512" in done.stdout, done.stderr
+
+
+def test_accumulation_by_accelerate_is_refused() -> None:
+    """The session would step at each batch, four times as often as the plain loop."""
+    from accelerate import Accelerator
+
+    model = perceptron()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    parts = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(Numbered(), 16))
+    try:
+        with pytest.raises(
+            InputError, match="Accelerate's gradient_accumulation_steps: 4; allowed: 1; give the loader"
+        ):
+            wattune.capped(device=board(), cap_w=5.0, **dict(zip(("model", "optimizer", "loader"), parts, strict=True)))
+    finally:
+        Accelerator(cpu=True, gradient_accumulation_steps=1)  # the state is shared by the process
+
+
+def resumed(path: Path, stop_after: int | None) -> tuple[list[int], list[float]]:
+    """The order of the samples, and the weights after three passes or ``stop_after`` steps."""
+    _, model, optimizer, loader = prepared({"use_seedable_sampler": True}, {})
+    order: list[int] = []
+    given = {"device": board(), "cap_w": 5.0, "keep_recipe": True, "checkpoint": path, "resume": True}
+    with suppress(KeyboardInterrupt):
+        with wattune.capped(model=model, optimizer=optimizer, loader=loader, **given) as session:
+            while session.passes < 3:
+                for batch in session.batches():
+                    session.backward(loss_of(model, batch))
+                    order += batch.x[:, 0].tolist() if not batch.is_check else []
+                    if stop_after is not None and batch.last and session.run.steps == stop_after:
+                        raise KeyboardInterrupt
+    return order, weights(model)
+
+
+@pytest.mark.parametrize("stop_after", [19, 27])
+def test_the_order_of_a_seedable_sampler_is_resumed(tmp_path: Path, stop_after: int) -> None:
+    """Its epoch is no random state: it is seeded by a number that the loader keeps."""
+    whole, end = resumed(tmp_path / "whole", None)
+    first, _ = resumed(tmp_path / "parts", stop_after)
+    rest, last = resumed(tmp_path / "parts", None)
+    assert first + rest == whole
+    assert apart(end, last) < 1e-6

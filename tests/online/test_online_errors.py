@@ -138,10 +138,25 @@ def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of(
             train(session, model)
 
 
-def test_an_optimizer_that_needs_a_closure():
+class Sharpness(torch.optim.SGD):
+    """As sharpness-aware minimisation is often written: its step needs a closure."""
+
+    def step(self, closure):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Sharpness])
+def test_an_optimizer_that_needs_a_closure(kind):
     model = perceptron()
-    with pytest.raises(InputError, match="closure: LBFGS"):
-        session_of(model=model, optimizer=torch.optim.LBFGS(model.parameters()), loader=loader_of())
+    with pytest.raises(InputError, match=f"closure: {kind.__name__}"):
+        session_of(model=model, optimizer=kind(model.parameters()), loader=loader_of())
+
+
+@pytest.mark.parametrize(("samples", "options"), [(0, {}), (31, {"drop_last": True})])
+def test_a_loader_that_never_gives_a_batch(samples, options):
+    data = torch.utils.data.Subset(Numbered(), range(samples))
+    with pytest.raises(InputError, match=f"the loader gives no batch: {samples} samples"):
+        session_of(loader=DataLoader(data, batch_size=32, **options))
 
 
 def test_a_scheduler_of_another_optimizer():

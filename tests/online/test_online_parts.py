@@ -34,6 +34,8 @@ def test_parts_are_as_few_and_as_equal_as_can_be(samples, largest):
     assert max(sizes) <= largest
     assert max(sizes) - min(sizes) <= 1
     assert len(sizes) == -(-samples // largest)
+    assert min(even(samples, largest, 2)) >= min(samples, 2)
+    assert sum(even(samples, largest, 2)) == samples
 
 
 @pytest.mark.parametrize(

@@ -138,3 +138,14 @@ def test_the_clock_of_a_gpu_is_spoken_of_if_it_is_set(device, is_said):
     with session_of(perceptron(), device=device(), cap_w=6) as session:
         pass
     assert ("clock that is set is the GPU's" in session.explain()) is is_said
+
+
+def test_no_micro_batch_of_one_sample_reaches_a_training_batchnorm():
+    """521 samples leave 9 behind batches of 16: in micro-batches of 2, the last one would be a single sample."""
+    model = perceptron(norm=True)
+    loader = DataLoader(Numbered(521), batch_size=16)
+    with pytest.warns(UserWarning, match="statistics are those of a micro-batch"):
+        session = session_of(model, loader=loader, micro_batch_size=2)
+    with session:
+        train(session, model)
+    assert session.samples == 521

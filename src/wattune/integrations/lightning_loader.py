@@ -220,7 +220,7 @@ class LightningBatches(CombinedLoader):
         may_halve = self.wants_norms and run.may_halve and not self._fetcher.step.measuring
         pieces: list[tuple[Any, int]] = []
         for one in batches:
-            sizes = even(one.samples, row.micro)
+            sizes = run.parts(one.samples, row.micro)
             if len(sizes) > 1 or not run.checked:
                 run.check_parts(one.data, one.samples, row)
             if may_halve and len(batches) == len(sizes) == 1 < samples:
@@ -247,8 +247,10 @@ class LightningBatches(CombinedLoader):
         full, rest = divmod(
             (total if self._limit is None else min(total, self._limit)) - self.position - samples, row.batch
         )
-        parts = full * len(even(*row))
-        return parts + (len(even(rest, row.micro)) if rest else 0)
+        assert self._session is not None
+        run = self._session.run
+        parts = full * len(run.parts(*row))
+        return parts + (len(run.parts(rest, row.micro)) if rest else 0)
 
 
 class LimitedSampler(Sampler[int]):

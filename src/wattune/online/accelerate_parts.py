@@ -13,9 +13,15 @@ from wattune.online.batch_source import remade
 
 
 def own_optimizer(optimizer: Any) -> tuple[Any, Any]:
-    """The optimizer that Accelerate has wrapped, and its gradient scaler; any other as it is, with None."""
+    """The optimizer that Accelerate has wrapped, and its gradient scaler; any other as it is, with None.
+
+    Raises: InputError if Accelerate accumulates gradients, which the session does itself.
+    """
     if not _is_prepared(optimizer):
         return optimizer, None
+    if (steps := optimizer.gradient_state.num_steps) != 1:
+        hint = "give the loader the samples of an optimizer step, and micro_batch_size= those that fit"
+        raise InputError("Accelerate's gradient_accumulation_steps", value=steps, allowed="1", hint=hint)
     return optimizer.optimizer, optimizer.scaler
 
 
@@ -61,6 +67,14 @@ class RankOrder(Sampler[int]):
         """The generator of the user's sampler."""
         whole = getattr(self._batches, "batch_sampler", self._batches)
         return getattr(whole.sampler, "generator", None)
+
+    def state_dict(self) -> dict[str, int]:
+        """Number of the next pass, which Accelerate seeds the order by."""
+        return {"iteration": self._loader.iteration}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue from ``state_dict``."""
+        self._loader.iteration = state["iteration"]
 
     def __iter__(self) -> Iterator[int]:
         from accelerate.utils import synchronize_rng_states

@@ -97,6 +97,7 @@ class BatchSource:
             self._source = remade(loader, batch_sampler=self._draws)
         self._batches: Iterator[Any] = iter(())
         self._random: list[Tensor] = []
+        self._began_at: dict[str, Any] = {}
 
     @property
     def size(self) -> int:
@@ -108,6 +109,18 @@ class BatchSource:
         if self._draws is not None:
             self._draws.size = value
 
+    def order_state(self, *, in_pass: bool) -> dict[str, Any]:
+        """What the order of a pass follows from beside random numbers: of the present pass, or of the next one."""
+        return self._began_at if in_pass else _order_state(self.loader)
+
+    def load_order_state(self, state: dict[str, Any]) -> None:
+        """Continue from ``order_state``; a sampler whose epoch the user has set already keeps it."""
+        sampler = getattr(self.loader, "sampler", None)
+        if "epoch" in state and getattr(sampler, "epoch", None) == 0:
+            sampler.set_epoch(state["epoch"])  # type: ignore[union-attr]
+        elif state and hasattr(sampler, "load_state_dict"):
+            sampler.load_state_dict(state)
+
     def start(self, *, skip: int = 0, random: list[Tensor] | None = None, order: int | None = None) -> None:
         """Begin a pass, ``skip`` samples into it and with the random state that it began with, if that is given.
 
@@ -117,7 +130,7 @@ class BatchSource:
         now = states(None)
         if random is not None:
             restore(self.loader, random)
-        self._random = states(self.loader)
+        self._random, self._began_at = states(self.loader), _order_state(self.loader)
 
         def resume(skipped: int) -> None:  # the sampler has drawn its order: continue with the present random numbers
             restore(None, now)
@@ -157,6 +170,13 @@ class BatchSource:
     def stop(self) -> None:
         """Abandon the present pass."""
         self._batches = iter(())
+
+
+def _order_state(loader: Any) -> dict[str, Any]:
+    sampler = getattr(loader, "sampler", None)
+    if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
+        return {"epoch": sampler.epoch}
+    return dict(sampler.state_dict()) if hasattr(sampler, "state_dict") else {}
 
 
 def _batch_size(loader: Any, whole: int | None) -> int:

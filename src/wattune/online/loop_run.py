@@ -14,7 +14,7 @@ from wattune.devices import Device
 from wattune.errors import InputError
 from wattune.online.division import Verdict
 from wattune.online.fit_check import FitCheck
-from wattune.online.micro_batching import can_split
+from wattune.online.micro_batching import can_split, even
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import StepTimes
 from wattune.point import BatchShape, OperatingPoint
@@ -132,6 +132,10 @@ class LoopRun(ABC):
     def may_halve(self) -> bool:
         """True if a batch may run in two halves to compare their gradients: BatchNorm would change its statistics."""
         return self.can_split and not self._has_norm
+
+    def parts(self, samples: int, micro: int) -> list[int]:
+        """Sizes of the micro-batches of a step; BatchNorm refuses a single sample while it trains."""
+        return even(samples, micro, 2 if self._has_norm and self.model.training else 1)
 
     def check_parts(self, data: Any, samples: int, row: BatchShape) -> None:
         """Check that a batch can be split as this row needs it. Raises: InputError if it has to be, but cannot."""

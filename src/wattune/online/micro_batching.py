@@ -89,12 +89,12 @@ def split(data: Any, samples: int, sizes: Sequence[int]) -> list[Any]:
     return [data] * len(sizes)
 
 
-def even(samples: int, largest: int) -> list[int]:
+def even(samples: int, largest: int, least: int = 1) -> list[int]:
     """Sizes of the fewest possible parts of at most ``largest`` samples, as equal as possible.
 
-    Equal parts, so that the rest of a pass does not end with a part of one sample, which BatchNorm refuses.
+    No part has fewer than ``least`` samples, even if others are then larger than ``largest``.
     """
-    count = -(-samples // largest)
+    count = min(-(-samples // largest), max(1, samples // least))
     size, more = divmod(samples, count)
     return [size + 1] * more + [size] * (count - more)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Sequence
@@ -64,9 +65,11 @@ class Recipe:
             interval = "step"
         if interval not in INTERVALS:
             raise InputError("scheduler_interval", value=interval, allowed=", ".join(INTERVALS))
-        if type(optimizer).__name__ == "LBFGS":
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            name = type(optimizer).__name__
             raise InputError(
-                "an optimizer that needs a closure", value="LBFGS", allowed="one that steps without a closure"
+                "an optimizer that needs a closure", value=name, allowed="one that steps without a closure"
             )
         if not keep and not all("lr" in group for group in optimizer.param_groups):
             raise InputError(

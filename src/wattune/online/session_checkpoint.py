@@ -26,7 +26,13 @@ def save_session(session: Session, path: Path) -> None:
         "random": [] if session.loop is None else session.loop.random,
         "pass_random": [] if batch_source is None else batch_source.random,
     }
-    order = {"order": 0 if session.loop is None else session.loop.order, "ranks": session.size, "steps": run.steps}
+    position = 0 if session.loop is None else session.loop.position
+    order = {
+        "order": 0 if session.loop is None else session.loop.order,
+        "order_state": {} if batch_source is None else batch_source.order_state(in_pass=position > 0),
+        "ranks": session.size,
+        "steps": run.steps,
+    }
     if session.ranks is not None and not session.ranks.is_leader:
         save_checkpoint(own_file(path, session.ranks.rank), own, extra=order)
         return
@@ -40,7 +46,7 @@ def save_session(session: Session, path: Path) -> None:
         **order,
         "session": identity(session),
         "passes": session.passes,
-        "position": 0 if session.loop is None else session.loop.position,
+        "position": position,
         "recipe": session.recipe.state_dict(),
         "knowledge": session.sample_model.state_dict(),
         "run": run.state_dict(),
@@ -98,10 +104,12 @@ class SessionCheckpoint:
         self.steps: int = self.run["steps"]
         self._random = {name: self.state[name] for name in ("random", "pass_random")}
         self._order: int | None = self.extra["order"]
+        self._order_state: dict[str, Any] = self.extra.get("order_state", {})
         if own != path:
             state, extra = load_checkpoint(own) if own.exists() else ({}, {})
             is_same = (extra.get("ranks"), extra.get("steps")) == (self.ranks, self.steps)
             self._random, self._order = (state, extra["order"]) if is_same else ({}, None)
+            self._order_state = extra.get("order_state", {}) if is_same else {}
 
     @property
     def shape(self) -> BatchShape | None:
@@ -161,6 +169,7 @@ class SessionCheckpoint:
             if session.run.on_cuda and len(random) > 1:
                 torch.cuda.set_rng_state(random[1])
         session.loop.remember()
+        session.batch_source.load_order_state(self._order_state)
         if session.loop.position == 0:
             session.batch_source.start()
             return

@@ -125,7 +125,7 @@ class UserLoop:
         data, samples, _, self._drawn = fetched
         run, row = self._run, self._fetcher.row(fetched)
         self._recipe.check()
-        sizes = even(samples, row.micro)
+        sizes = run.parts(samples, row.micro)
         if len(sizes) > 1 or not run.checked:
             run.check_parts(data, samples, row)
         division = self.division
@@ -138,7 +138,7 @@ class UserLoop:
         may_halve = run.may_halve and (division is None or not division.is_due(half, 0))
         if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and may_halve:
             sizes = even(samples, half)
-        self._is_usual = not self._norms or len(sizes) == len(even(samples, row.micro))
+        self._is_usual = not self._norms or len(sizes) == len(run.parts(samples, row.micro))
         parts = split(data, samples, sizes) if len(sizes) > 1 else (data,)
         self._stepper.begin()
         self._samples = samples
