@@ -61,6 +61,7 @@ def test_two_hundred_steps_are_those_of_the_plain_trainer(tmp_path):
     assert same(held.model, plain.model)
     assert losses(held) == pytest.approx(losses(plain), rel=1e-4)
     assert capped.record.samples == 200 * 16
+    assert "in 200 steps" in capped.explain()
     assert capped.record.recipe.keep
     assert capped.record.recipe.batch_size == 16
 

@@ -109,6 +109,7 @@ class Capped(TrainerCallback):
         """The device, if this process is alone."""
         self._place, self._options, self._path = place, options, path
         self._training: TrainerSteps | None = None
+        self._explanation: str | None = None
         self._shield = Shield()
         self._resume_from: str | None = None
         self._reached = Knobs()
@@ -131,10 +132,12 @@ class Capped(TrainerCallback):
         return None if self._training is None else self._training.session.point
 
     def explain(self) -> str:
-        """Explain the choice of the point. Raises: InputError outside of training."""
-        if self._training is None:
-            raise InputError("no training in progress", hint="`record` has the record of the last run")
-        return self._training.session.explain()
+        """Explain the choice of the point, of the present run or of the last one. Raises: InputError before the first."""
+        if self._training is not None:
+            return self._training.session.explain()
+        if self._explanation is None:
+            raise InputError("nothing was trained yet", hint="call it during or after train()")
+        return self._explanation
 
     # -------------------------------------------------------------------------------------------------- begin and end
 
@@ -189,6 +192,7 @@ class Capped(TrainerCallback):
         for name in ("training_step", "get_batch_samples", "log"):
             setattr(self._trainer, name, self._originals[name])
         self._trainer.accelerator.backward = self._originals["backward"]
+        self._explanation = training.session.explain()
         self.record = None
         if isinstance(training, TrainerRun):
             self._reached = Knobs(training.run.capped.limiter.state_dict()["reached"])
