@@ -110,6 +110,31 @@ def test_a_loss_that_no_rule_fits_is_left_alone(tmp_path):
     assert_same(found, trained(tmp_path, None, data, kind=tiny_models.WithinBatch))
 
 
+class Weighted(Trainer):
+    """The example of the Transformers' own documentation: a mean that classes weigh in. It counts what it has seen."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.rows_seen, self.seen_by_mode = 0, {"train": [], "eval": []}
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        self.rows_seen += len(labels)
+        self.seen_by_mode["train" if model.training else "eval"].append(len(labels))
+        weights = torch.tensor([1.0, 2.0, 30.0])
+        return torch.nn.functional.cross_entropy(model(**inputs).logits, labels, weight=weights)
+
+
+def test_a_weighted_mean_is_not_divided_and_trials_are_not_counted(tmp_path):
+    """At an untrained model every row has the same loss, so that a wrong rule fits its value."""
+    data, options = tiny_models.texts(64), {"kind": Weighted, "collator": collate_classes}
+    found = trained(tmp_path, 2, data, made=classifier(), **options)
+    assert found.rule is None
+    plain = trained(tmp_path, None, data, made=classifier(), **options)
+    assert (found.rows_seen, found.seen_by_mode) == (plain.rows_seen, plain.seen_by_mode)
+    assert_same(found, plain)
+
+
 def test_single_rows_are_put_together(tmp_path):
     options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
     data = tiny_models.texts(40)

@@ -8,21 +8,22 @@ rule is found by trial on the first batch; if none fits, the micro-batch size st
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from wattune.integrations.row_groups import Inputs, cut, joined, rows
+from wattune.online.division import LOW_TOLERANCE, PARTS, DivisionCheck, sketch
 from wattune.online.ranks.gradient_sync import GradientSync
-from wattune.online.rng_state import undisturbed
 
 Rule = Literal["sum", "rows", "labels"]
 """Loss of a batch from those of its parts: their sum, or their mean weighted by rows or by labels."""
-
-TOLERANCE, LOW_TOLERANCE = 1e-3, 2e-2
-"""Largest relative difference between the two losses: rounding of fp32, and of fp16 and bf16."""
 
 
 class MicroBatchPasses:
@@ -121,31 +122,31 @@ class MicroBatchPasses:
     # ------------------------------------------------------------------------------------------- finding the loss rule
 
     def fitting_rules(self, model: nn.Module, batches: Sequence[Inputs], *others: Any) -> tuple[Rule, ...]:
-        """Rules by which the losses of parts combine to that of the whole batch.
+        """Rules by which the losses of parts combine to the loss of the whole batch.
 
-        It takes three or four forward passes, in evaluation mode, of the first batch as a whole and in two parts.
+        A rule fits if the gradient of the parts is the gradient of the whole: the losses alone are equal by a wrong
+        rule too where every row has the same loss, as at an untrained model. The first batch runs as a whole and in up
+        to four parts, in evaluation mode; what the Trainer counts meanwhile is restored.
         """
-        parts = cut(batches[0], max(1, -(-(rows(batches[0]) or 1) // 2)))
+        parts = cut(batches[0], max(1, -(-(rows(batches[0]) or 1) // PARTS)))
         whole: Inputs | None = batches[0]
         if len(parts) == 1:
             parts = list(batches[:2])
             whole = joined(parts, self.main, self._pad) if len(parts) == 2 else None
         if whole is None:
             return ()
-        training, tolerance = model.training, LOW_TOLERANCE if self._is_low(model) else TOLERANCE
-        try:
-            model.eval()
-            with torch.no_grad(), undisturbed():
-                loss, *losses = (self._loss(model, inputs, *others) for inputs in (whole, *parts))
-        finally:
-            model.train(training)
+        check = DivisionCheck(model, list(model.parameters()), at_once=True)
+        with check.trying(0), uncounted(self._trainer):
+            gradient, *gradients = (self._gradient(model, inputs, *others) for inputs in (whole, *parts))
+        norm = float(gradient.norm())
+        tolerance = LOW_TOLERANCE if self._is_low(model) else check.tolerance()
 
         def fits(rule: Rule) -> bool:
             shares = self._shares(parts, rule)
-            total = sum(share * part for share, part in zip(shares, losses, strict=True) if share)
-            return abs(total - loss) <= tolerance * abs(loss)
+            total = sum(share * part for share, part in zip(shares, gradients, strict=True) if share)
+            return float((total - gradient).norm()) <= tolerance * norm
 
-        return tuple(rule for rule in self._rules(whole) if fits(rule))
+        return tuple(rule for rule in self._rules(whole) if norm and math.isfinite(norm) and fits(rule))
 
     def _rules(self, batch: Inputs) -> tuple[Rule, ...]:
         labels = batch.get("labels")
@@ -154,14 +155,20 @@ class MicroBatchPasses:
             return "sum", "labels", "rows"
         return "sum", "rows"
 
-    def _loss(self, model: nn.Module, inputs: Inputs, *others: Any) -> float:
+    def _gradient(self, model: nn.Module, inputs: Inputs, *others: Any) -> Tensor:
+        """Sketch of the gradient of a batch, see ``wattune.online.division``."""
         trainer = self._trainer
         # A copy, since compute_loss may take the labels out.
         own_inputs = trainer._prepare_inputs(type(inputs)(dict(inputs)))  # type: ignore[call-arg]
         options = {"num_items_in_batch": others[0]} if others else {}
-        with trainer.compute_loss_context_manager():
-            loss = trainer.compute_loss(model, own_inputs, **options)
-        return float(loss)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.grad = None
+        with torch.enable_grad():
+            with trainer.compute_loss_context_manager():
+                loss = trainer.compute_loss(model, own_inputs, **options)
+            torch.autograd.backward(loss)
+        return sketch(trained)
 
     def _is_low(self, model: nn.Module) -> bool:
         low = (torch.float16, torch.bfloat16)
@@ -175,3 +182,24 @@ def _padding_token(trainer: Any) -> int:
         if isinstance(token, int):
             return token
     return 0
+
+
+@contextmanager
+def uncounted(trainer: Any) -> Iterator[None]:
+    """Context that restores what the Trainer counts: its attributes that are plain numbers, texts and containers.
+
+    Trainers such as those of TRL add to their metrics in ``compute_loss``.
+    """
+    saved = {name: deepcopy(value) for name, value in vars(trainer).items() if _is_plain(value)}
+    try:
+        yield
+    finally:
+        vars(trainer).update(saved)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple, set, deque)):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, (bool, int, float, str))

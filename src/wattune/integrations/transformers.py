@@ -132,7 +132,7 @@ class Capped(TrainerCallback):
         return None if self._training is None else self._training.session.point
 
     def explain(self) -> str:
-        """Explain the choice of the point, of the present run or of the last one. Raises: InputError before the first."""
+        """Explain the choice of the point of the present run, or of the last one. Raises: InputError before any."""
         if self._training is not None:
             return self._training.session.explain()
         if self._explanation is None:
