@@ -11,6 +11,7 @@ from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.errors import DeviceError, RecordError
 from wattune.integrations.longest_rows import Bursts, LongestRowCheck, LongestRowFigures, TokenSearch, TokenTimes
+from wattune.integrations.micro_batch_passes import uncounted
 from wattune.integrations.row_groups import WHOLE, Inputs, LongestRow, width
 from wattune.integrations.trainer_steps import TrainerSteps
 from wattune.online.ranks.gradient_sync import GradientSync
@@ -43,6 +44,7 @@ class TrainerRun(TrainerSteps):
         ranks: Ranks | None = None,
         leading: Leading | None = None,
     ):
+        device.only_knob("attach()", hint="train in a loop of your own, with wattune.capped")
         sync = GradientSync(trainer.model, 1) if sync is None else sync
         super().__init__(trainer, sync, ranks=1 if ranks is None else ranks.size)
         args, state = trainer.args, trainer.state
@@ -145,7 +147,8 @@ class TrainerRun(TrainerSteps):
     def _burst(self, batch: Inputs) -> Tensor:
         assert self._call is not None
         model, others = self._call
-        return self.passes.run(model, batch, *others)
+        with uncounted(self._trainer):
+            return self.passes.run(model, batch, *others)
 
     # --------------------------------------------------------------------------------------------------------- figures
 

@@ -153,6 +153,10 @@ def _session(
     """A session that chooses the points; a device that was opened for it is closed if the session cannot be made."""
     start, moving = asked.start, asked.moving
     try:
+        if moving is None:
+            opened.select([knob.name for knob in opened.offered])
+        else:
+            opened.only_knob("a session under a cap that changes", hint="give a constant cap")
         check_scale(moving or asked.cap, opened.highest_w)
         limit = asked.cap.at_sensor(opened.supply, opened.sensor.window_s)
         sensor, all_rows = opened.sensor, rows_of(asked.sizes, start)

@@ -48,8 +48,7 @@ class SessionRun(LoopRun):
     ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
     ``yield_to``: a step begins only once this returns False.
 
-    Raises: InputError for a temperature limit that the device cannot be held below, and for several knobs under a cap
-    that changes.
+    Raises: InputError for a temperature limit that the device cannot be held below.
     """
 
     explorer: Explorer
@@ -69,10 +68,6 @@ class SessionRun(LoopRun):
         sizes_by_name: bool = False,
         yield_to: Callable[[], bool] | None = None,
     ):
-        if cap is None:
-            device.select([knob.name for knob in device.offered])
-        else:
-            device.only_knob("a session under a cap that changes", hint="give a constant cap")
         super().__init__(model, start)
         self.device, self.limit = device, limit
         self.changes: list[dict[str, Any]] = []
