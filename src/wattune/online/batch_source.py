@@ -110,14 +110,14 @@ class BatchSource:
             self._draws.size = value
 
     def order_state(self, *, in_pass: bool) -> dict[str, Any]:
-        """What the order of a pass follows from beside random numbers: of the present pass, or of the next one."""
+        """Counters of the sampler that the order follows from, of the present pass or of the next one."""
         return self._began_at if in_pass else _order_state(self.loader)
 
     def load_order_state(self, state: dict[str, Any]) -> None:
         """Continue from ``order_state``; a sampler whose epoch the user has set already keeps it."""
-        sampler = getattr(self.loader, "sampler", None)
+        sampler: Any = getattr(self.loader, "sampler", None)
         if "epoch" in state and getattr(sampler, "epoch", None) == 0:
-            sampler.set_epoch(state["epoch"])  # type: ignore[union-attr]
+            sampler.set_epoch(state["epoch"])
         elif state and hasattr(sampler, "load_state_dict"):
             sampler.load_state_dict(state)
 
@@ -173,7 +173,7 @@ class BatchSource:
 
 
 def _order_state(loader: Any) -> dict[str, Any]:
-    sampler = getattr(loader, "sampler", None)
+    sampler: Any = getattr(loader, "sampler", None)
     if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
         return {"epoch": sampler.epoch}
     return dict(sampler.state_dict()) if hasattr(sampler, "state_dict") else {}
