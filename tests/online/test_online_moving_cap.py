@@ -93,7 +93,6 @@ def test_the_weights_are_those_of_a_constant_cap(followed):
 def test_announced_caps_are_never_exceeded(followed):
     record = followed.record
     assert record.above_cap_s == record.exact.above_cap_s == 0
-    assert record.guard == ()
     assert record.readings_above_cap == 0
     assert {one.asked_w for one in record.cap_intervals} == {5.0, 4.0, 0.0, 6.0, 4.2}
     assert record.cap_w == 6.0

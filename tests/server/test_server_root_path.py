@@ -62,7 +62,7 @@ def test_every_address_of_every_page_is_below_the_prefix(tmp_path):
                         posts.add(target.removeprefix(proxied.url))
             assert proxied.outside == []
             assert pages > len(PAGES)
-            assert {f"{proxied.url}/static/{name}" for name in ("page.css", "page.js", "theme.js", "profile.js")} < seen
+            assert {f"{proxied.url}/static/{name}" for name in ("page.css", "page.js", "theme.js")} < seen
             assert posts >= {f"/jobs/{ids['open']}/cancel"}
 
 

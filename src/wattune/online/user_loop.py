@@ -175,9 +175,9 @@ class UserLoop:
         """Run a batch whole and in parts, no more of it than is known to fit, and see if the gradients are equal."""
         run = self._run
         whole = min(samples, run.start.micro)
-        if whole == 1:
-            return
         smallest = min(-(-whole // PARTS), micro)
+        if whole == 1 or not (division.at_once or run.fits(BatchShape(whole, smallest))):
+            return
         some = data if whole == samples else split(data, samples, [whole, samples - whole])[0]
         with run.evaluation(), division.trying(run.steps) as trial:
             self._trial = trial
