@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from wattune.integrations.row_groups import Inputs, cut, joined, rows
-from wattune.online.division import LOW_TOLERANCE, PARTS, DivisionCheck, sketch
+from wattune.online.division import LOW_TOLERANCE, PARTS, DivisionCheck
 from wattune.online.ranks.gradient_sync import GradientSync
 
 Rule = Literal["sum", "rows", "labels"]
@@ -136,8 +136,8 @@ class MicroBatchPasses:
         if whole is None:
             return ()
         check = DivisionCheck(model, list(model.parameters()), at_once=True)
-        with check.trying(0), uncounted(self._trainer):
-            gradient, *gradients = (self._gradient(model, inputs, *others) for inputs in (whole, *parts))
+        with check.trying(0) as trial, uncounted(self._trainer), torch.enable_grad():
+            gradient, *gradients = (trial.gradient(self._loss(model, inputs, *others)) for inputs in (whole, *parts))
         norm = float(gradient.norm())
         tolerance = LOW_TOLERANCE if self._is_low(model) else check.tolerance()
 
@@ -155,20 +155,14 @@ class MicroBatchPasses:
             return "sum", "labels", "rows"
         return "sum", "rows"
 
-    def _gradient(self, model: nn.Module, inputs: Inputs, *others: Any) -> Tensor:
-        """Sketch of the gradient of a batch, see ``wattune.online.division``."""
+    def _loss(self, model: nn.Module, inputs: Inputs, *others: Any) -> Tensor:
         trainer = self._trainer
         # A copy, since compute_loss may take the labels out.
         own_inputs = trainer._prepare_inputs(type(inputs)(dict(inputs)))  # type: ignore[call-arg]
         options = {"num_items_in_batch": others[0]} if others else {}
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        for parameter in trained:
-            parameter.grad = None
-        with torch.enable_grad():
-            with trainer.compute_loss_context_manager():
-                loss = trainer.compute_loss(model, own_inputs, **options)
-            torch.autograd.backward(loss)
-        return sketch(trained)
+        with trainer.compute_loss_context_manager():
+            loss: Tensor = trainer.compute_loss(model, own_inputs, **options)
+        return loss
 
     def _is_low(self, model: nn.Module) -> bool:
         low = (torch.float16, torch.bfloat16)

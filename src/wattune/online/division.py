@@ -15,7 +15,8 @@ from typing import Final, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wattune.online.rng_state import restore, states
+from wattune.online.fit_check import unchanged
+from wattune.online.rng_state import undisturbed
 
 BUCKETS: Final = 64
 """Numbers in a sketch of a tensor."""
@@ -115,25 +116,18 @@ class DivisionCheck:
     def trying(self, steps: int) -> Iterator[Trial]:
         """Context of a proof, which leaves no trace: no gradients, buffers, random state or mode of a module change."""
         modes = [(module, module.training) for module in self._model.modules()]
-        gradients = [(p, p.grad) for p in self._parameters]
-        buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
-        now, now_cuda = states(None), _cuda_states(self._parameters)
+        outside = [(p, p.grad) for p in self._parameters]  # some may not be the model's
         hook = self._model.register_forward_pre_hook(lambda *_: self._note_type())
-        trial = Trial(self._parameters, now, now_cuda)
         try:
-            self._model.eval()  # dropout off, and normalisation by its running statistics
-            yield trial
+            with unchanged(self._model):
+                self._model.eval()  # dropout off, and normalisation by its running statistics
+                yield Trial(self._parameters)
         finally:
             hook.remove()
             for module, training in modes:
                 module.training = training
-            for parameter, gradient in gradients:
+            for parameter, gradient in outside:
                 parameter.grad = gradient
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
-            restore(None, now)
-            _restore_cuda(now_cuda)
         self._again_at = math.inf if steps >= AGAIN_AFTER else AGAIN_AFTER
 
     def tolerance(self) -> float:
@@ -162,9 +156,8 @@ class DivisionCheck:
 class Trial:
     """One proof: passes of a batch in parts, which ``plan`` asks for. ``add`` takes the loss of each part."""
 
-    def __init__(self, parameters: Sequence[Tensor], random: list[Tensor], random_cuda: list[Tensor]):
+    def __init__(self, parameters: Sequence[Tensor]):
         self._parameters = parameters
-        self._random, self._random_cuda = random, random_cuda
         self.verdict = Verdict("unknown", math.nan)
         self._sum = torch.zeros(())
 
@@ -197,36 +190,29 @@ class Trial:
         self.verdict = Verdict("equal on average" if is_equal else "unequal", apart / float(one.norm()))
 
     def _pass(self, sizes: Sequence[int], seed: int | None = None) -> Generator[Sequence[int], None, Tensor]:
-        if seed is None:
-            restore(None, self._random)
-            _restore_cuda(self._random_cuda)
-        else:
-            torch.manual_seed(seed)
         self._sum = torch.zeros(len(self._parameters) * BUCKETS)
-        yield sizes
+        with undisturbed():  # so that the next pass draws the same numbers
+            if seed is not None:
+                torch.manual_seed(seed)
+            yield sizes
         return self._sum
 
     def add(self, loss: Tensor, share: float) -> None:
-        """Add the gradient of a part, which has this share of the samples.
+        """Add the gradient of a part, which has this share of the samples."""
+        self._sum += self.gradient(loss * share)
 
-        Each part begins without gradients, so that nothing that the loop does to them between two parts matters.
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Sketch of the gradient of a loss.
+
+        It begins without gradients, so that nothing that the loop does to them between two parts matters.
         """
         for parameter in self._parameters:
             parameter.grad = None
-        torch.autograd.backward(loss * share)
-        self._sum += sketch(self._parameters)
+        torch.autograd.backward(loss)
+        return sketch(self._parameters)
 
 
 def _mean(sketches: Sequence[Tensor]) -> tuple[Tensor, float]:
     """The mean, and its standard error."""
     all_of_them = torch.stack(list(sketches))
     return all_of_them.mean(0), math.sqrt(float(all_of_them.var(0).sum()) / len(sketches))
-
-
-def _cuda_states(parameters: Sequence[Tensor]) -> list[Tensor]:
-    return torch.cuda.get_rng_state_all() if any(p.device.type == "cuda" for p in parameters) else []
-
-
-def _restore_cuda(saved: list[Tensor]) -> None:
-    if saved:
-        torch.cuda.set_rng_state_all(saved)

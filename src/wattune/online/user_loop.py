@@ -128,10 +128,8 @@ class UserLoop:
         sizes = run.parts(samples, row.micro)
         if len(sizes) > 1 or not run.checked:
             run.check_parts(data, samples, row)
-        division = self.division
-        is_provable = division is not None and division.at_once and run.can_split
-        if is_provable and division is not None and division.is_due(min(row.micro, samples), run.steps):
-            yield from self._prove(division, data, samples, row.micro)
+        if (division := self.division) is not None and division.at_once:
+            yield from self._prove(division, data, samples, min(row.micro, samples))
         self._latest = data, samples
         self._norms = run.compares_gradients and self._sample_model.wants(run.steps) and not run.is_measuring
         half = -(-samples // 2)
@@ -162,18 +160,21 @@ class UserLoop:
         """Prove the division with the latest batch if the next step is the first that needs it: another batch size or
         smaller parts are wanted, or two halves for the gradient noise."""
         run, division = self._run, self.division
-        if division is None or division.at_once or self._latest is None or not run.can_split:
+        if division is None or division.at_once or self._latest is None:
             return
         data, samples = self._latest
         wanted = run.row.micro if run.row != run.start else None
         if wanted is None and run.may_halve and run.compares_gradients and self._sample_model.wants(run.steps):
             wanted = -(-samples // 2)
-        if wanted is not None and division.is_due(wanted, run.steps):
+        if wanted is not None:
             yield from self._prove(division, data, samples, wanted)
 
     def _prove(self, division: DivisionCheck, data: Any, samples: int, micro: int) -> Iterator[Batch]:
-        """Run a batch whole and in parts, no more of it than is known to fit, and see if the gradients are equal."""
+        """Run a batch whole and in parts, no more of it than is known to fit, if parts of ``micro`` samples have to be
+        proved."""
         run = self._run
+        if not run.can_split or not division.is_due(micro, run.steps):
+            return
         whole = min(samples, run.start.micro)
         smallest = min(-(-whole // PARTS), micro)
         if whole == 1 or not (division.at_once or run.fits(BatchShape(whole, smallest))):
