@@ -86,10 +86,13 @@ class Runners:
 
     def _work(self) -> None:
         example: list[subprocess.Popen[bytes]] = []
+        is_filled = False
         while not self._stopping.is_set():
             try:
-                if not example and self._has_no_model():
-                    example.append(start({"store": str(self._settings.store), "database_url": self._database.url}))
+                if not is_filled:  # asked until the database answers, and not at every look
+                    if self._has_no_model():
+                        example.append(start({"store": str(self._settings.store), "database_url": self._database.url}))
+                    is_filled = True
                 self.look()
             except WattuneError as error:  # the database or the disk may be back at the next look
                 log.warning("%s", error)
