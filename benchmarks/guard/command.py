@@ -3,7 +3,7 @@
 `python -m benchmarks guard [tune]`: loads that were not used to choose any constant, or those that were, under three
 caps, by four sensors, on the ladders of two boards. Virtual time and seeded noise: the same figures each time. Figures
 are of 5 minutes after the first: the share of the time in which the exact mean over a second is more than 2 % above the
-cap, the work done over that of the highest constant clock whose mean never exceeds the cap, and changes of the clock.
+cap, the work done over the work at the highest constant clock whose mean never exceeds the cap, and clock changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules under comparison: wattune's, and two simple ones that were tuned on the same loads."""
+"""The rules under comparison: wattune's, and two simple rules, tuned on the same loads."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LONGEST = 100
 """Most characters in a text, including the trailing white space of some drivers."""
 
 PAIRS = {"max_freq": "min_freq", "scaling_max_freq": "scaling_min_freq"}
-"""Name of an upper limit's file -> that of the lower limit beside it."""
+"""Name of an upper limit's file -> name of the file of the lower limit beside it."""
 
 CAPS = ("/sys/kernel/nvpmodel_clk_cap/emc", "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap")
 """The power mode's cap on the memory's clock in newer and older JetPacks; 0 means that there is none."""

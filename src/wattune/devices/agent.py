@@ -214,8 +214,7 @@ class BoardDevice(RealDevice):
         return None if reading is None else reading["clock_mhz"]
 
     def versions(self) -> dict[str, str]:
-        """L4T and the kernel, from the board's files (those of a folder that an agent reads are unknown), and the
-        driver of a card."""
+        """L4T and the kernel, from the board's files (unknown if an agent reads a folder), and a card's driver."""
         known = {"driver": str((self.card or {}).get("driver", ""))}
         if self._knows_files:
             # A kernel's local version is left out: it may contain a name.

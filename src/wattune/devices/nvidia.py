@@ -34,7 +34,7 @@ def open_nvidia(rest: str, *, seed: int = 0) -> BoardDevice:
 
 
 def find_nvidia(rest: str) -> BoardDevice:
-    """Find the card of ``open_nvidia``, even one that cannot be used; its ``problems`` say why."""
+    """Find the card of ``open_nvidia``, even if the card cannot be used: its ``problems`` say why."""
     which, options = split_options(rest, "?", {"actuator"}, device=FAMILY)
     actuator = options.get("actuator", BEST)
     if actuator not in (BEST, *ACTUATORS):

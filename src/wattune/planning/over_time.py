@@ -1,10 +1,10 @@
 """The plan over time: for a cap that changes, a forecast of carbon or price, or both.
 
-One batch size stays for the whole training run, so its trajectory is that of a constant cap; under each cap it has a
-setting of its own. Without a forecast, the shape is chosen that is best as a mean over the time of the caps. With a
-forecast, training waits for the grains of time that cost least until the goal's deadline. What the board takes while it
-waits counts until training ends, so training begins at once where waiting takes more than it saves. Times are chosen
-once: a new choice every hour would follow the errors of the forecast.
+One batch size stays for the whole training run, so training takes the course that it takes under a constant cap. Under
+each cap it has a setting of its own. Without a forecast, the shape is chosen that is best as a mean over the time of
+the caps. With a forecast, training waits for the grains of time that cost least until the goal's deadline. What the
+board takes while it waits counts until training ends, so training begins at once where waiting takes more than it
+saves. Times are chosen once: a new choice every hour would follow the errors of the forecast.
 """
 
 from __future__ import annotations

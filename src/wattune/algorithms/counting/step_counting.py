@@ -96,7 +96,7 @@ def evaluation_work(
 ) -> StepWork:
     """Count the work of a forward pass of ``samples`` samples, in fp32 and without gradients, between two steps.
 
-    ``training_pass``: that of the steps, with which the copy of the model is tried. Raises: WorkloadError if it fails.
+    ``training_pass``: pass of a step, by which the copy of the model is tried. Raises: WorkloadError if it fails.
     """
     forward = _counts(trainable, module, optimizer, training_pass).of("forward", samples, trainable)
     return StepWork(

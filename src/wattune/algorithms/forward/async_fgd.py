@@ -56,11 +56,11 @@ class AsyncForwardGradient(ForwardGradient):
 
     With perturbed activities, the default, the last module learns from its exact gradient, and the blocks below it from
     ``directions`` random directions, see ``blocks``; K = 1 is then backpropagation. With central differences
-    (``perturb`` "differences", ``distance``) each module gets what the one before makes of both sides, and the last one
-    learns from its exact gradient too if the loss has one: it begins behind all that cannot be differentiated.
+    (``perturb`` "differences", ``distance``) each module gets what the module before makes of both sides. The last
+    module learns from its exact gradient too if the loss has one: it begins behind all that cannot be differentiated.
 
     ``backend`` "sequential" stores the old parameters instead of batches in flight. "threads" runs each module in a
-    thread; its results equal those of "sequential" bit by bit if operations use the same number of threads (they get a
+    thread, with the results of "sequential" bit by bit if operations use the same number of threads (they get a
     K-th of PyTorch's, so ``torch.set_num_threads(1)`` for both). With threads, ``run`` takes K-1 batches more than it
     has yielded Steps, and yields the rest at the end of its batches.
 

@@ -116,5 +116,5 @@ def own(module: nn.Module, x: Any) -> Any:
 
 
 def copied_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the buffers, for a pass that must not change those of the module."""
+    """Copies of the buffers, for a pass that must not change the module's."""
     return {name: buffer.clone() for name, buffer in module.named_buffers()}

@@ -15,7 +15,7 @@ from wattune.errors import InputError
 def cut(costs: Sequence[float], modules: int, unit: str = "parts") -> list[int]:
     """Ends of ``modules`` contiguous groups of parts, none empty, with the least possible largest sum of costs.
 
-    Among equally good cuts the one with the earliest ends wins. ``unit``: what an error calls the parts. Raises:
+    Of equally good cuts, the cut with the earliest ends wins. ``unit``: what an error calls the parts. Raises:
     InputError for more modules than parts.
     """
     if not 1 <= modules <= len(costs):

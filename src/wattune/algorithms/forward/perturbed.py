@@ -63,7 +63,7 @@ class Perturbed(Stage):
         return loss, torch.zeros_like(loss) if derivative is None else derivative
 
     def add_gradient(self, x: Any, derivative: Tensor, key: RandomKey, share: float = 1.0) -> Any:
-        """Add ``share`` times the estimated gradient s u to that of the perturbed parameters."""
+        """Add ``share`` times the estimated gradient s u to the gradient of the perturbed parameters."""
         if direction := self._directions.pop(key, None) or self._direction(key):
             torch._foreach_mul_([*direction.values()], derivative * share)  # u becomes s u
             add_gradients([self._parameters[name] for name in direction], direction.values())

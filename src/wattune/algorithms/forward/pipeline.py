@@ -63,7 +63,7 @@ class Pipeline:
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown()
-        torch.set_num_threads(self._count)  # a thread that sets its number also changes that of future threads
+        torch.set_num_threads(self._count)  # a thread that sets its number also sets the number of future threads
 
     def advance(self, batch: Batch | None, key: RandomKey) -> BatchInFlight | None:
         """Run one module of each batch, beginning with this one; return the one that has passed all modules."""

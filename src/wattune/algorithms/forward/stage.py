@@ -1,8 +1,8 @@
 """A module of a model in training, in a row of modules that each learn with a delay of their own.
 
 Module k of K works on a batch with parameters that are K-1-k updates old, as in a pipeline in which its derivative
-arrives that much later. In one thread the old parameters are stored instead, and a batch passes all modules at once:
-the same results as those of the pipeline without any batch in flight.
+arrives that much later. In one thread the old parameters are stored instead, and a batch passes all modules at once,
+with the results of the pipeline and without any batch in flight.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Stage:
         raise NotImplementedError
 
     def add_gradient(self, x: Any, derivative: Tensor, key: RandomKey, share: float = 1.0) -> Any:
-        """Add ``share`` times the gradient to that of the parameters. Returns: the output, or ``x`` unless needed."""
+        """Add ``share`` times the gradient to the parameters' own. Returns: the output, or ``x`` unless needed."""
         raise NotImplementedError
 
     def remember(self) -> None:
@@ -87,7 +87,7 @@ def one_tensor(output: Any) -> Tensor:
 
 
 def add_gradients(parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor | None]) -> None:
-    """Add gradients to those of the parameters; None leaves a parameter's as it is."""
+    """Add gradients to the parameters' own; None leaves a parameter's gradient as it is."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             # Not in place: two parameters that are added to each other share the tensor of their gradient.
