@@ -15,14 +15,18 @@ TRAINS := OMP_NUM_THREADS=1 MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHO
 
 .PHONY: demo paper paper-measured test test-slow test-exhaustive test-without-torch test-flower docs check audit format benchmarks clean
 
-# The stamp, not the folder, says that the installation went through.
-.venv/installed: pyproject.toml constraints.txt
+# The stamps, not the folder, say that an installation went through: of what runs, and of all that develops it.
+.venv/runs: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch]'
+	@touch $@
+
+.venv/installed: .venv/runs
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 ## The whole job on a simulated Jetson Nano: profile, estimate, plan, train, compare, report.
-demo: .venv/installed
+demo: .venv/runs
 	rm -rf $(DEMO)
 	mkdir $(DEMO)
 	$(BIN)/wattune profile --device $(DEVICE) --output $(DEMO)/profile.json
@@ -47,7 +51,7 @@ test-without-torch:
 	$(PYTHON) -m venv --clear $(TORCHLESS)
 	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
 	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt numpy pydantic rich typer \
-		httpx packaging scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
+		httpx scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
 		pytest pytest-timeout pytest-xdist
 	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
 		--ignore tests/devices/test_devices_believable.py

@@ -54,11 +54,20 @@ def distributions(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clean(distributions, tmp_path_factory):
-    """The programs of a new environment with nothing but the wheel and what it depends on."""
+    """The programs of a new environment with nothing but the wheel, what it depends on, and its extra for training."""
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, with_pip=True)
     (wheel,) = distributions.glob("*.whl")
-    run(folder / "bin/pip", "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
+    run(
+        folder / "bin/pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "-c",
+        ROOT / "constraints.txt",
+        f"{wheel}[torch]",
+        cwd=folder,
+    )
     return folder / "bin"
 
 
@@ -110,6 +119,15 @@ def test_an_extra_can_be_added_to_what_is_installed(clean, tmp_path):
     """The hint of many messages: ``pip install 'wattune[data]'``."""
     run(clean / "pip", "install", "--quiet", "wattune[data]", cwd=tmp_path)
     assert run(clean / "python", "-c", "import PIL; print(1)", cwd=tmp_path) == "1\n"
+
+
+def test_without_an_extra_no_torch_is_asked_for(distributions):
+    """An index would replace the build of a board, whose version sorts below the release."""
+    (wheel,) = distributions.glob("*.whl")
+    (name,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
+    required = re.findall(r"^Requires-Dist: (.*)$", zipfile.ZipFile(wheel).read(name).decode(), re.MULTILINE)
+    assert any(line.startswith("numpy") for line in required)
+    assert not [line for line in required if "extra ==" not in line and re.match("torch|safetensors|nvidia", line)]
 
 
 def commands_for_a_board_without_a_network():

@@ -1,7 +1,8 @@
-"""The commands of a server: packages that are not installed, and stores that are not there, are one line."""
+"""Packages that are not installed or too old, and stores that are not there, are one line."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -18,25 +19,57 @@ sys.exit(main({arguments!r}))
 """
 
 
+def started(program, folder, **environment):
+    environment = {**os.environ, **environment}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("missing", "arguments"),
+    ("missing", "extra", "arguments"),
     [
-        ("uvicorn", ["serve"]),
-        ("sqlalchemy", ["token", "make", "lab", "--scope", "read"]),
-        ("sqlalchemy", ["token", "list"]),
-        ("alembic", ["store", "add", "workload.toml"]),
-        ("alembic", ["store", "restore", "backup.tar", "folder"]),
+        ("torch", "torch", ["run", "--device", "sim:jetson-nano", "--cap", "4.5W"]),
+        ("torch", "torch", ["profile", "--device", "sim:jetson-nano"]),
+        ("torch", "torch", ["estimate"]),
+        ("sklearn", "torch", ["estimate"]),
+        ("uvicorn", "server", ["serve"]),
+        ("sqlalchemy", "server", ["token", "make", "lab", "--scope", "read"]),
+        ("sqlalchemy", "server", ["token", "list"]),
+        ("alembic", "server", ["store", "add", "workload.toml"]),
+        ("alembic", "server", ["store", "restore", "backup.tar", "folder"]),
     ],
 )
-def test_a_server_without_its_packages_says_how_to_install_them(missing, arguments, tmp_path):
-    program = PROGRAM.format(missing=missing, arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+def test_a_command_without_its_packages_says_how_to_install_them(missing, extra, arguments, tmp_path):
+    done = started(PROGRAM.format(missing=missing, arguments=arguments), tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert missing in done.stderr
-    assert "pip install 'wattune[server]'" in done.stderr
+    assert {"sklearn": "scikit-learn"}.get(missing, missing) in done.stderr
+    assert f"pip install 'wattune[{extra}]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("release", "is_taken"),
+    [
+        ("2.3.0", False),
+        ("1.10.2", False),
+        ("2.4.0a0+3bcc3cddb5.nv24.07", True),  # NVIDIA's build for JetPack 6.0
+        ("2.4.0", True),
+        ("10.0", True),
+    ],
+)
+def test_a_torch_that_is_too_old_is_one_line(release, is_taken, tmp_path):
+    metadata = tmp_path / "packages" / f"torch-{release}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {release}\n")
+    program = "import sys; from wattune.cli import main; sys.exit(main(['estimate', 'missing.toml']))"
+    done = started(program, tmp_path, PYTHONPATH=str(metadata.parent.parent))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert ("torch is too old" not in done.stderr) == is_taken
+    assert (release in done.stderr) != is_taken
 
 
 def test_a_store_whose_database_is_elsewhere_gets_no_second_one(tmp_path):

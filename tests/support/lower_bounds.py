@@ -13,6 +13,8 @@ def lower_bounds(extra: str) -> dict[str, str]:
     found = {}
     for text in requires("wattune") or ():
         requirement = Requirement(text)
+        if requirement.name == "wattune":  # an extra that this one includes
+            continue
         marker = requirement.marker
         if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
             (bound,) = [specifier.version for specifier in requirement.specifier if specifier.operator == ">="]

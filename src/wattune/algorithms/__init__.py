@@ -10,6 +10,7 @@ from wattune.algorithms.checkpoint import check_state, load_checkpoint, save_che
 from wattune.algorithms.placement import memory_errors, place, release
 from wattune.algorithms.spec import format_spec, name_of, parse_options
 from wattune.errors import UnknownName
+from wattune.extras import check_torch
 
 __all__ = [
     "ALGORITHMS",
@@ -31,6 +32,8 @@ __all__ = [
     "state_bytes",
     "takes_micro_batches",
 ]
+
+check_torch()  # all that trains imports this package
 
 ALGORITHMS: dict[str, str] = {
     "async-fgd": "wattune.algorithms.forward.async_fgd:AsyncForwardGradient",

@@ -24,6 +24,7 @@ import typer
 
 from wattune.cli.output import emit, emit_json, note
 from wattune.errors import InputError, OutputError, WattuneError
+from wattune.extras import missing_package
 from wattune.version import __version__
 
 TRACEBACK = "WATTUNE_TRACEBACK"
@@ -113,6 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _call(arguments)
     except UsageError as error:
         failure: BaseException = InputError(_usage(error))
+    except ModuleNotFoundError as error:
+        failure = missing_package(error) or error
     except BrokenPipeError:
         return 1  # the reader of our output is gone, as `head` does: nobody is left to be told
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - this is the entry point

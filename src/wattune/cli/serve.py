@@ -11,7 +11,6 @@ import typer
 
 from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
-from wattune.cli.store import server_extra
 from wattune.errors import InputError
 
 
@@ -68,10 +67,10 @@ def serve(
 
     Ctrl-C or SIGTERM stops the server; unfinished jobs resume when it is started again.
     """
-    with server_extra():
-        from wattune.server.lifecycle import serve as run
-        from wattune.server.limits import limits_from_environment
-        from wattune.server.settings import Settings, checked_root_path, memory_for, sqlite_url
+    from wattune.server.lifecycle import serve as run
+    from wattune.server.limits import limits_from_environment
+    from wattune.server.settings import Settings, checked_root_path, memory_for, sqlite_url
+
     prefix = checked_root_path(root_path)
     if prefix and proxy is None:
         raise InputError("--root-path needs --proxy", hint="give the address of the proxy that strips the path")

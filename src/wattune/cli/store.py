@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,9 +38,8 @@ def add(
     \b
     Example:  wattune store add workload.toml --store fleet
     """
-    with server_extra():
-        from wattune.server.ingest import add_model, read_model
-        from wattune.server.store import FileStore
+    from wattune.server.ingest import add_model, read_model
+    from wattune.server.store import FileStore
 
     local = read_model(workload)
     folder = store or STORE
@@ -87,8 +84,7 @@ def restore(
     \b
     Example:  wattune store restore fleet-monday.tar fleet
     """
-    with server_extra():
-        from wattune.server.backup import restore as read
+    from wattune.server.backup import restore as read
 
     if not source.is_file():
         raise InputError("no such backup", value=str(source))
@@ -126,27 +122,13 @@ def prune(
     emit(f"{folder}: removed {', '.join(f'{count} {what}' for what, count in counts.items())}")
 
 
-@contextmanager
-def server_extra() -> Iterator[None]:
-    """A context for imports of the server. Raises: InputError if a package that they need is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "wattune":
-            raise
-        raise InputError(
-            "the server's dependencies are not installed", value=error.name, hint="pip install 'wattune[server]'"
-        ) from error
-
-
 def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Database:
     """The database of a store; with ``makes`` a missing store is created.
 
     Raises: InputError if there is no store, or its database is elsewhere and no ``url`` is given; OutputError.
     """
-    with server_extra():
-        from wattune.server.settings import sqlite_file, sqlite_url
-        from wattune.server.store import Database
+    from wattune.server.settings import sqlite_file, sqlite_url
+    from wattune.server.store import Database
 
     if makes and not folder.exists():
         try:

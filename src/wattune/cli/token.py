@@ -14,7 +14,7 @@ import typer
 from wattune import units
 from wattune.cli.options import STORE, DatabaseUrl, Json, Store
 from wattune.cli.output import emit, emit_json, note
-from wattune.cli.store import opened_store, server_extra
+from wattune.cli.store import opened_store
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -59,8 +59,7 @@ def make(
     \b
     Example:  wattune token make nano-1 --scope device --device nano-1 --expires 90d --store fleet
     """
-    with server_extra():
-        from wattune.server.store import tokens
+    from wattune.server.store import tokens
 
     tokens.check(name, scope, device)  # before a store is created for it
     now_s = time.time()
@@ -74,8 +73,7 @@ def make(
 @token.command("list")
 def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
     """List the tokens of a server, without their secrets."""
-    with server_extra():
-        from wattune.server.store import tokens
+    from wattune.server.store import tokens
 
     with _session(store, database, reads_only=True) as session:
         rows = tokens.listing(session)
@@ -104,8 +102,7 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
 @token.command()
 def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> None:
     """Revoke a token. The server rejects it within a second."""
-    with server_extra():
-        from wattune.server.store import tokens
+    from wattune.server.store import tokens
 
     with _session(store, database) as session:
         tokens.revoke(session, name, time.time())
