@@ -172,11 +172,6 @@ def test_profiles_are_found_by_key(client):
     made.problem(client.get(f"/v1/profiles?before={'0' * 32}"), 422)
 
 
-def test_plans_are_for_the_device(client):
-    gone = made.problem(client.post("/v1/plans", json={"cap_w": 5.2}), 410)
-    assert "wattune plan" in gone["hint"]
-
-
 def test_devices_report_status_and_plan(client):
     made.problem(client.get("/v1/devices/nano-1"), 404)
     made.problem(client.put("/v1/devices/nano-1/plan", json=made.plan()), 404)

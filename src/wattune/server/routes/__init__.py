@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from wattune.server.routes import devices, jobs, models, operations, plans, profiles, trainings
+from wattune.server.routes import devices, jobs, models, operations, profiles, trainings
 
 ROUTERS: tuple[APIRouter, ...] = (
     # Routers are matched in order, so those that a fleet calls most come first.
     devices.router,
     jobs.router,
     models.router,
-    plans.router,
     profiles.router,
     trainings.router,
     operations.router,
