@@ -58,7 +58,7 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET.tar", help="Backup file to write; must not exist.")],
     database: DatabaseUrl = None,
 ) -> None:
-    """Back up a store to one file. The server may be running.
+    """Back up a store to one file, also an older one. The server may be running.
 
     \b
     Example:  wattune store backup fleet fleet-monday.tar
@@ -79,7 +79,7 @@ def restore(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New store: a folder that is empty or does not exist.")],
     database: DatabaseUrl = None,
 ) -> None:
-    """Restore a store from a backup, into either database.
+    """Restore a store from a backup: of SQLite into the store, of PostgreSQL into an empty database.
 
     \b
     Example:  wattune store restore fleet-monday.tar fleet

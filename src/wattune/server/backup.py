@@ -1,18 +1,18 @@
-"""Backup and restore of a store as one file: rows as JSON by table, portable between databases, and files by hash.
+"""Backup and restore of a store as one file: a copy of the database by its own tool, and the files.
 
-A backup is a tar archive of ``tables/NAME.jsonl``, ``files/SHA256`` and, last, ``manifest.json`` with the hash of each
-table. It is consistent even if the server is running: the rows are a snapshot, and a file never changes.
+A backup is a tar archive of ``files/SHA256`` and, last, the database, ``sqlite/SHA256`` or ``postgresql/SHA256``: all
+content is named by its hash. It is consistent even if the server is running: the copy of the database is a snapshot,
+and a file never changes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import lzma
 import os
 import re
 import shutil
+import sqlite3
+import subprocess
 import tarfile
 import tempfile
 import time
@@ -20,80 +20,95 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
 
-from sqlalchemy import MetaData, column, insert, inspect, select
-from sqlalchemy import Table as Columns
-from sqlalchemy import table as light_table
-from sqlalchemy.orm import Session
+from sqlalchemy import inspect, text
 
 from wattune.errors import InputError, OutputError, RecordError
-from wattune.files import PART_BYTES, parts
-from wattune.records.served import SHA256
-from wattune.server.settings import sqlite_url
-from wattune.server.store import Database, FileStore
-from wattune.server.store.database import migrate, revisions
-from wattune.server.store.schema import Base, FileRow
-from wattune.version import __version__
-
-FORMAT = "wattune store 1"
-ROWS = 500
+from wattune.files import parts, sha256_of
+from wattune.server.settings import sqlite_file, sqlite_url
+from wattune.server.store import Database, FileStore, StoreUnavailable
+from wattune.server.store.database import revisions
 
 DAMAGED = (tarfile.TarError, EOFError, UnicodeDecodeError, zlib.error, lzma.LZMAError)
 """Errors from reading a damaged archive, possibly a compressed one; some damage raises an OSError without errno."""
 
+_FILES = text("SELECT sha256 FROM files ORDER BY sha256")
+
 
 def backup(store: Path, database: Database, target: Path) -> int:
-    """Write the archive ``target``; return the number of its files. An unfinished archive is removed.
+    """Write the archive ``target`` of a store with any schema that this version knows; return the number of its files.
 
     Raises: OutputError if it exists or cannot be written, or if a file of the store is damaged; RecordError if the
-    schema has another version; StoreUnavailable.
+    schema is unknown; InputError without ``pg_dump``; StoreUnavailable.
     """
-    if target.exists():
-        raise OutputError("file exists", value=str(target), hint="choose another name")
+    database.known_revision()
     files = FileStore(store / "files")
-    database.check_schema()
-    with _temporary_beside(target) as temporary, database.session(reads_only=True) as session:
-        if not database.is_sqlite:  # SQLite transactions are snapshots anyway
-            session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+    with _new_file(target) as temporary, tempfile.TemporaryDirectory(dir=target.absolute().parent) as folder:
+        copy = Path(folder, "database")
+        hashes = copy_database(database, copy)
         with tarfile.open(temporary, "w") as archive:
-            hashes = {table.name: _write_table(archive, session, table) for table in _tables()}
-            file_hashes = session.scalars(select(FileRow.sha256).order_by(FileRow.sha256)).all()
-            for sha256 in file_hashes:
-                with files.checked(sha256).open("rb") as file:
-                    _add(archive, f"files/{sha256}", file)
-            manifest = {
-                "format": FORMAT,
-                "revision": revisions()[0],
-                "software": f"wattune {__version__}",
-                "created_s": time.time(),
-                "tables": hashes,
-                "files": len(file_hashes),
-            }
-            _add(archive, "manifest.json", io.BytesIO(json.dumps(manifest, indent=1).encode()))
-        _publish(temporary, target)
-    return len(file_hashes)
+            for sha256 in hashes:
+                archive.add(files.checked(sha256), f"files/{sha256}")
+            # It comes last: what was cut off has no database.
+            archive.add(copy, f"{database.engine.dialect.name}/{sha256_of(copy)}")
+    return len(hashes)
+
+
+def copy_before_migration(store: Path, database: Database) -> Path | None:
+    """Copy the database into the store if its schema is an older one; None if there is nothing to migrate.
+
+    Raises: as ``backup``.
+    """
+    revision = database.known_revision()
+    if revision in (None, revisions()[0]):
+        return None
+    target = store / f"database-{revision}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    with _new_file(target) as temporary:
+        copy_database(database, temporary)
+    return target
+
+
+def copy_database(database: Database, target: Path) -> list[str]:
+    """Copy a snapshot of the database, without sessions of browsers; return the hashes of the files that it names."""
+    if not database.is_sqlite:
+        with database.session(reads_only=True) as session:
+            session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            snapshot = session.scalar(text("SELECT pg_export_snapshot()"))
+            options = ("--format=custom", "--no-owner", "--no-privileges", "--exclude-table-data=sessions")
+            _run(database, "pg_dump", *options, f"--snapshot={snapshot}", f"--file={target}")
+            return list(session.scalars(_FILES))
+    connection = database.engine.raw_connection()  # VACUUM does not run in a transaction
+    try:
+        connection.cursor().execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the database cannot be copied: {error}") from error
+    finally:
+        connection.close()
+    copy = Database(f"sqlite:///{target}")
+    try:
+        with copy.session() as session:
+            session.execute(text("DELETE FROM sessions"))
+            return list(session.scalars(_FILES))
+    finally:
+        copy.close()
 
 
 def restore(source: Path, store: Path, database_url: str | None = None) -> int:
     """Create the folder ``store`` from an archive; return the number of its files. All hashes are verified.
 
-    ``database_url``: database for the rows; None means SQLite in the store. An incomplete store is removed.
+    ``database_url``: an empty database of PostgreSQL for a backup of one; None for a backup of SQLite. An incomplete
+    store is removed. The schema stays that of the backup.
 
-    Raises: OutputError if the folder is not empty; InputError if the database is not empty; RecordError if the archive
-    is damaged or has another version; StoreUnavailable.
+    Raises: OutputError if the folder is not empty; InputError if the database is not empty or of another kind;
+    RecordError if the archive is damaged; StoreUnavailable.
     """
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
         raise OutputError("the folder is not empty", value=str(store), hint="choose another one")
     had_folder = store.exists()
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
-        database = Database(database_url or sqlite_url(store.absolute()))
-        try:
-            with tarfile.open(source) as archive:
-                return _restore(archive, FileStore(store / "files"), database)
-        finally:
-            database.close()
+        with tarfile.open(source) as archive:
+            return _restore(archive, store, database_url)
     except BaseException as error:
         shutil.rmtree(store, ignore_errors=True)
         if had_folder:
@@ -108,126 +123,89 @@ def restore(source: Path, store: Path, database_url: str | None = None) -> int:
         raise
 
 
-def _restore(archive: tarfile.TarFile, files: FileStore, database: Database) -> int:
-    members = {member.name: member for member in archive if member.isreg()}
-    manifest = _json(_read(archive, members, "manifest.json"))
-    version = (manifest.get("format"), manifest.get("revision")) if isinstance(manifest, dict) else (None, None)
-    if version[0] != FORMAT or version[1] not in revisions():
-        raise RecordError(
-            "version of the backup", value=f"{version[0]}, {version[1]}", allowed=f"{FORMAT}, {revisions()[0]}"
-        )
-    hashes = manifest.get("tables")
-    if not isinstance(hashes, dict):
-        raise RecordError("the backup is damaged", value="its manifest lists no tables", hint="use another backup")
-    database.upgrade()
-    with database.session() as session:
-        for table in _tables():
-            if session.execute(select(table).limit(1)).first() is not None:
-                raise InputError("--database", value=f"table {table.name} is not empty", allowed="an empty database")
-        # The tables as they were at that version, and then migrated as any older store.
-        if version[1] != revisions()[0]:
-            migrate(session.connection(), version[1])
-        for table in (*_tables(), *_former_tables(session)):
-            if not inspect(session.connection()).has_table(table.name):  # it was added since
-                continue
-            name = f"tables/{table.name}.jsonl"
-            content = _read(archive, members, name)
-            if hashlib.sha256(content).hexdigest() != hashes.get(table.name):
-                raise RecordError(f"{name} of the backup is damaged", hint="use another backup")
-            _insert(session, table, [_json(line) for line in content.splitlines()])
-        migrate(session.connection())
-        file_hashes = session.scalars(select(FileRow.sha256)).all()
-        for sha256 in file_hashes:
-            member = _parts(archive, members, f"files/{sha256}")
-            if not re.fullmatch(SHA256, sha256) or files.write_parts(member)[0] != sha256:
-                raise RecordError(f"the file {sha256} of the backup is damaged", hint="use another backup")
-    return len(file_hashes)
+def _restore(archive: tarfile.TarFile, store: Path, database_url: str | None) -> int:
+    files, copies = FileStore(store / "files"), {}
+    for member in archive:
+        match = re.fullmatch("(sqlite|postgresql|files)/([0-9a-f]{64})", member.name)
+        if match and member.isreg():
+            if files.write_parts(_content(archive, member))[0] != match[2]:
+                raise RecordError(f"{member.name} of the backup is damaged", hint="use another backup")
+            if match[1] != "files":
+                copies[match[1]] = files.path(match[2])
+    if len(copies) != 1:
+        hint = "use another backup, or restore an older one with the version of wattune that wrote it"
+        raise RecordError("the backup has no database", hint=hint)
+    ((kind, copy),) = copies.items()
+    if (kind == "sqlite") != (database_url is None):
+        allowed = "no --database" if kind == "sqlite" else "--database with the URL of an empty database"
+        raise InputError("the backup is of another kind of database", value=kind, allowed=allowed)
+    database = Database(database_url or sqlite_url(store.absolute()))
+    try:
+        if kind == "postgresql":
+            _fill(database, copy)
+            copy.unlink()
+        else:
+            copy.chmod(0o600)
+            copy.rename(sqlite_file(store))
+        with database.session(reads_only=True) as session:
+            hashes = list(session.scalars(_FILES))
+    finally:
+        database.close()
+    if missing := next((sha256 for sha256 in hashes if not files.holds(sha256)), None):
+        raise RecordError("the backup is not complete", value=f"files/{missing} is missing", hint="use another backup")
+    return len(hashes)
 
 
-def _former_tables(session: Session) -> list[Columns]:
-    """Tables of an older version whose rows the migration takes over into others."""
-    if not inspect(session.connection()).has_table("units"):
-        return []
-    return [Columns("units", MetaData(), autoload_with=session.connection())]
-
-
-def _insert(session: Session, table: Columns, rows: list[Any]) -> None:
-    names = {column["name"] for column in inspect(session.connection()).get_columns(table.name)}
-    if any(not isinstance(row, dict) or set(row) != names for row in rows):
-        raise RecordError(f"a row of {table.name} in the backup", allowed=", ".join(sorted(names)))
-    present = light_table(table.name, *(column(c.name, c.type) for c in table.columns if c.name in names))
-    for start in range(0, len(rows), ROWS):
-        session.execute(insert(present), rows[start : start + ROWS])
-
-
-def _write_table(archive: tarfile.TarFile, session: Session, table: Columns) -> str:
-    """Add a table to the archive; return the SHA-256 of its lines."""
-    digest = hashlib.sha256()
-    with tempfile.SpooledTemporaryFile(max_size=16 * PART_BYTES) as lines:
-        query = select(table).order_by(*table.primary_key.columns)
-        for row in session.execute(query.execution_options(yield_per=ROWS)).mappings():
-            line = json.dumps(dict(row), allow_nan=False, separators=(",", ":")).encode() + b"\n"
-            digest.update(line)
-            lines.write(line)
-        _add(archive, f"tables/{table.name}.jsonl", cast(BinaryIO, lines))
-    return digest.hexdigest()
-
-
-def _add(archive: tarfile.TarFile, name: str, content: BinaryIO) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = content.seek(0, os.SEEK_END)
-    entry.mode, entry.mtime = 0o600, int(time.time())
-    content.seek(0)
-    archive.addfile(entry, content)
-
-
-def _read(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], name: str) -> bytes:
-    return b"".join(_parts(archive, members, name))
-
-
-def _parts(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], name: str) -> Iterator[bytes]:
-    if name not in members:
-        raise RecordError("the backup is not complete", value=f"{name} is missing", hint="use another backup")
-    file = archive.extractfile(members[name])
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    file = archive.extractfile(member)
     assert file is not None  # it is a regular file
     try:
         yield from parts(file)
     except OSError as error:  # from the archive, not from the file being written
-        raise RecordError("the backup is damaged", value=f"{name}: {error}", hint="use another backup") from error
+        raise RecordError(
+            "the backup is damaged", value=f"{member.name}: {error}", hint="use another backup"
+        ) from error
 
 
-def _json(content: bytes) -> Any:
+def _fill(database: Database, dump: Path) -> None:
+    with database.session(reads_only=True) as session:
+        if tables := inspect(session.connection()).get_table_names():
+            raise InputError("--database", value=f"it is not empty: {tables[0]}", allowed="an empty database")
+    options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
+    _run(database, "pg_restore", *options, str(dump))
+
+
+def _run(database: Database, tool: str, *arguments: str) -> None:
+    """Run a tool of PostgreSQL. The password is in the environment: every local user can read a command line."""
+    url = database.engine.url
+    address = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    environment = {**os.environ, **({} if url.password is None else {"PGPASSWORD": str(url.password)})}
+    command = [tool, f"--dbname={address}", *arguments]
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RecordError("the backup is damaged", value=str(error), hint="use another backup") from error
-
-
-def _tables() -> list[Columns]:
-    """Tables of a backup in dependency order: a referenced table comes first."""
-    return [table for table in Base.metadata.sorted_tables if table.info.get("is_in_backup", True)]
-
-
-def _publish(temporary: Path, target: Path) -> None:
-    try:
-        # Unlike a rename, a link does not replace a file that was created meanwhile.
-        os.link(temporary, target)
-    except FileExistsError:
-        raise
-    except OSError:  # file systems of USB sticks have no hard links
-        if target.exists():
-            raise
-        os.rename(temporary, target)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise InputError(f"{tool} is not installed", hint="Debian: apt-get install postgresql-client") from error
+    if done.returncode != 0:
+        raise StoreUnavailable(f"{tool} failed: {' '.join(done.stderr.split())[:300]}")
 
 
 @contextmanager
-def _temporary_beside(target: Path) -> Iterator[Path]:
-    """Create a temporary file in the folder of ``target``, deleted at the end. Raises: OutputError."""
+def _new_file(target: Path) -> Iterator[Path]:
+    """Create a file whose name it gets when it is complete; nothing is overwritten. Raises: OutputError."""
     temporary = None
     try:
+        if target.exists():
+            raise FileExistsError
         with tempfile.NamedTemporaryFile(dir=target.absolute().parent, prefix=".backup-", delete=False) as file:
             temporary = Path(file.name)
-        yield temporary
+            yield temporary
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, target)  # unlike a rename, it does not replace a file that was created meanwhile
+        except FileExistsError:
+            raise
+        except OSError:  # file systems of USB sticks have no hard links
+            os.rename(temporary, target)
     except FileExistsError as error:
         raise OutputError("file exists", value=str(target), hint="choose another name") from error
     except OSError as error:

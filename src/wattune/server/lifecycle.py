@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import shutil
 import signal
@@ -16,6 +17,7 @@ from sqlalchemy import select
 from wattune.errors import InputError, Interrupted
 from wattune.server import api_server, logs
 from wattune.server.api_server import noting_signals
+from wattune.server.backup import copy_before_migration
 from wattune.server.jobs.runners import Runners
 from wattune.server.locks import database_locked, store_locked
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
@@ -24,6 +26,8 @@ from wattune.server.store.schema import JobRow
 
 DEMO_S = 24 * 3600.0
 """Lifetime of the token for the demo's devices, in case the server is killed and cannot revoke it."""
+
+log = logging.getLogger("wattune.server.lifecycle")
 
 Say = Callable[[str], None]
 
@@ -47,6 +51,8 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         check_store = stack.enter_context(store_locked(settings.store))
         database = Database(settings.database_url)
         stack.callback(database.close)
+        if (copy := copy_before_migration(settings.store, database)) is not None:
+            log.warning("the database is migrated to a newer schema; a copy of it as it was: %s", copy)
         database.upgrade()
         check_database = stack.enter_context(database_locked(database))
         check_address(settings, database)

@@ -16,7 +16,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -128,16 +128,35 @@ class Database:
             self._writer.release()
 
     def upgrade(self) -> None:
-        """Migrate the tables to the schema of this version. Raises: RecordError for a newer one; StoreUnavailable."""
+        """Migrate the tables to the schema of this version. Raises: as ``known_revision``."""
+        self.known_revision()
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
         try:
             with self.engine.begin() as connection:
-                _check_known(_revision(connection))
-                migrate(connection)
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
         except DatabaseError as error:
             raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
         if self._path is not None:
             # Write only to the file that there is now, should it be removed or replaced.
             self._file = os.stat(self._path)
+
+    def known_revision(self) -> str | None:
+        """Revision of the schema; None if there are no tables.
+
+        Raises: RecordError if this version does not know it; StoreUnavailable.
+        """
+        with self.session(reads_only=True) as session:
+            revision = MigrationContext.configure(session.connection()).get_current_revision()
+        if revision is not None and revision not in (known := revisions()):
+            raise RecordError(
+                f"the store belongs to {'an older' if revision < known[-1] else 'a newer'} version of wattune",
+                value=f"schema {revision}",
+                allowed=f"{known[-1]} to {known[0]}",
+                hint="use that version, or restore a backup of this one",
+            )
+        return revision
 
     def check_schema(self, *, makes: bool = False) -> None:
         """Check that the tables have the schema of this version. ``makes``: create them in an empty database.
@@ -146,12 +165,10 @@ class Database:
 
         Raises: RecordError for another version; StoreUnavailable.
         """
-        with self.session(reads_only=True) as session:
-            revision = _revision(session.connection())
+        revision = self.known_revision()
         if revision is None and makes:
             self.upgrade()
             return
-        _check_known(revision)
         if revision != (head := revisions()[0]):
             raise RecordError(
                 "schema version of the store", value=revision, allowed=head, hint="start its server once to migrate it"
@@ -169,34 +186,9 @@ class Database:
             self._copy.cleanup()
 
 
-def migrate(connection: Connection, back_to: str | None = None) -> None:
-    """Migrate the tables, within the connection's transaction: to the newest revision, or back to an older one."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["connection"] = connection
-    if back_to is None:
-        command.upgrade(config, "head")
-    else:
-        command.downgrade(config, back_to)
-
-
 def revisions() -> list[str]:
     """Revisions of the schema that this version knows, newest first."""
     return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()]
-
-
-def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
-
-
-def _check_known(revision: str | None) -> None:
-    if revision is not None and revision not in (known := revisions()):
-        raise RecordError(
-            "the store belongs to a newer version of wattune",
-            value=f"schema {revision}",
-            allowed=f"up to {known[0]}",
-            hint="use that version, or restore a backup of this one",
-        )
 
 
 def _copy_from_read_only_disk(url: str) -> tempfile.TemporaryDirectory[str] | None:

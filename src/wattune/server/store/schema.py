@@ -18,10 +18,6 @@ OPEN = ("waiting", "running")
 """States of a job that is not finished."""
 
 
-NOT_IN_BACKUP: dict[str, Any] = {"info": {"is_in_backup": False}}
-"""Arguments of a table that describes who uses the server at the moment."""
-
-
 class Base(DeclarativeBase):
     """Declarative base class of the tables."""
 
@@ -53,7 +49,6 @@ class SessionRow(Base):
     """A browser that has signed in with a token, by its id. ``id``: SHA-256 hash of the value of its cookie."""
 
     __tablename__ = "sessions"
-    __table_args__ = NOT_IN_BACKUP
 
     id: Mapped[str] = mapped_column(primary_key=True)
     token: Mapped[str]
