@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from wattune.cap import SensorLimit
 from wattune.devices.base import Sensor
+from wattune.devices.cap_window import highest_mean
 from wattune.devices.meter import sensor_window
-from wattune_agent.cap_window import WINDOW_S, highest_mean
+from wattune_agent.cap_level import WINDOW_S
 
 Array = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, Protocol, TypeGuard, get_args
 
 from wattune import units
 from wattune.errors import InputError
-from wattune_agent.cap_window import WINDOW_S
+from wattune_agent.cap_level import WINDOW_S
 
 CapSide = Literal["module", "supply"]
 """Side of a cap: the power sensor ("module"), or the terminals of the supply or the battery ("supply")."""

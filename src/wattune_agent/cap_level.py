@@ -10,7 +10,11 @@ from typing import Any, Deque, Dict, NamedTuple, Optional, Tuple
 
 from wattune_agent.power_log import PowerLog, PowerTable
 
-__all__ = ["PEAK_S", "TRY_AFTER_S", "UP_PER_S", "CapLevel", "Sensing"]
+__all__ = ["PEAK_S", "SLACK", "TRY_AFTER_S", "UP_PER_S", "WINDOW_S", "CapLevel", "Sensing"]
+
+WINDOW_S = 1.0
+"""Default window of a cap in seconds, unless the sensor averages over longer: supplies and batteries bear higher
+power for such a time, and a sensor of usual noise measures that mean to one percent."""
 
 ROOM = 0.015
 """Share of the cap that stays unused at a new setting, for errors of table and sensor."""

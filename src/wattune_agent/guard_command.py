@@ -8,7 +8,7 @@ import tempfile
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-from wattune_agent.cap_window import WINDOW_S
+from wattune_agent.cap_level import WINDOW_S
 from wattune_agent.client import AgentClient
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded

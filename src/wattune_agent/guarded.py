@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from wattune_agent.cap_guard import CapGuard, is_too_hot, told
 from wattune_agent.cap_level import CapLevel, Sensing
-from wattune_agent.cap_window import CapWindow
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.moving_limit import CapNow, CapRecord, MovingLimit
 from wattune_agent.outcome import Report, missed
@@ -127,7 +126,7 @@ class _Run:
             self._cap_w = cap_w = self._moving.now.limit_w
         self._window_s = window_s
         delay_s = board["lag_s"] + (board["window_s"] + board["period_s"]) / 2
-        self._joules = Joules(CapWindow.of_board(board, cap_w, window_s), delay_s)
+        self._joules = Joules(delay_s, cap_w, window_s)
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
         self._recent = RecentClock(self._settings)
@@ -327,8 +326,7 @@ class _Run:
             self._program.let_run()
             self._settle_again(time_s)
         if moving.now != now_before:
-            self._cap_w = moving.now.limit_w
-            self._joules.move_cap(self._cap_w)
+            self._cap_w = self._joules.cap_w = moving.now.limit_w
             if moving.now.may_run:
                 self._arm()
         self._pause = pause

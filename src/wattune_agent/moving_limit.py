@@ -32,8 +32,7 @@ class MovingLimit:
     text of what happened to it.
 
     A lower limit that is announced is held ``lead_s`` before its time, so that neither its window nor the sensor
-    contains power from before. After one that was not, ``is_recovering`` is true for as long: at the lowest clock,
-    the mean over the window falls below the limit as soon as it can.
+    contains power from before.
     """
 
     def __init__(self, caps: Any, lead_s: float) -> None:
@@ -41,17 +40,13 @@ class MovingLimit:
         """The present cap."""
         self.held: CapNow = self.now
         """The lowest one of now and of the next ``lead_s`` seconds, which the guard holds."""
-        self.is_recovering = False
         self._caps = caps
         self._lead_s = lead_s
-        self._recovers_until_s = -math.inf
 
     def look(self, time_s: float, now_s: Callable[[], float]) -> List[Tuple[str, str]]:
         """Look at the caps, at ``time_s`` or a moment later; returns what happened to them."""
         events: List[Tuple[str, str]] = self._caps.events(now_s)
         now = self._caps.at(time_s)
-        if now.most_w < min(self.now.most_w, self.held.most_w):
-            self._recovers_until_s = time_s + self._lead_s
         least, change_s = now, self._caps.next_change_s(time_s)
         while change_s is not None and change_s <= time_s + self._lead_s:
             following = self._caps.at(change_s)
@@ -59,7 +54,6 @@ class MovingLimit:
                 least = following
             change_s = self._caps.next_change_s(change_s)
         self.now, self.held = now, least
-        self.is_recovering = time_s < self._recovers_until_s
         return events
 
     def is_last(self, time_s: float) -> bool:

@@ -2,23 +2,36 @@
 
 from typing import Optional
 
-from wattune_agent.cap_window import CapWindow
+from wattune_agent.cap_level import SLACK
+from wattune_agent.power_log import PowerLog, PowerTable
 
 __all__ = ["Joules", "Stuck"]
 
+FIRST_S = 0.1
+"""Time that the first reading stands for, the others for the time since the reading before."""
+
+ONE = PowerTable([])
+"""One setting, since a mean of readings asks for none."""
+
 
 class Joules:
-    """Energy, peak and time above a cap over a period that begins at 0. ``window`` judges readings, and gets all.
+    """Energy, peak and time above a cap over a period that begins at 0.
+
+    Above: if the mean of the readings over ``window_s`` is more than ``SLACK`` above the cap; without a window, if the
+    latest reading is above it.
 
     A reading gives the power ``delay_s`` ago (the sensor's lag plus half of its window and of its period). So the
     first ``delay_s`` of readings belong to the time before and are left out, and the last reading covers ``delay_s``
     at the end.
     """
 
-    def __init__(self, window: CapWindow, delay_s: float) -> None:
+    def __init__(self, delay_s: float, cap_w: Optional[float] = None, window_s: Optional[float] = None) -> None:
+        self.cap_w = cap_w
+        """Another cap counts from the latest reading on."""
         self.readings = 0
         self.peak_w = 0.0
-        self._window = window
+        self._window_s = window_s
+        self._log = PowerLog(window_s or 0.0)
         self._delay_s = delay_s
         self._energy_j = 0.0
         self._above_s = 0.0
@@ -31,8 +44,8 @@ class Joules:
         held_w = self._last_w if self.readings else power_w
         self._energy_j += held_w * self._counted_s(time_s)
         self._above_s += self._over_s(time_s) if self.readings else 0.0
+        self._log.add(time_s, time_s - self._last_s if self.readings else FIRST_S, 0, power_w)
         self._last_s, self._last_w = time_s, power_w
-        self._window.add(time_s, power_w)
         self.readings += 1
         self.peak_w = max(self.peak_w, power_w)
 
@@ -44,14 +57,15 @@ class Joules:
         """Seconds up to ``end_s`` during which the power was above the cap."""
         return self._above_s + self._over_s(end_s)
 
-    def move_cap(self, cap_w: Optional[float]) -> None:
-        """Count the time above another cap, from the latest reading on."""
-        self._window.move_cap(cap_w)
-
     @property
     def is_above(self) -> bool:
         """True if the power is above the cap, as of the latest reading."""
-        return self._window.is_above
+        if self.cap_w is None or not self.readings:
+            return False
+        if self._window_s is None:
+            return self._last_w > self.cap_w
+        known_s, mean_w, _ = self._log.means(self._last_s - self._window_s, self._last_s, ONE)
+        return (mean_w if known_s else self._last_w) > (1 + SLACK) * self.cap_w
 
     def _counted_s(self, time_s: float) -> float:
         return max(0.0, time_s - max(self._last_s, self._delay_s))

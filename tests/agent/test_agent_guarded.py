@@ -19,7 +19,6 @@ from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import DYING_S, VirtualProgram, VirtualTime
 
 from wattune_agent import program, readings
-from wattune_agent.cap_window import CapWindow
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotThere
@@ -608,7 +607,7 @@ def test_the_program_stands_still_while_its_guard_does(tmp_path):
 
 
 def test_joules_leave_out_what_was_before_and_let_the_last_reading_stand_for_the_end():
-    joules = Joules(CapWindow(None, None), 0.5)
+    joules = Joules(0.5)
     for i in range(20):  # the sensor shows 2 W of before for half a second, then 6 W
         joules.add(i / 10, 2.0 if i < 5 else 6.0)
     assert joules.energy_j(2.0) == pytest.approx(12.0)
@@ -616,15 +615,25 @@ def test_joules_leave_out_what_was_before_and_let_the_last_reading_stand_for_the
 
 
 def test_joules_count_no_stretch_of_time_twice():
-    joules = Joules(CapWindow(1.0, None), 0.0)
+    joules = Joules(0.0, 1.0)
     for time_s in (0.0, 1.0, 0.5, 0.75, 2.0):
         joules.add(time_s, 3.0)
     assert (joules.energy_j(2.0), joules.above_s(2.0)) == (6.0, 2.0)
 
 
 def test_joules_count_the_time_above_the_cap():
-    joules = Joules(CapWindow(5.0, None), 0.0)
+    joules = Joules(0.0, 5.0)
     for time_s, power_w in ((0.0, 4.0), (1.0, 6.0), (1.5, 5.0), (2.0, 6.0)):
         joules.add(time_s, power_w)
     assert joules.above_s(2.25) == pytest.approx(0.75)
     assert joules.energy_j(2.25) == pytest.approx(4.0 + 3.0 + 2.5 + 1.5)
+
+
+def test_joules_count_the_time_in_which_the_mean_over_the_window_is_above_the_cap():
+    joules = Joules(0.0, 5.0, 1.0)
+    above_s = []
+    for i in range(30):  # 6 W for half of each second has a mean of 5 W, 7 W from 2 s on has more
+        joules.add(i / 10, 7.0 if i >= 20 else 6.0 if i % 10 < 5 else 4.0)
+        above_s.append(joules.above_s(i / 10))
+    assert above_s[19] == pytest.approx(0.9)  # without any history, a burst counts
+    assert above_s[29] == pytest.approx(1.8)

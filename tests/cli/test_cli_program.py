@@ -15,8 +15,8 @@ import pytest
 from tests.support.cli_boards import ROOT, board_tree, limits
 from tests.support.live_board import COMMAND, ENVIRONMENT, live, wait_for
 
+from wattune.devices.cap_window import ABOVE_Z, NOISE_SHARE
 from wattune.records import Plan, ProfileTable
-from wattune_agent.cap_window import ABOVE_Z, NOISE_SHARE
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="/sys")
 

@@ -12,10 +12,10 @@ from tests.support import training_runs as made
 from wattune.algorithms import open_algorithm
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
+from wattune.devices.cap_window import CapWindow
 from wattune.point import Knobs
 from wattune.power.cap_follower import CapFollower, lead_s
 from wattune.power.capped_run import CappedRun
-from wattune_agent.cap_window import CapWindow
 
 LOW, HIGH = Knobs(clock_mhz=76.8), Knobs(clock_mhz=921.6)
 

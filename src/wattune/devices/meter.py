@@ -14,8 +14,8 @@ from typing_extensions import Self
 
 from wattune.cap import NO_LIMIT, SensorLimit
 from wattune.devices.base import Device, Sensor
+from wattune.devices.cap_window import CapWindow, highest_mean
 from wattune.errors import DeviceError, SensorError
-from wattune_agent.cap_window import CapWindow, highest_mean
 
 GONE_AFTER_S = 2.0
 """Time without a reading after which a sensor counts as lost; until then it is read again after each failure."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattune_agent.cap_window import LONG, NOISE_SHARE, CapWindow, highest_mean
+from wattune.devices.cap_window import LONG, NOISE_SHARE, CapWindow, highest_mean
 
 CAP_W = 10.0
 PERIOD_S = 0.1

@@ -5,15 +5,14 @@ battery or a fuse cares about is the mean over some time. ``CapWindow`` tells wh
 surely below it, or not known yet, and takes in one more reading until it is known.
 """
 
+from __future__ import annotations
+
 import math
 from collections import deque
-from typing import Any, Deque, Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["ABOVE_Z", "WINDOW_S", "CapWindow", "highest_mean"]
-
-WINDOW_S = 1.0
-"""Default window of a cap in seconds, unless the sensor averages over longer: supplies and batteries bear higher
-power for such a time, and a sensor of usual noise measures that mean to one percent."""
+__all__ = ["ABOVE_Z", "CapWindow", "highest_mean"]
 
 ABOVE_Z = 2.6
 """Standard errors above the cap from which a mean is surely above it: wrong once in two hundred times."""
@@ -42,8 +41,8 @@ class CapWindow:
 
     def __init__(
         self,
-        cap_w: Optional[float],
-        window_s: Optional[float],
+        cap_w: float | None,
+        window_s: float | None,
         *,
         noise_w: float = 0.0,
         averaging_s: float = 0.0,
@@ -56,13 +55,8 @@ class CapWindow:
         self._means = [_Mean(span_s, self._apart_s) for span_s in _spans(window_s)]
         self._last_s = self._fresh_from_s = -math.inf
         self._settling_s = 0.0
-        self._paired: Optional[Tuple[float, float]] = None
+        self._paired: tuple[float, float] | None = None
         self._squares, self._pairs = 0.0, 0
-
-    @classmethod
-    def of_board(cls, board: Dict[str, Any], cap_w: Optional[float], window_s: Optional[float]) -> "CapWindow":
-        """A window for the readings of a board, as a controller describes it."""
-        return cls(cap_w, window_s, averaging_s=board["window_s"], period_s=board["period_s"])
 
     def add(self, time_s: float, power_w: float) -> None:
         """Add a reading. One that is earlier than the last, on a clock that was set back, starts over."""
@@ -89,7 +83,7 @@ class CapWindow:
         self._fresh_from_s = self._last_s + settle_s if settle_s else -math.inf
         self._clear()
 
-    def move_cap(self, cap_w: Optional[float]) -> None:
+    def move_cap(self, cap_w: float | None) -> None:
         """Compare with another cap from now on. The window holds what was drawn before as well; the mean over several
         windows, most of which was under the other cap, begins again."""
         if cap_w != self.cap_w:
@@ -97,7 +91,7 @@ class CapWindow:
             for mean in self._means[1:]:
                 mean.clear()
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """State from which a later window continues, as JSON values."""
         return {
             "means": [mean.state_dict() for mean in self._means],
@@ -109,11 +103,11 @@ class CapWindow:
             "pairs": self._pairs,
         }
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the ``state_dict`` of a window of the same length; one of another length starts over."""
         if len(state["means"]) != len(self._means):
             return
-        for mean, saved in zip(self._means, state["means"]):
+        for mean, saved in zip(self._means, state["means"], strict=True):
             mean.load_state_dict(saved)
         self._fresh_from_s = -math.inf if state["fresh_from_s"] is None else state["fresh_from_s"]
         self._last_s = -math.inf if state["last_s"] is None else state["last_s"]
@@ -148,7 +142,7 @@ class CapWindow:
         for mean in self._means:
             mean.clear()
 
-    def _error_w(self, mean: "_Mean") -> float:
+    def _error_w(self, mean: _Mean) -> float:
         if self.window_s is None or not mean.count:
             return 0.0
         noise_w = self._noise_w
@@ -165,7 +159,7 @@ class _Mean:
 
     def __init__(self, span_s: float, apart_s: float) -> None:
         self._span_s, self._apart_s = span_s, apart_s
-        self._readings: Deque[Tuple[float, float]] = deque()
+        self._readings: deque[tuple[float, float]] = deque()
         self._sum_w, self._begun_s = 0.0, 0.0
         self.is_full = False
 
@@ -197,11 +191,11 @@ class _Mean:
         if len(readings) == 1:
             self._sum_w = power_w  # what rounding left of others goes
 
-    def state_dict(self) -> Dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         readings = [list(reading) for reading in self._readings]
         return {"readings": readings, "sum_w": self._sum_w, "begun_s": self._begun_s, "is_full": self.is_full}
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._readings = deque((time_s, power_w) for time_s, power_w in state["readings"])
         self._sum_w, self._begun_s, self.is_full = state["sum_w"], state["begun_s"], state["is_full"]
 
@@ -214,11 +208,11 @@ def highest_mean(powers_w: Sequence[float], count: int) -> float:
     """The highest mean of ``count`` readings in a row; of all readings, if they are fewer. At least one is needed."""
     sum_w = sum(powers_w[:count])
     highest_w = sum_w
-    for old_w, new_w in zip(powers_w, powers_w[count:]):
+    for old_w, new_w in zip(powers_w, powers_w[count:], strict=False):
         sum_w += new_w - old_w
         highest_w = max(highest_w, sum_w)
     return highest_w / min(count, len(powers_w))
 
 
-def _spans(window_s: Optional[float]) -> Tuple[float, ...]:
+def _spans(window_s: float | None) -> tuple[float, ...]:
     return (0.0,) if window_s is None else (window_s, LONG * window_s)
