@@ -141,7 +141,7 @@ def test_a_proof_leaves_no_trace():
     expected = torch.rand(1)
     torch.manual_seed(5)
     with check.trying(0) as trial:
-        for sizes in trial.plan(32, (8, 8, 8, 8), check.tolerance):
+        for sizes in trial.plan((32,), (8, 8, 8, 8), check.tolerance):
             for x, y in zip(data.x.split(list(sizes)), data.y.split(list(sizes)), strict=True):
                 assert not model.training
                 trial.add(functional.cross_entropy(model(x), y), len(x) / 32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -116,8 +117,8 @@ class TrainerRun(TrainerSteps):
         larger = [own << k for k in range(1, total.bit_length()) if own << k < total]
         return sorted({*smaller, *larger, total})
 
-    def _search(self, without: set[BatchShape]) -> Search:
-        rows = [row for row in self._rows if row not in without] or [self.start]
+    def _search(self, usable: Callable[[BatchShape], bool]) -> Search:
+        rows = [row for row in self._rows if usable(row)] or [self.start]
         device, sensor = self.device, self.device.sensor
         search = TokenSearch(
             rows,
@@ -142,7 +143,7 @@ class TrainerRun(TrainerSteps):
         self._fit_check.known.clear()
         self._bursts.peaks.clear()
         self.figures.clear()
-        self.run.explorer.restart(self._search(set()))
+        self.run.explorer.restart(self._search(lambda row: True))
 
     def _burst(self, batch: Inputs) -> Tensor:
         assert self._call is not None
@@ -256,7 +257,8 @@ class TrainerRun(TrainerSteps):
             self._is_known = True
         else:
             self.count.total = state["tokens"]["total"]
-            run = {**run, "explorer": {"search": self._search(set()).state_dict(), "cells": [], "aborted": []}}
+            search = self._search(lambda row: True).state_dict()
+            run = {**run, "explorer": {"search": search, "cells": [], "aborted": []}}
         self.run.load_state_dict(run)
 
 

@@ -169,20 +169,20 @@ def _session(
         if moving is not None and asked.resumed is not None:
             shape = asked.resumed.shape or shape  # chosen once
 
-        def new_search(without: set[BatchShape]) -> AnySearch:
+        def new_search(usable: Callable[[BatchShape], bool]) -> AnySearch:
             if moving is not None:
                 return SettingLadder(shape, opened, known)
-            rows, settings = [row for row in all_rows if row not in without], opened.combinations()
-            return (
-                StagedSearch(search_of, rows, settings, start) if len(opened.knobs) > 1 else search_of(rows, settings)
-            )
+            rows, settings = [row for row in all_rows if usable(row)] or [start], opened.combinations()
+            if len(opened.knobs) > 1:
+                return StagedSearch(search_of, rows, settings, start if start in rows else rows[0])
+            return search_of(rows, settings)
 
         def search_of(rows: Sequence[BatchShape], settings: Sequence[Knobs]) -> Search:
             search = Search(
                 rows,
                 settings,
                 cap_w=limit.limit_w,
-                start=start,
+                start=start if start in rows else rows[0],
                 margin_w=limit.margin_w,
                 noise_w=sensor.noise_w,
                 resolution_w=sensor.resolution_w,

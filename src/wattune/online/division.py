@@ -115,17 +115,14 @@ class DivisionCheck:
     @contextmanager
     def trying(self, steps: int) -> Iterator[Trial]:
         """Context of a proof, which leaves no trace: no gradients, buffers, random state or mode of a module change."""
-        modes = [(module, module.training) for module in self._model.modules()]
         outside = [(p, p.grad) for p in self._parameters]  # some may not be the model's
-        hook = self._model.register_forward_pre_hook(lambda *_: self._note_type())
+        hook = self._model.register_forward_pre_hook(lambda *_: self._prepare())
         try:
             with unchanged(self._model):
                 self._model.eval()  # dropout off, and normalisation by its running statistics
                 yield Trial(self._parameters)
         finally:
             hook.remove()
-            for module, training in modes:
-                module.training = training
             for parameter, gradient in outside:
                 parameter.grad = gradient
         self._again_at = math.inf if steps >= AGAIN_AFTER else AGAIN_AFTER
@@ -147,7 +144,8 @@ class DivisionCheck:
             self.smallest = smallest if self.smallest is None else min(self.smallest, smallest)
         return verdict
 
-    def _note_type(self) -> None:
+    def _prepare(self) -> None:
+        self._model.eval()  # a trainer's own step turns the model to training
         kind = next(self._model.parameters()).device.type
         if torch.is_autocast_enabled(kind):
             self._is_low = torch.get_autocast_dtype(kind) in (torch.float16, torch.bfloat16)
@@ -162,10 +160,9 @@ class Trial:
         self._sum = torch.zeros(())
 
     def plan(
-        self, samples: int, sizes: Sequence[int], tolerance: Callable[[], float]
+        self, whole: Sequence[int], parts: Sequence[int], tolerance: Callable[[], float]
     ) -> Generator[Sequence[int], None, None]:
-        """Sizes of the parts of each pass over the ``samples`` samples; ``verdict`` is set when it stops."""
-        whole, parts = (samples,), tuple(sizes)
+        """The division of each pass over the batch, ``whole`` or ``parts``; ``verdict`` is set when it stops."""
         first = yield from self._pass(whole)
         divided = yield from self._pass(parts)
         norm = float(first.norm())
@@ -199,17 +196,23 @@ class Trial:
 
     def add(self, loss: Tensor, share: float) -> None:
         """Add the gradient of a part, which has this share of the samples."""
-        self._sum += self.gradient(loss * share)
+        self.measure(lambda: torch.autograd.backward(loss * share))
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Sketch of the gradient of a loss.
+        """Sketch of the gradient of a loss."""
+        self._sum = torch.zeros(len(self._parameters) * BUCKETS)
+        self.add(loss, 1.0)
+        return self._sum
 
-        It begins without gradients, so that nothing that the loop does to them between two parts matters.
+    def measure(self, passes: Callable[[], None]) -> None:
+        """Add the gradient that forward and backward passes leave.
+
+        They begin without gradients, so that nothing that the loop does to them between two parts matters.
         """
         for parameter in self._parameters:
             parameter.grad = None
-        torch.autograd.backward(loss)
-        return sketch(self._parameters)
+        passes()
+        self._sum += sketch(self._parameters)
 
 
 def _mean(sketches: Sequence[Tensor]) -> tuple[Tensor, float]:

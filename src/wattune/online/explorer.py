@@ -47,8 +47,9 @@ class Explorer:
     """A session's way through the operating points, one after the other, by ordinary training steps.
 
     ``wanted`` is the point that training should be at; it becomes ``current`` when the first step of its row begins.
-    ``search`` makes the search, without some rows; ``fits`` checks whether training can use a row; ``changed`` is
-    called with each new point and the reason for it. ``readings`` are those of the capped run that ``limiter`` is of.
+    ``search`` makes the search, over the rows for which it is given True; ``fits`` checks whether training can use a
+    row; ``changed`` is called with each new point and the reason for it. ``readings`` are those of the capped run that
+    ``limiter`` is of.
     """
 
     def __init__(
@@ -56,13 +57,16 @@ class Explorer:
         device: Device,
         limiter: PowerLimiter,
         readings: SensorReadings,
-        search: Callable[[set[BatchShape]], AnySearch],
+        search: Callable[[Callable[[BatchShape], bool]], AnySearch],
         start: BatchShape,
         *,
         fits: Callable[[BatchShape], bool],
         changed: Callable[[OperatingPoint, str], None],
     ):
-        self.search = search(set())
+        self._new_search = search
+        self._excluded: set[BatchShape] = set()
+        self._only: BatchShape | None = None
+        self.search = search(self._may_use)
         self.readings = readings
         self.cells: dict[OperatingPoint, ProfileCell] = {}
         self.aborted: list[AbortedProbe] = []
@@ -74,8 +78,6 @@ class Explorer:
         self._start = start
         self._fits = fits
         self._changed = changed
-        self._search_without = search
-        self._excluded: set[BatchShape] = set()
         self._is_reached = False  # the wanted point is the current one
         self._has_begun = False
         self._has_evaluated = False  # since the last step began
@@ -121,6 +123,12 @@ class Explorer:
                 self._exclude(row)
         self.choose()
 
+    def keep_only(self, row: BatchShape) -> None:
+        """Choose among the settings of one row from now on."""
+        self._start = self._only = row
+        self._search_again()
+        self.choose()
+
     def restart(self, search: AnySearch) -> None:
         """Discard all measurements and choose by a new search, from the safest setting on."""
         self.to_safest()
@@ -128,13 +136,13 @@ class Explorer:
         self.search = search
         self.choose()
 
-    def start_over(self, search: AnySearch) -> None:
+    def start_over(self) -> None:
         """Start over on a device that has other knobs now. Raises: DeviceError."""
         self._limiter.start_over()
         self.readings.clear()
         self.current = OperatingPoint(self.current.shape, self._device.safest)
         self.cells.clear()
-        self.search = search
+        self.search = self._new_search(self._may_use)
         self.choose()
 
     def _want(self, point: OperatingPoint, *, probing: bool) -> None:
@@ -143,9 +151,15 @@ class Explorer:
     def _exclude(self, row: BatchShape) -> None:
         # One row only: if a model fails at one size, smaller and larger ones may still work.
         self._excluded.add(row)
+        self._search_again()
+
+    def _search_again(self) -> None:
         state = self.search.state_dict()
-        self.search = self._search_without(self._excluded)
+        self.search = self._new_search(self._may_use)
         self.search.load_state_dict(state)
+
+    def _may_use(self, row: BatchShape) -> bool:
+        return row not in self._excluded and self._only in (None, row)
 
     @property
     def is_measuring(self) -> bool:

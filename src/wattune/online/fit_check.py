@@ -169,7 +169,8 @@ def _as_dict(outputs: Any) -> Any:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Context that restores gradients, buffers and random state; inside it the gradients begin at zero."""
+    """Context that restores gradients, buffers, random state and the modules' modes; gradients begin at zero inside."""
+    modes = [(module, module.training) for module in model.modules()]
     gradients = [(p, p.grad) for p in model.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     for parameter, _ in gradients:
@@ -183,3 +184,5 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
+        for module, training in modes:
+            module.training = training

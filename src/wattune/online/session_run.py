@@ -37,13 +37,17 @@ CHECK_EVERY_S = 0.1
 """Shortest time between two checks, at the begin of steps, that the run is below its limit and the sensor responds."""
 
 
+KEEPS = "so batch size and micro-batch size stay yours, and clocks alone are chosen"
+
+
 class SessionRun(LoopRun):
     """A context in which ``begin`` and ``end`` bracket the steps of a loop, at the points that a search chooses.
 
     The device is at its safest setting when the context begins, and afterwards as it was before. ``search`` makes the
-    search that chooses the points, without the rows that it is given; ``start`` is the user's own row. ``cap``: one
-    that changes; ``limit`` is then that of the highest, ``search`` makes a ``SettingLadder`` for ``start``, and steps
-    begin only while the cap lets them (``CappedRun.hold``). ``leading``: this rank chooses for others as well.
+    search that chooses the points, among the rows for which it is given True; ``start`` is the user's own row.
+    ``cap``: one that changes; ``limit`` is then that of the highest, ``search`` makes a ``SettingLadder`` for
+    ``start``, and steps begin only while the cap lets them (``CappedRun.hold``). ``leading``: this rank chooses for
+    others as well.
     ``sizes_by_name``: the user has named the batch sizes, so that they may be used whatever the loss.
     ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
     ``yield_to``: a step begins only once this returns False.
@@ -58,7 +62,7 @@ class SessionRun(LoopRun):
         device: Device,
         model: nn.Module,
         optimizer: Optimizer | None,
-        search: Callable[[set[BatchShape]], AnySearch],
+        search: Callable[[Callable[[BatchShape], bool]], AnySearch],
         start: BatchShape,
         limit: SensorLimit,
         *,
@@ -131,7 +135,7 @@ class SessionRun(LoopRun):
             self.explorer.choose()
             if self._leading is not None:
                 self._leading.on_rebalance = self.explorer.measure_again
-                self._leading.on_reference = lambda: self.explorer.start_over(self._search(set()))
+                self._leading.on_reference = self.explorer.start_over
                 stack.callback(self._leading.close)
                 self._leading.open()
             stack.enter_context(capped.following())
@@ -373,18 +377,27 @@ class SessionRun(LoopRun):
         if verdict.is_equal:
             self.note("the loss draws random numbers: the gradient of a batch in parts is the same on average alone")
             return
-        keeps = "so batch size and micro-batch size stay yours, and clocks alone are chosen"
         if math.isnan(verdict.difference):
-            self.note(f"gradients were zero or not finite, and cannot tell whether a batch may be divided, {keeps}")
+            self.note(f"gradients were zero or not finite, and cannot tell whether a batch may be divided, {KEEPS}")
         else:
             text = f"the gradient of a batch in parts is off by {100 * verdict.difference:.2g} %"
             if self.start.micro < self.start.batch or self.capped.follows:
                 whole = "whole batches, with the loader's batch size and without micro_batch_size="
                 raise InputError(text, value=f"parts of {self.start.micro} samples", allowed=whole)
-            self.note(f"{text}, {keeps}")
-            warnings.warn(f"{text}, {keeps}", stacklevel=4)
+            self.note(f"{text}, {KEEPS}")
+            warnings.warn(f"{text}, {KEEPS}", stacklevel=4)
         self._keeps_shape = True
         self.explorer.leave_out_unfit()
+
+    def keep_own(self, why: str) -> None:
+        """Train with the user's own row alone from now on, and say why."""
+        self.note(f"{why}, {KEEPS}")
+        self.keep_only(self.start)
+
+    def keep_only(self, row: BatchShape) -> None:
+        """Train with this row alone from now on, so that only settings are still chosen."""
+        self.start, self._keeps_shape = row, False
+        self.explorer.keep_only(row)
 
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""

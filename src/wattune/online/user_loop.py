@@ -183,7 +183,7 @@ class UserLoop:
         with run.evaluation(), division.trying(run.steps) as trial:
             self._trial = trial
             try:
-                for sizes in trial.plan(whole, even(whole, smallest), division.tolerance):
+                for sizes in trial.plan((whole,), even(whole, smallest), division.tolerance):
                     parts = split(some, whole, sizes) if len(sizes) > 1 else [some]
                     for part, size in zip(parts, sizes, strict=True):
                         batch = Batch(self._placed(part), size, last=False, share=size / whole, is_check=True)

@@ -1,0 +1,167 @@
+"""Trial steps choose the batch shape before training, and leave no trace."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from tests.support.sessions import Numbered, board, perceptron
+from torch.nn import functional
+
+from wattune.errors import OutOfDeviceMemory
+from wattune.online import capped
+from wattune.online.probing import SHARE, probe, without_trace
+from wattune.point import BatchShape
+
+OWN = BatchShape(32, 4)
+
+
+def make(model, **options):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    usual = {"device": board(), "cap_w": 4.5, "batch_size": OWN.batch, "micro_batch_size": OWN.micro}
+    return capped(model=model, optimizer=optimizer, keep_recipe=True, **{**usual, **options})
+
+
+def passes_of(model, *, weight=None, fails_above=1000):
+    """Mean losses of the parts of one batch; ``weight``: of the classes, with which they cannot be divided."""
+    data = Numbered(OWN.batch)
+    sizes = []
+
+    def passes(shape):
+        if shape.micro > fails_above:
+            raise RuntimeError("no such size")
+        sizes.append(shape.micro)
+        model.train()
+        parts = range(0, shape.batch, shape.micro)
+        for begin in parts:
+            part = slice(begin, begin + shape.micro)
+            loss = functional.cross_entropy(model(data.x[part]), data.y[part], weight=weight)
+            (loss / len(parts)).backward()
+
+    return passes, sizes
+
+
+def values(model, optimizer):
+    states = [v.clone() for state in optimizer.state.values() for v in state.values()]
+    return [p.detach().clone() for p in (*model.parameters(), *model.buffers())] + states
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_trial_passes_leave_no_trace(steps_before):
+    model = perceptron(norm=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    passes, _ = passes_of(model)
+    for _ in range(steps_before):
+        passes(OWN)
+        optimizer.step()
+    model.eval()
+    before = values(model, optimizer)
+    gradients = [copy.deepcopy(p.grad) for p in model.parameters()]
+    drawn = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    with without_trace(model, optimizer):
+        for _ in range(3):
+            passes(OWN)
+            optimizer.step()
+        optimizer.param_groups[0]["lr"] = 1.0
+        torch.randn(3), random.random(), np.random.random()
+    after = values(model, optimizer)
+    assert len(before) == len(after)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert (parameter.grad is None) if gradient is None else torch.equal(parameter.grad, gradient)
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == drawn[1:]
+    assert not model.training
+    assert optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_the_best_shape_is_found_within_its_share_and_kept_while_steps_choose_the_clock():
+    model = perceptron(width=512)
+    before = [p.detach().clone() for p in model.parameters()]
+    passes, sizes = passes_of(model)
+    with make(model) as session:
+        shape = probe(session, passes, steps=1_000_000)
+        assert shape.batch == OWN.batch
+        assert shape.micro > OWN.micro  # fewer passes
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+        assert (session.samples, session.run.steps) == (0, 0)
+        probed_s = session.run.capped.meter.elapsed_s
+        assert probed_s > 0
+        count = len(sizes)
+        for _ in range(300):
+            assert session.row == shape
+            session.begin_step()
+            passes(shape)
+            session.optimizer.step()
+            session.optimizer.zero_grad()
+            session.end_step()
+        assert {point.shape for point in session.run.explorer.cells if point.shape != shape}  # tried before
+    assert set(sizes[count:]) == {shape.micro}
+    assert session.record.samples == 300 * OWN.batch
+    assert session.record.time_s > probed_s
+    assert session.record.point.shape == shape
+    assert session.record.readings_above_cap == 0
+
+
+def test_probing_takes_no_more_than_its_share_of_the_training():
+    model = perceptron(width=512)
+    passes, _ = passes_of(model)
+    with make(model) as session:
+        steps = 20_000
+        probe(session, passes, steps=steps)
+        best = min(cell.step_s for cell in session.run.explorer.cells.values())
+        assert 0 < session.run.capped.meter.elapsed_s <= SHARE * steps * best
+
+
+def test_a_short_training_keeps_its_shape_after_one_step():
+    model = perceptron()
+    passes, sizes = passes_of(model)
+    with make(model) as session:
+        assert probe(session, passes, steps=80) == OWN
+        assert session.row == OWN
+    assert sizes == [OWN.micro]
+
+
+def test_a_wrong_division_is_not_used():
+    model = perceptron()
+    passes, _ = passes_of(model, weight=torch.tensor([1.0, 20.0]))
+    with make(model) as session:
+        assert probe(session, passes, steps=1_000_000) == OWN
+        notes = list(session.run.notes)
+        assert {point.shape for point in session.run.explorer.cells} <= {OWN}
+    assert any("the gradient of a batch in other parts is off by" in note for note in notes)
+
+
+def test_a_shape_that_fails_is_left_out():
+    model = perceptron(width=512)
+    passes, _ = passes_of(model, fails_above=8)
+    with make(model) as session:
+        assert probe(session, passes, steps=1_000_000) == BatchShape(32, 8)
+        assert any("no such size" in note for note in session.run.notes)
+
+
+def test_the_users_own_shape_may_not_fail():
+    model = perceptron()
+
+    def passes(shape):
+        raise MemoryError
+
+    with make(model) as session, pytest.raises(OutOfDeviceMemory):
+        probe(session, passes, steps=1_000_000)
+
+
+def test_known_points_are_used_without_a_trial():
+    model = perceptron(width=512)
+    passes, _ = passes_of(model)
+    with make(model) as session:
+        shape = probe(session, passes, steps=1_000_000)
+        known = tuple(session.run.explorer.cells.values())
+    with make(model) as session:
+        passes, sizes = passes_of(model)
+        assert probe(session, passes, steps=1_000_000, known=known) == shape
+        assert session.row == shape
+        assert not session.run.explorer.cells
+    assert len(sizes) == 2  # the proof: the user's own parts, and these
