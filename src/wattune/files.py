@@ -8,10 +8,12 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from wattune.errors import OutputError, RecordError
+from wattune_agent.new_file import rename_to_free
 
 PART_BYTES = 1 << 20
 
@@ -83,31 +85,58 @@ def read_csv(
 
 def write_json(path: str | Path, data: object) -> Path:
     """Write JSON to a temporary file and move it into place. Raises: OutputError."""
-    return write_bytes(path, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+    return write_bytes(path, json_bytes(data))
+
+
+def json_bytes(data: object) -> bytes:
+    """JSON as wattune writes it."""
+    return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
     """Replace a file atomically: a reader, or a crash, sees the old content or the new. Raises: OutputError."""
-    path = Path(path)
+    with _written_beside(Path(path), content) as temporary:
+        os.replace(temporary, path)
+    return Path(path)
+
+
+@contextmanager
+def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
+    """A temporary file with this content on the disk, for the block to rename. Raises: OutputError."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
+            temporary = Path(file.name)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        temporary = None
+        yield temporary
     except OSError as error:
         raise OutputError(
             f"cannot write {path}", value=error.strerror or str(error), hint="choose another output folder"
         ) from error
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-    return path
+            temporary.unlink(missing_ok=True)
+
+
+def write_new(path: str | Path, content: bytes) -> Path:
+    """Write a new file whole, and return its path: ``path``, or the first free name beside it (``name-2.json``) if that
+    is taken. No file is ever replaced. Raises: OutputError."""
+    with _written_beside(Path(path), content) as temporary:
+        return Path(rename_to_free(str(temporary), str(path)))
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to the first free name beside it (``name-2.json``), which is returned. Raises: OutputError."""
+    try:
+        return Path(rename_to_free(str(path), str(path)))
+    except OSError as error:
+        raise OutputError(
+            f"cannot rename {path}", value=error.strerror or str(error), hint="move it to another folder"
+        ) from error
 
 
 def check_writable(folder: Path) -> None:

@@ -12,6 +12,7 @@ from wattune_agent.cap_level import WINDOW_S
 from wattune_agent.client import AgentClient
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
+from wattune_agent.new_file import rename_to_free
 from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity, window
 from wattune_agent.settings import nearest
@@ -92,20 +93,20 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
     mode = ", ".join("{} {}".format(*item) for item in board["mode"].items()) or "as it is"
     record = as_record(report, request, device=board["name"], mode=mode, kind=kind)
     if options.output:
-        _write(options.output, record)
+        _say("the report is in " + _write(options.output, record))
     if options.json:
         print(json.dumps(record, indent=1))
         return report.exit_code
     for line in in_words(report, request, board, kind):
-        try:
-            _say(line)
-        except OSError:  # stderr is closed: the exit code is still the program's
-            break
+        _say(line)
     return report.exit_code
 
 
 def _say(text: str) -> None:
-    print("wattune-agent: " + text, file=sys.stderr, flush=True)
+    try:
+        print("wattune-agent: " + text, file=sys.stderr, flush=True)
+    except OSError:
+        pass  # stderr is full or closed: the report and the exit code count
 
 
 def _switch(controller: Any, mode: str) -> None:
@@ -178,11 +179,12 @@ def _check_output(path: str) -> None:
         raise BadRequest("-o {}: cannot write in {}: {}; choose another file".format(path, folder, why)) from error
 
 
-def _write(path: str, content: Dict[str, Any]) -> None:
+def _write(path: str, content: Dict[str, Any]) -> str:
+    """Write the report to a new file, and return its name: ``path``, or a free one beside it."""
     beside = "{}.{}.part".format(path, os.getpid())
     try:
         with open(beside, "w", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=1) + "\n")
-        os.replace(beside, path)
+        return rename_to_free(beside, path)
     except OSError as error:
         raise AgentError("the report cannot be written to {}: {}".format(path, error.strerror or error)) from error

@@ -49,7 +49,7 @@ def test_a_shared_record_recreates_the_board(wattune, tmp_path):
     path = tmp_path / "board.json"
     code, _, err = wattune("doctor", "--sysfs-root", root, "--submit", path)
     assert code == 0
-    assert str(path) in err[-1]
+    assert str(path) in err[-2]
     record = json.loads(path.read_text())
     assert (record["record"], record["version"]) == ("board", 1)
     before = path.read_bytes()

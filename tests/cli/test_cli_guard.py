@@ -46,7 +46,24 @@ def test_it_pins_meters_restores_and_ends_as_the_program_did(wattune, tmp_path):
     assert report["time_s"] >= 1.0  # the sleep; how much more is the machine's affair
     assert report["energy_j"] == pytest.approx(report["power_mean_w"] * report["time_s"])
     assert report["provenance"]["kind"] == "simulated"
-    assert err == []
+    assert err == [f"wattune: the guard record is in {tmp_path / 'report.json'}"]
+
+
+def test_a_report_does_not_replace_a_file_that_the_program_made(tmp_path):
+    root, report = board_tree(tmp_path / "board"), tmp_path / "report.json"
+    for command in (
+        [*COMMAND, *GUARD, str(root)],
+        [sys.executable, "-m", "wattune_agent", "guard", "--sysfs-root", str(root)],
+    ):
+        done = subprocess.run(
+            [*command, "-o", str(report), "--", "sh", "-c", f"echo mine > {report}"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert report.read_text() == "mine\n"
+        assert json.loads((tmp_path / "report-2.json").read_text())["record"] == "guard"
+        assert f"is in {tmp_path / 'report-2.json'}" in done.stderr
+        report.unlink()
+        (tmp_path / "report-2.json").unlink()
 
 
 def test_a_board_that_is_not_restored_is_in_the_report_with_the_programs_exit_code(wattune, tmp_path, monkeypatch):

@@ -161,7 +161,8 @@ def test_other_samples_begin_anew(tmp_path):
     path = tmp_path / "partial.json"
     guided(board(), 4.5, partial=path)
     device = board()
-    guided(device, 4.5, partial=path, efficiency=curve({**RELATIVE, 64: 0.5}))
+    with pytest.warns(UserWarning, match="differs in samples"):
+        guided(device, 4.5, partial=path, efficiency=curve({**RELATIVE, 64: 0.5}))
     assert device.now_s() > 1
 
 

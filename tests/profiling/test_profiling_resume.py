@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -10,9 +11,16 @@ from tests.support.profiles import BATCHES, board, workload
 from wattune.cap import SensorLimit
 from wattune.devices import ReplayDevice
 from wattune.errors import RecordError
+from wattune.goal import Goal
 from wattune.profiling import profile
 from wattune.profiling.reference_power import references
-from wattune.records import ProfileCell, ProfileTable, ReferencePower
+from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, ReferencePower, SampleEfficiency
+
+CURVE = SampleEfficiency(
+    workload="small",
+    reference_batch_size=max(BATCHES),
+    points=tuple(EfficiencyPoint(batch_size=size, relative_samples=1.0) for size in BATCHES),
+)
 
 
 class Killed(BaseException):
@@ -55,12 +63,41 @@ def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, cap_w):
     assert other.now_s() == device.now_s()
 
 
-def test_other_arguments_begin_anew(tmp_path):
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"limit": SensorLimit(4.5)},
+        {"limit": SensorLimit(4.5), "strategy": "guided", "goal": Goal("energy", max_slowdown=0.1)},
+        {"limit": SensorLimit(4.5), "strategy": "guided", "strict": True, "efficiency": CURVE},
+    ],
+)
+def test_resuming_uses_the_stored_measurements(tmp_path, asked):
+    """A simulated board with the same seed measures the same again, so the stored figures are altered."""
+    path = tmp_path / "partial.json"
+    with pytest.raises(Killed):
+        profile(board(), workload(), reference=False, partial=path, progress=kill_after(3), **asked)
+    written = json.loads(path.read_text())
+    kept = next(note for note in written["notes"] if note["cell"])
+    kept["cell"]["step_s"] *= 1.000123
+    path.write_text(json.dumps(written))
+    found = profile(board(), workload(), reference=False, partial=path, **asked)
+    measured = [note["cell"]["step_s"] for note in json.loads(path.read_text())["notes"] if note["cell"]]
+    assert kept["cell"]["step_s"] in measured
+    assert found.cost.probes == len(json.loads(path.read_text())["notes"])
+    # A guided profile measures its first cell again, and tells the mean.
+    assert asked.get("strategy") == "guided" or kept["cell"]["step_s"] in [cell.step_s for cell in found.cells]
+
+
+def test_other_arguments_begin_anew_and_say_so(tmp_path):
     path = tmp_path / "partial.json"
     with pytest.raises(Killed):
         profile(board(), workload(), limit=SensorLimit(4.5), reference=False, partial=path, progress=kill_after(3))
+    before = path.read_text()
     device = board()
-    found = profile(device, workload(), limit=SensorLimit(4.4), reference=False, partial=path)
+    with pytest.warns(UserWarning, match=r"differs in cap_w \(4.5, not 4.4\): they are kept in .*partial-2.json"):
+        found = profile(device, workload(), limit=SensorLimit(4.4), reference=False, partial=path)
+    assert (tmp_path / "partial-2.json").read_text() == before
     assert found.cells == profile(board(), workload(), limit=SensorLimit(4.4), reference=False).cells
     assert found.cost.time_s == pytest.approx(device.now_s())
 

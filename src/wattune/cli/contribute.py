@@ -32,7 +32,7 @@ def contribute(
     \b
     Example:  wattune contribute --mode 0
     """
-    from wattune.files import write_bytes
+    from wattune.files import write_new
     from wattune.job.coercion import opened
     from wattune.job.contribution import check_device, contribute, least_s
     from wattune.reporting import phrases
@@ -52,8 +52,8 @@ def contribute(
             record = contribute(board, limit_minutes=minutes, progress=progress)
     text = issue_text(record, "contribution.json" if destination.path is None else destination.path.name)
     if destination.path is not None and text_path is not None:  # before anything is printed, which may fail
-        record.save(destination.path)
-        write_bytes(text_path, text.encode())
+        destination.save(record.dump())
+        text_path = write_new(text_path, text.encode())
     destination.deliver(record, text)
     if text_path is not None:
         note(f"the text for an issue is in {text_path}")

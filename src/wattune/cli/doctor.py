@@ -11,7 +11,7 @@ import typer
 
 from wattune.cli.options import Json, configured
 from wattune.cli.output import Output, claim, confirmed, emit, emit_json, note
-from wattune.errors import DeviceError, InputError, OutputError, WattuneError
+from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.job.config import RunConfig
 from wattune.version import __version__
 
@@ -71,11 +71,10 @@ def doctor(
             raise InputError("--calibrate and --submit cannot be combined")
         _calibrate(spec, calibrate, as_json=as_json)
         return
-    if submit is not None and submit.exists():
-        raise OutputError("the output file exists", value=str(submit), hint="choose another")
+    destination = Output(None, as_json) if submit is None else claim(submit, "", as_json=as_json)
     result = examine(spec, say=note)
     if submit is not None:
-        _submit(spec, result, submit)
+        _submit(spec, result, destination)
     content = {
         "device": result.device,
         "findings": [vars(finding) for finding in result.findings],
@@ -110,26 +109,25 @@ def _failure(result: Examination) -> WattuneError | None:
     return DeviceError(f"{result.device}: not ready to train on: {', '.join(names)}") if names else None
 
 
-def _submit(spec: str, result: Examination, path: Path) -> None:
+def _submit(spec: str, result: Examination, destination: Output) -> None:
     from wattune.doctor import board_tree
 
     place = board_tree(spec)
     if place is None:
         raise InputError("--submit with this device", value=spec, allowed="jetson, cpu")
-    _write_board(path, place[0], result.device, "wattune doctor --submit", figures=result.figures)
+    _write_board(destination, place[0], result.device, "wattune doctor --submit", figures=result.figures)
 
 
-def _write_board(path: Path, tree: Tree | None, name: str, source: str, **figures: Any) -> None:
+def _write_board(destination: Output, tree: Tree | None, name: str, source: str, **figures: Any) -> None:
     """Write a board record; without files if the device is not read from any."""
     from wattune.doctor.capture import capture
-    from wattune.files import write_json
 
     if tree is None:
         record = {"record": "board", "version": 1, "name": name, "source": [source], "files": {}}
     else:
         record = capture(tree, source=source)
-    write_json(path, {**record, **figures})
-    note(f"the board record is in {path}; it has no serial number, address or host name; check it before sharing")
+    destination.save({**record, **figures})
+    note("the board record has no serial number, address or host name; check it before sharing")
 
 
 def _try(spec: str, destination: Output, *, is_agreed: bool) -> None:
@@ -150,7 +148,7 @@ def _try(spec: str, destination: Output, *, is_agreed: bool) -> None:
     fields = [row.fields() for row in rows]
     origin = {"kind": kind, "software": f"wattune {__version__}"}
     if destination.path is not None:
-        _write_board(destination.path, tree, name, "wattune doctor --try", tried=fields, provenance=origin)
+        _write_board(destination, tree, name, "wattune doctor --try", tried=fields, provenance=origin)
     content = {"device": name, "tried": fields, "provenance": origin}
     settings_by_failure: dict[str, list[str]] = {}
     for row in rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +10,8 @@ import typer
 from wattune import units
 from wattune.cap_source import check_scale
 from wattune.cli.options import Json, configured
-from wattune.cli.output import claim, emit_json, note
+from wattune.cli.output import Output, claim, emit_json, note
 from wattune.errors import DeviceError, InputError, SafetyStop
-from wattune.files import write_json
 from wattune.job.config import RunConfig
 
 if TYPE_CHECKING:
@@ -62,8 +60,7 @@ def guard(
 
     moving, wanted_mhz = config.moving_cap, None if clock is None else units.parse(clock, "MHz", name="--clock")
     asked_cap = config.constant_cap if moving is None else moving.form
-    if output is not None:
-        claim(output, "", as_json=as_json)
+    destination = Output(None, as_json) if output is None else claim(output, "", as_json=as_json)
     board = open_device(str(config.device))
     report: Report | None = None
     try:
@@ -111,8 +108,7 @@ def guard(
         report = report.not_restored(str(error))
     text = in_words(report, request, described, board.kind)
     record = as_record(report, request, device=board.name, mode=board.mode, kind=board.kind)
-    if output is not None:
-        write_json(output, record)
+    destination.save(record)
     failure = None
     if report.ended == "stopped for safety":
         reason = next(event["text"] for event in report.events if event["kind"] == "stopped for safety")
@@ -122,9 +118,8 @@ def guard(
     elif as_json:
         emit_json(record)
     if not as_json:
-        with suppress(OSError):  # stderr is closed; the exit code is the program's all the same
-            for line in text:
-                note(line)  # stdout is the program's own
+        for line in text:
+            note(line)  # stdout is the program's own
     if failure is not None:
         raise failure
     raise typer.Exit(report.exit_code)

@@ -15,14 +15,15 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from wattune.cli.output import emit, emit_json, note
+from wattune.cli.output import emit, emit_json, note, reserved_stdout
 from wattune.errors import InputError, OutputError, WattuneError
 from wattune.extras import missing_package
 from wattune.version import __version__
@@ -38,6 +39,9 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 AGAIN_S = 0.05
 """Time after which an interrupt that a finalizer lost is repeated, by when the finalizer has ended."""
+
+OF_PROGRAMS = frozenset({"guard", "monitor", "serve"})
+"""Commands whose stdout is for the program that they run, or for themselves alone, since they run no code of a user."""
 
 COMPLETION = "_WATTUNE_COMPLETE"
 """Environment variable with which a shell asks for the completion of a command line."""
@@ -98,8 +102,20 @@ def _app(loaded: Collection[str]) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name, help=None if command else text)(command or _unloaded)
+            own = _reserving(command) if command and name not in OF_PROGRAMS else command
+            app.command(name, help=None if command else text)(own or _unloaded)
     return app
+
+
+def _reserving(command: Callable[..., None]) -> Callable[..., None]:
+    """Reserve stdout while a command runs: its model and its devices may be code that prints."""
+
+    @wraps(command)
+    def run(*given: Any, **named: Any) -> None:
+        with reserved_stdout():
+            command(*given, **named)
+
+    return run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -183,7 +199,8 @@ def _usage(error: Any) -> str:
 
 def _report(error: BaseException, *, as_json: bool) -> int:
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
-        traceback.print_exception(error)
+        with suppress(OSError):
+            traceback.print_exception(error)
     name, code = type(error).__name__, 1
     if isinstance(error, WattuneError):
         message, code = str(error), error.exit_code
@@ -193,8 +210,7 @@ def _report(error: BaseException, *, as_json: bool) -> int:
         message = f"unexpected {name}; set {TRACEBACK}=1 for a traceback: {error}"
     message = " ".join(message.split())
     message = message if len(message) <= LONGEST else f"{message[: LONGEST - 3]}..."
-    with suppress(OSError):  # stderr is closed
-        note(message)
+    note(message)
     if as_json:
         details = {k: getattr(error, k, None) for k in ("what", "value", "allowed", "hint", "known")}
         printable = {k: v if isinstance(v, list) else str(v) for k, v in details.items() if v is not None}

@@ -1,24 +1,26 @@
 """The output of a command: a record in a file, as JSON on stdout, or both; and progress on stderr.
 
 ``-o FILE`` names the file. By default the record goes to a file named after it in the current folder, or with
-``--json`` only to stdout; a plan is only printed.
+``--json`` only to stdout; a plan is only printed. Stdout is reserved for the command: what else prints, such as the
+user's model, prints to stderr.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from wattune.errors import InputError, Interrupted, OutputError, SafetyStop, TargetNotReached, WattuneError
-from wattune.files import check_writable
+from wattune.files import check_writable, json_bytes, write_new
 
 if TYPE_CHECKING:
     from wattune.records import Record, TrainingRecord
@@ -26,21 +28,89 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=Record)
 
 
+_own: IO[str] | None = None
+"""Stdout while it is reserved."""
+
+
+@contextmanager
+def reserved_stdout() -> Iterator[None]:
+    """Reserve stdout for ``emit``: prints of any other code, in child processes too, go to stderr."""
+    global _own
+    if sys.stdout is None or _own is not None:
+        yield
+        return
+    sys.stdout.flush()
+    aside = os.dup(2) if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY)
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # not a file, as in a notebook
+        descriptor = None
+    try:
+        with ExitStack() as stack:
+            _own = sys.stdout
+            if descriptor is not None:
+                kept = os.dup(descriptor)
+                _own = stack.enter_context(open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors))
+                stack.callback(os.dup2, kept, descriptor)
+                stack.callback(_flush)  # what is still in a buffer belongs to stderr, too
+                os.dup2(aside, descriptor)
+            with redirect_stdout(_Aside()):
+                yield
+    finally:
+        _own = None
+        os.close(aside)
+
+
+class _Aside(io.TextIOBase):
+    """Stderr for the prints of other code, which has not failed if stderr cannot be written."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        _to_stderr(text)
+        return len(text)
+
+    def fileno(self) -> int:
+        return sys.stderr.fileno()
+
+
+def _to_stderr(text: str) -> None:
+    if sys.stderr is not None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            _silence(sys.stderr)
+
+
+def _flush() -> None:
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    if "ctypes" in sys.modules:  # as torch loads it: libraries of the C kind have a buffer of their own
+        sys.modules["ctypes"].CDLL(None).fflush(None)
+
+
 def note(text: str) -> None:
-    """One line on stderr."""
-    print(f"wattune: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    """Write one line on stderr, if it can be written: no work is lost for that."""
+    _to_stderr(f"wattune: {' '.join(text.split())}\n")
 
 
 def emit(text: str) -> None:
     """Text on stdout. Raises: OutputError, BrokenPipeError."""
+    stdout = sys.stdout if _own is None else _own
     try:
-        print(text, flush=True)
+        print(text, file=stdout, flush=True)
     except OSError as error:
-        # The text stays in the buffer, and Python would complain about it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(stdout)
         if isinstance(error, BrokenPipeError):
             raise
         raise OutputError("cannot write to stdout", value=error.strerror) from error
+
+
+def _silence(stream: IO[str]) -> None:
+    """Let a stream that failed write to nowhere: its text stays in the buffer, and Python would complain at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def emit_json(data: Any) -> None:
@@ -48,17 +118,26 @@ def emit_json(data: Any) -> None:
     emit(json.dumps(data, indent=1, allow_nan=False))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Output:
-    """Destination of a command's record; ``path`` is None if it is only printed."""
+    """Destination of a command's record; ``path`` is None if it is only printed.
+
+    ``is_finished``: the record at the path is of an earlier call, which this one resumes, and stays. ``default``: the
+    path of a record that is only printed, and cannot be.
+    """
 
     path: Path | None
     as_json: bool
     resume: bool = False
+    is_finished: bool = False
+    default: str | None = None
 
     def load(self, kind: type[R]) -> R | None:
         """The finished record of an earlier call, if this one resumes it. Raises: RecordError."""
-        return kind.load(self.path) if self.path is not None and os.path.exists(self.path) else None
+        if not self.resume or self.path is None or not os.path.exists(self.path):
+            return None
+        self.is_finished = True
+        return kind.load(self.path)
 
     def beside(self, suffix: str) -> Path | None:
         """A file or folder for unfinished work, named after the record's file.
@@ -79,22 +158,46 @@ class Output:
     def deliver(self, record: Record, text: str, failure: WattuneError | None = None, *, replace: bool = False) -> None:
         """Save the record, and print it (``--json``) or ``text``; then raise ``failure``, if any.
 
-        An existing record, finished by an earlier call, stays unless ``replace``.
+        A finished record of an earlier call stays unless ``replace``. A file that has appeared since the command began
+        stays as well: the record is then saved beside. A record that cannot be saved is printed, and one that cannot
+        be printed is saved.
 
         Raises: OutputError.
         """
-        if self.path is not None and (replace or not os.path.exists(self.path)):
-            record.save(self.path)
-        if failure is not None and self.as_json:
-            vars(failure)["record"] = record.dump()  # printed with the error: stdout holds one object
-        elif self.as_json:
-            emit_json(record.dump())
-        else:
-            emit(text.rstrip("\n"))
-        if self.path is not None:
-            note(f"the {record.name} record is in {self.path}")
+        try:
+            if replace and self.is_finished and self.path is not None:
+                record.save(self.path)
+            self.save(record.dump())
+        except OutputError as error:
+            if self.as_json:
+                vars(error)["record"] = record.dump()  # printed with the error: stdout holds one object
+            else:
+                emit_json(record.dump())
+            raise
+        try:
+            if failure is not None and self.as_json:
+                vars(failure)["record"] = record.dump()  # as above
+            elif self.as_json:
+                emit_json(record.dump())
+            else:
+                emit(text.rstrip("\n"))
+        except OutputError:
+            if self.default is not None:
+                self.path = Path(self.default)
+                self.save(record.dump())
+            raise
         if failure is not None:
             raise failure
+
+    def save(self, content: dict[str, Any]) -> None:
+        """Save what no earlier call has saved, at ``path``, or at a free name beside if that is taken; name the file.
+
+        Raises: OutputError.
+        """
+        if self.path is not None:
+            if not self.is_finished:
+                self.path, self.is_finished = write_new(self.path, json_bytes(content)), True
+            note(f"the {content['record']} record is in {self.path}")
 
 
 def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = False) -> Output:
@@ -102,7 +205,7 @@ def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = Fa
     if output is None and as_json:
         if resume:
             raise OutputError("--resume with --json needs -o FILE, the record to continue")
-        return Output(None, as_json)
+        return Output(None, as_json, default=default)
     path = Path(default) if output is None else output
     # `os.path` and not `Path`: an impossible path is then reported by the attempt to write there.
     if os.path.isdir(path) or (os.path.exists(path) and not resume):

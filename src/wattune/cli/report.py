@@ -34,12 +34,13 @@ def report(
     """
     from wattune.reporting import write_report
 
-    path = output
-    if path is None:
-        path = (records[0] if records[0].is_dir() else records[0].parent) / "report.html"
-    elif path.exists():
-        raise OutputError("the output file exists", value=str(path), hint="choose another with -o FILE")
-    write_report(records, path)
+    if output is None:
+        beside = (records[0] if records[0].is_dir() else records[0].parent) / "report.html"
+        path = write_report(records, beside)
+    elif output.exists():
+        raise OutputError("the output file exists", value=str(output), hint="choose another with -o FILE")
+    else:
+        path = write_report(records, output, replace=False)
     if as_json:
         emit_json({"report": str(path)})
     else:

@@ -42,4 +42,4 @@ def run(config: RunConfig, as_json: Json = False) -> None:
         record = run_as(config, progress=progress)
     comparison = folder.load(Comparison) if config.compare else None
     text = f"{summary(record.plan, record, comparison)}\nreport: {folder.report}"
-    Output(folder.path / "training.json", as_json).deliver(record, text, failure(record))
+    Output(folder.path / "training.json", as_json, is_finished=True).deliver(record, text, failure(record))

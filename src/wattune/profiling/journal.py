@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
+from wattune.files import set_aside
+from wattune.goal import Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
 
@@ -42,9 +45,11 @@ class JournalEntry(Value):
 
 
 class Partial(Record):
-    """The file: all that the profile depends on, the finished probes, and the state of the device after the last.
+    """The file: all that the profile depends on (``ASKED``), the finished probes, and the state of the device after
+    the last.
 
-    ``rest_w``: what the board drew at rest before the first probe, if that was read.
+    ``rest_w``: what the board drew at rest before the first probe, if that was read. ``strict``, ``samples`` and
+    ``goal`` are a guided profile's, ``step_time`` a program's.
     """
 
     name = "partial-profile"
@@ -56,18 +61,30 @@ class Partial(Record):
     steps: int
     rows: tuple[BatchShape, ...]
     host_s_per_sample: float
+    strict: bool = False
+    samples: tuple[tuple[int, tuple[float, float]], ...] = ()
+    goal: Goal | None = None
+    step_time: str | None = None
     rest_w: float | None = None
     notes: tuple[JournalEntry, ...] = ()
     device_state: dict[str, Any] | None = None
 
 
+ASKED = (
+    *("strategy", "cap_w", "cap_window_s", "steps", "rows", "host_s_per_sample"),
+    *("strict", "samples", "goal", "step_time"),
+)
+"""Fields in which two profiles have to agree, beside their key, for the probes of one to serve the other."""
+
+
 class Journal:
     """Finished probes, in order and by their place.
 
-    Those of a file that was begun with the same key, cap, strategy, steps and rows are taken over, and the device
-    continues from its state of then; any other file is replaced. ``rest_w``: see ``Partial``.
+    The probes in a file that agrees in the fields of ``ASKED`` are taken over, and the device continues from its state
+    of then. Any other file is kept beside, with a warning that says in what the two profiles differ. ``rest_w``: see
+    ``Partial``.
 
-    Raises: RecordError if the file cannot be read.
+    Raises: RecordError if the file cannot be read; OutputError if it cannot be kept.
     """
 
     def __init__(self, path: Path | None, device: Device, begin: Partial):
@@ -80,11 +97,18 @@ class Journal:
         if path is None or not path.is_file():
             return
         partial = Partial.load(path)
-        if partial.model_copy(update=_EMPTY) == begin.model_copy(update=_EMPTY):
-            self._notes, self.rest_w = list(partial.notes), partial.rest_w
-            self._latest = {(note.reference, note.result.point): note for note in partial.notes}
-            if partial.device_state is not None:
-                device.load_state_dict(partial.device_state)
+        if differences := _differences(partial, begin):
+            kept = set_aside(path)
+            warnings.warn(
+                f"the measurements in {path} are of another profile, which differs in {differences}: they are kept in "
+                f"{kept}, and this profile is measured from its beginning",
+                stacklevel=3,
+            )
+            return
+        self._notes, self.rest_w = list(partial.notes), partial.rest_w
+        self._latest = {(note.reference, note.result.point): note for note in partial.notes}
+        if partial.device_state is not None:
+            device.load_state_dict(partial.device_state)
 
     @property
     def notes(self) -> list[JournalEntry]:
@@ -145,7 +169,16 @@ def total_cost(notes: Sequence[JournalEntry]) -> ProfileCost:
     )
 
 
-_EMPTY: dict[str, Any] = {"rest_w": None, "notes": (), "device_state": None, "provenance": None}
+def _differences(there: Partial, here: Partial) -> str:
+    """Name the fields of ``ASKED`` that differ in two files, with their values where they are short."""
+    # As JSON: a tuple that was asked for is read back as a list.
+    before, now = there.dump(), here.dump()
+    said = here.key.differences(there.key)
+    for name in ASKED:
+        if before[name] != now[name]:
+            is_short = not isinstance(now[name], (dict, list))
+            said.append(f"{name} ({before[name]}, not {now[name]})" if is_short else name)
+    return ", ".join(said)
 
 
 def is_calm(result: ProfileCell | AbortedProbe, limit: SensorLimit) -> bool:

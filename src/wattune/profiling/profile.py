@@ -98,7 +98,9 @@ def profile(
         steps=steps,
         rows=tuple(rows),
         host_s_per_sample=0.0 if workload is None else workload.host_s_per_sample,
-        **({"strict": strict, "samples": tuple(samples.items()), "goal": goal} if strategy == "guided" else {}),
+        strict=strict,
+        samples=tuple(samples.items()),
+        goal=goal if strategy == "guided" else None,
     )
     notebook = Journal(partial, device, begin)
     # A clock that suits any workload can only be chosen where there is one to set.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from wattune.files import write_bytes
+from wattune.files import write_bytes, write_new
 from wattune.records import ComparisonRow, LearningCurve, Plan, Record, TrainingRecord
 from wattune.reporting import (
     batch_size_charts,
@@ -25,15 +25,17 @@ from wattune.reporting.session_report import compose_session
 Item = Figure | Table | Note
 
 
-def write_report(sources: Source | Iterable[Source], path: str | Path) -> Path:
+def write_report(sources: Source | Iterable[Source], path: str | Path, *, replace: bool = True) -> Path:
     """Write a report of any records: a run's folder, JSON files, records in memory, or a mixture.
 
     The file is self-contained, without scripts, and refers to nothing outside it. Every figure states whether its
-    values were simulated, recorded or measured.
+    values were simulated, recorded or measured. Without ``replace``, a file at the path stays, and the report gets the
+    first free name beside it. Returns the path.
 
     Raises: RecordError if a source cannot be read or there is no record; OutputError if ``path`` cannot be written.
     """
-    return write_bytes(path, render(compose(gather(sources))).encode())
+    write = write_bytes if replace else write_new
+    return write(path, render(compose(gather(sources))).encode())
 
 
 def compose(records: RecordSet) -> Page:

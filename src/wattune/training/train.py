@@ -17,7 +17,7 @@ from wattune.cap import PEAK, PowerCap
 from wattune.cap_source import PAUSE_W, UNLIMITED_W, CapSource, CapTrace, LowestCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
-from wattune.files import write_bytes
+from wattune.files import write_bytes, write_new
 from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, Schedule, TrainingRecord
@@ -131,7 +131,7 @@ def train(
     if weights is not None:
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
-        write_bytes(weights, save(tensors))
+        (write_bytes if resume else write_new)(weights, save(tensors))
     return training_record(
         device,
         workload,
