@@ -120,7 +120,7 @@ def served(store: Store) -> Iterator[str]:
     from wattune.server.application import create_app
 
     app = create_app(*_of(store))
-    config = connections.configured(app, store.settings.limits, timeout_graceful_shutdown=2)
+    config = connections.configured(app, store.settings, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

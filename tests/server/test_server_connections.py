@@ -1,4 +1,4 @@
-"""Limits on connections: size and deadline of headers, and how many may be open, in total and from one address."""
+"""Limits on connections, and what a stranger or one token can do to others, also behind a proxy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from contextlib import ExitStack, contextmanager, suppress
 import httpx
 import pytest
 from tests.server.conftest import opened, served
+from tests.support.server import api as made
+from tests.support.server.served import model, request
 from tests.support.server.serving import Serving
 
 from wattune.server import connections
+from wattune.server.jobs import queue
 from wattune.server.limits import Limits
+from wattune.server.store import tokens
 
 WAIT_S = 20.0
 """Time after which a test gives up; what it waits for comes at once."""
@@ -24,8 +28,12 @@ def server(tmp_path):
     """Starts a server with these limits: (limits) -> its URL."""
     with ExitStack() as stack:
 
-        def start(**limits):
-            store = stack.enter_context(opened(tmp_path / "store", limits=Limits(**limits)))
+        def start(*, proxy=None, **limits):
+            store = stack.enter_context(opened(tmp_path / "store", limits=Limits(**limits), proxy=proxy))
+            if proxy is not None:
+                with store.database.session() as session:
+                    start.tokens = [tokens.make(session, name, "device", 0.0) for name in ("one", "other")]
+                    start.job = queue.submit(session, model(), request(), 0.0)[0].id
             return stack.enter_context(served(store))
 
         yield start
@@ -111,19 +119,64 @@ def test_silent_connections_keep_nobody_out(server):
         assert end(silent[0]) == b""
 
 
-def test_one_address_cannot_take_the_connections_of_others(server):
-    url = server(connections=100, connections_per_address=4)
+@pytest.mark.parametrize("attackers", [1, 5])
+def test_slow_sign_ins_keep_nobody_out(server, attackers):
+    """A byte now and then, by clients that share the proxy with all others, and without a token."""
+    url = server(proxy="127.0.0.1", connections=60, bodies_per_address=4)
     with ExitStack() as stack:
-        silent = [stack.enter_context(connected(url)) for _ in range(4)]
-        at = httpx.URL(url)
-        other = stack.enter_context(
-            socket.create_connection((at.host, at.port), timeout=WAIT_S, source_address=("127.0.0.2", 0))
-        )
-        for _ in range(8):
-            assert answers(url)
-        assert end(silent[0]) == b""
-        other.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        assert b"200 OK" in end(other)
+        slow = [stack.enter_context(connected(url)) for _ in range(50)]
+        for number, connection in enumerate(slow):
+            head = f"POST /login HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 198.51.100.{number % attackers}\r\n"
+            head += "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 4000\r\n\r\nt"
+            connection.sendall(head.encode())
+        refused = [end(connection) for connection in slow[4 * attackers :]]
+        assert all(b" 429 " in answer for answer in refused)
+        others = {"X-Forwarded-For": "203.0.113.1", "Authorization": f"Bearer {server.tokens[0]}"}
+        for _ in range(20):
+            answer = httpx.put(f"{url}/v1/devices/a", json=made.status("a"), headers=others, timeout=WAIT_S)
+            assert answer.status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/tokens", 401),
+        ("POST", "/tokens/one/revoke", 401),
+        ("POST", f"/jobs/{'0' * 32}/cancel", 401),
+        ("POST", "/logout", 401),
+        ("PUT", "/v1/devices/a", 401),
+        ("POST", "/v1/jobs", 401),
+        ("POST", "/v1/profiles?device=a", 401),
+        ("POST", "/nowhere", 404),
+        ("POST", "/login", 413),
+    ],
+)
+def test_no_body_of_a_stranger_is_read(server, method, path, status):
+    length = 4097 if path == "/login" else 2000
+    kind = "application/json" if path.startswith("/v1/") else "application/x-www-form-urlencoded"
+    with connected(server(proxy="127.0.0.1", body_s=1e6)) as connection:
+        head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
+        connection.sendall(head.encode())
+        assert f" {status} ".encode() in connection.recv(65536).split(b"\r\n")[0]
+
+
+def test_long_polls_of_one_token_are_few(server):
+    url = server(proxy="127.0.0.1", polls_per_token=2)
+    path = f"{url}/v1/jobs/{server.job}"
+    one, other = ({"Authorization": f"Bearer {token}"} for token in server.tokens)
+    known = {"If-None-Match": httpx.get(path, headers=one).headers["etag"]}
+    with ExitStack() as stack:
+        for _ in range(2):
+            waiting = stack.enter_context(connected(url))
+            lines = {"Host": "a", "Prefer": "wait=25", **one, **known}
+            head = "".join(f"{name}: {text}\r\n" for name, text in lines.items())
+            waiting.sendall(f"GET /v1/jobs/{server.job} HTTP/1.1\r\n{head}\r\n".encode())
+        until_s = time.monotonic() + WAIT_S
+        while (answer := httpx.get(path, headers={**one, **known, "Prefer": "wait=1"})).status_code == 304:
+            assert time.monotonic() < until_s
+        assert answer.status_code == 429
+        assert httpx.get(path, headers={**other, **known, "Prefer": "wait=1"}).status_code == 304
+        assert httpx.get(path, headers=one).status_code == 200, "what need not wait is answered"
 
 
 def test_connection_is_closed_if_no_other_is_idle(server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import anyio
@@ -43,7 +44,7 @@ def test_a_byte_now_and_then_does_not_hold_a_connection():
             await anyio.sleep(0.02)
             return {"type": "http.request", "body": b"x" * size, "more_body": True}
 
-        reader = _Body(receive, max_bytes=10**9, body_s=0.2)
+        reader = _Body(receive, 10**9, Limits(body_s=0.2), Counter(), "192.0.2.1")
         try:
             for _ in range(50):
                 await reader.receive()

@@ -7,18 +7,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import inspect, text
 from tests.server.conftest import asked, opened
 from tests.support.server import api as made
 from tests.support.server.served import model, request
 
 from wattune.server import dashboard
-from wattune.server.jobs import queue
 from wattune.server.limits import Limits
-from wattune.server.store import Database, model_catalog, tokens
-from wattune.server.store.database import MIGRATIONS
+from wattune.server.store import model_catalog, tokens
 
 GRANTS = {
     "read": {"read"},
@@ -245,12 +240,11 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
             for whose, headers in (("own", shown["own"]), ("foreign", foreign)):
                 target = {"own": 0.7, "foreign": 0.8}[whose]
                 jobs[whose] = post(client, headers, target=target).json()["job"]
-            csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', client.get("/login").text).group(1)
             for call, kind, whose in product(calls, KINDS, ("foreign", "own")):
                 device = "theirs" if whose == "foreign" else "new" if kind == "unbound" else "mine"
                 path = call.path.format(device=device, job=jobs[whose], whose=whose)
                 body = None if call.body is None else call.body(device)
-                content = {"data": {**(body or {}), "csrf": csrf}} if call.form else {"json": body}
+                content = {"data": body or {}} if call.form else {"json": body}
                 client.app.state.statuses.flush()  # those of the calls before, which are written within a second
                 before = made.contents(store)
                 answer = client.request(call.method, path, headers=shown[kind], follow_redirects=False, **content)
@@ -275,50 +269,18 @@ def test_the_table_has_every_route(client):
     assert len(pages) == len(PAGES + FORMS) + 2
 
 
-def test_every_form_requires_a_csrf_token_of_its_session(store):
+@pytest.mark.parametrize("origin", [{}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_forms_of_other_origins_are_refused(store, origin):
+    """Also those of a browser that does not say which page they come from."""
     with asked(store) as browser:
-        csrf = re.compile(r'name="csrf" value="([0-9a-f]+)"')
         token = made.token(store, "admin", "own")["Authorization"].removeprefix("Bearer ")
-        foreign = csrf.search(browser.get("/login").text)[1]
-        form = {"token": token, "csrf": foreign, "next": "/"}
-        assert browser.post("/login", data=form, follow_redirects=False).status_code == 303
-        assert browser.get("/tokens").status_code == 200
+        form, ours = {"token": token, "next": "/"}, {"Origin": "http://127.0.0.1:8484"}
+        made.problem(browser.post("/login", data=form, headers=origin), 403)
+        assert browser.post("/login", data=form, headers=ours, follow_redirects=False).status_code == 303
         before = made.contents(store)
         for call in FORMS:
             path = call.path.format(job=ID, whose="own")
-            fields = call.body("x") if call.body else {}
-            for wrong in ("", "wrong", foreign):
-                made.problem(browser.post(path, data={**fields, "csrf": wrong}), 403)
+            made.problem(browser.post(path, data=call.body("x") if call.body else {}, headers=origin), 403)
+        made.problem(browser.put("/v1/devices/nano-1", json=made.status(), headers=origin), 403)
         assert made.contents(store) == before
-
-
-# ------------------------------------------------------------------------------------------------------ older stores
-
-
-def test_older_store_is_read(database_url):
-    """A store of the first schema, with a token and a job: nothing is lost, the job has no owner."""
-    database, config = Database(database_url), Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    try:
-        with database.engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "0001")
-            connection.execute(text("INSERT INTO tokens VALUES ('t', 'lab', 'device', 'x', 1.0, NULL, NULL, NULL)"))
-            job = "INSERT INTO jobs (id, model_name, model, request, state, warnings, created_s)"
-            connection.execute(text(f"{job} VALUES ('j', 'm', '{{}}', '{{}}', 'waiting', '[]', 1.0)"))
-            unit = "INSERT INTO units (job_id, batch_size, seed, state, attempts, not_before_s, created_s, finished_s, "
-            unit += "curve_sha256, samples, reached)"
-            connection.execute(text(f"{unit} VALUES ('j', 8, 0, 'waiting', 0, 1.0, 1.0, NULL, NULL, NULL, NULL)"))
-            connection.execute(text(f"{unit} VALUES ('j', 16, 0, 'done', 1, 1.0, 1.0, 2.0, 'c', 512, true)"))
-            connection.execute(text(f"{unit} VALUES ('j', 0, 0, 'done', 1, 1.0, 1.0, 3.0, NULL, NULL, NULL)"))
-            connection.execute(text("INSERT INTO answers VALUES ('k', 'x', 201, '{}', 1.0)"))
-        database.upgrade()
-        assert "answers" not in inspect(database.engine).get_table_names()
-        with database.session() as session:
-            assert tokens.bind(session, "t", "nano-a", 2.0) == "nano-a"
-            assert tokens.bind(session, "t", "nano-b", 2.0) == "nano-a"
-            assert queue.is_known_to(session, "j", None)
-            [run] = queue.runs(session, "j")
-            assert (run.batch_size, run.seed, run.curve_sha256, run.samples, run.reached) == (16, 0, "c", 512, True)
-    finally:
-        database.close()
+        assert browser.put("/v1/devices/nano-1", json=made.status(), headers=ours).status_code == 204

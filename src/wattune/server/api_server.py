@@ -40,14 +40,7 @@ def run(
     Raises: the failure of a check.
     """
     app = create_app(settings, database, FileStore(settings.store / "files"))
-    config = connections.configured(
-        app,
-        connections.fitting(settings.limits),
-        # Without a proxy, any local user could forge the client address.
-        proxy_headers=settings.proxy is not None,
-        forwarded_allow_ips=settings.proxy,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-    )
+    config = connections.configured(app, settings, timeout_graceful_shutdown=SHUTDOWN_S)
 
     def end_waits() -> None:
         app.state.job_watch.close()

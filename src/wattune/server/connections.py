@@ -1,8 +1,8 @@
 """Limits on connections, below the ASGI application, which sees a request only once its headers are complete.
 
-A connection must deliver complete headers within a deadline and a size, and the number of connections is limited, in
-total and from one address. A new connection above these limits replaces the idle one that was used least recently, so
-that silent sockets keep nobody out; if none is idle, the new one is closed.
+A connection must deliver complete headers within a deadline and a size, and the number of connections is limited. A
+new connection above the limit replaces the idle connection that was used least recently, so that silent sockets keep
+nobody out; if none is idle, the new one is closed. All connections may come from one proxy, so addresses do not count.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     from wattune.server.limits import Limits
+    from wattune.server.settings import Settings
 
 RESERVED_FILES = 128
 """File descriptors that connections leave for the database, files and logs."""
@@ -30,8 +31,9 @@ REPORT_EVERY_S = 10.0
 log = logging.getLogger("wattune.server.connections")
 
 
-def configured(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
-    """Configure uvicorn for an application, with these limits on its connections."""
+def configured(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
+    """Configure uvicorn for an application, with the settings' limits on its connections."""
+    limits = fitting(settings.limits)
     protocol = partial(BoundedProtocol, gate=Gate(limits))
     return uvicorn.Config(
         app,
@@ -42,6 +44,9 @@ def configured(app: Any, limits: Limits, **options: Any) -> uvicorn.Config:
         server_header=False,
         lifespan="on",
         ws="none",
+        # Without a proxy, any local user could forge the client address.
+        proxy_headers=settings.proxy is not None,
+        forwarded_allow_ips=settings.proxy,
         **options,
     )
 
@@ -62,24 +67,20 @@ class Gate:
     """The open connections of one server, least recently used first."""
 
     limits: Limits
-    _open: dict[BoundedProtocol, str] = field(default_factory=dict)
-    _by_address: Counter[str] = field(default_factory=Counter)
+    _open: dict[BoundedProtocol, None] = field(default_factory=dict)
     _closed: Counter[str] = field(default_factory=Counter)
     _reported_s: float = float("-inf")
 
-    def enter(self, connection: BoundedProtocol, address: str) -> bool:
+    def enter(self, connection: BoundedProtocol) -> bool:
         """Register a connection; False if it must be closed because no other one is idle."""
-        is_over = self._by_address[address] >= self.limits.connections_per_address
-        if is_over or len(self._open) >= self.limits.connections:
-            candidates = (c for c, a in self._open.items() if (a == address or not is_over) and c.is_idle)
-            oldest = next(candidates, None)
-            self.report("too many connections", address)
+        if len(self._open) >= self.limits.connections:
+            oldest = next((other for other in self._open if other.is_idle), None)
+            self.report("too many connections", connection.address)
             if oldest is None:
                 return False
             self.leave(oldest)
             oldest.transport.abort()
-        self._open[connection] = address
-        self._by_address[address] += 1
+        self._open[connection] = None
         return True
 
     def use(self, connection: BoundedProtocol) -> None:
@@ -89,11 +90,7 @@ class Gate:
 
     def leave(self, connection: BoundedProtocol) -> None:
         """Unregister a connection."""
-        address = self._open.pop(connection, None)
-        if address is not None:
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+        self._open.pop(connection, None)
 
     def report(self, reason: str, address: str) -> None:
         """Log why connections were closed, at most once every ``REPORT_EVERY_S``."""
@@ -128,7 +125,7 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the deadline of the first request."""
         super().connection_made(transport)
-        if self._gate.enter(self, self.address):
+        if self._gate.enter(self):
             self._watch()
         else:
             transport.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -40,12 +40,12 @@ class Limits(BaseSettings):
     """Limits in bytes, seconds and requests per second, each from the environment, e.g. ``WATTUNE_LIMIT_BURST``.
 
     ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
-    from one address. ``body_s``: time in which a body must be complete, beside a second for each
-    ``BODY_BYTES_PER_S``. ``headers_s``: time in which the headers of
-    a request must be complete. ``sweeps_per_token``: open jobs of one device token. ``runner_silence_s``: time after
-    which the process of a sweep is killed that gives no sign of life. ``threads``: worker threads; further requests
-    queue. Requests are mostly CPU-bound, so under the GIL the library's default of 40 threads makes every request
-    several times slower.
+    from one address. ``headers_s`` and ``body_s``: time in which headers or a body must be complete; a body has a
+    second more for each ``BODY_BYTES_PER_S``. ``bodies_per_address``: bodies of one client that are waited for.
+    ``polls_per_token``: requests of one token that wait for a change of a job. ``sweeps_per_token``: open jobs of one
+    device token. ``runner_silence_s``: time after which the process of a sweep is killed that gives no sign of life.
+    ``threads``: worker threads; further requests queue. Requests are mostly CPU-bound, so under the GIL the library's
+    default of 40 threads makes every request several times slower.
     """
 
     model_config = SettingsConfigDict(env_prefix="WATTUNE_LIMIT_", frozen=True, extra="forbid")
@@ -53,11 +53,12 @@ class Limits(BaseSettings):
     header_bytes: Count = 64 * 2**10
     headers_s: Rate = 10.0
     connections: Count = 2000
-    connections_per_address: Count = 500
+    bodies_per_address: Count = 50
+    polls_per_token: Count = 5
     sweeps_per_token: Count = 3
     runner_silence_s: Annotated[float, Field(ge=3)] = 30.0
     json_bytes: Count = 8 * 2**20
-    form_bytes: Count = 64 * 2**10
+    form_bytes: Count = 4 * 2**10
     rate_per_s: Rate = 50.0
     burst: Count = 200
     failures_per_min: Rate = 10.0
@@ -121,6 +122,7 @@ class Limiter:
         self._buckets = Buckets(limits.rate_per_s, limits.burst)
         # Per address, whatever tokens it presents: invalid tokens are free to invent.
         self._addresses = Buckets(10 * limits.rate_per_s, 10 * limits.burst)
+        self._awaited: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -145,7 +147,7 @@ class Limiter:
         except Problem as problem:
             await answer(problem, scope)(scope, receive, send)
             return
-        body = _Body(receive, max_bytes, self._limits.body_s)
+        body = _Body(receive, max_bytes, self._limits, self._awaited, address)
         await self._app(scope, body.receive, send)
 
     def _max_bytes(self, path: str) -> int:
@@ -153,12 +155,16 @@ class Limiter:
 
 
 class _Body:
-    """A request body: counts its bytes and times out if they come too slowly."""
+    """A request body: counts its bytes, and times out if they come too slowly. A client may send few of them slowly.
 
-    def __init__(self, receive: Receive, max_bytes: int, body_s: float):
+    ``awaited``: by address, the number of bodies whose next part has not arrived.
+    """
+
+    def __init__(self, receive: Receive, max_bytes: int, limits: Limits, awaited: Counter[str], address: str):
         self._receive = receive
         self._max_bytes = max_bytes
-        self._body_s = body_s
+        self._limits = limits
+        self._awaited, self._address = awaited, address
         self._begun_s = anyio.current_time()
         self._bytes = 0
         self._is_complete = False
@@ -166,14 +172,22 @@ class _Body:
     async def receive(self) -> Message:
         if self._is_complete:  # the next message is the disconnect, which has no timeout
             return await self._receive()
+        if self._awaited[self._address] >= self._limits.bodies_per_address:
+            what, headers = "too many bodies of one client arrive slowly", {"Connection": "close", "Retry-After": "10"}
+            raise Problem(429, what, allowed=f"{self._limits.bodies_per_address} at a time", headers=headers)
+        self._awaited[self._address] += 1
         try:
-            limit_s = self._body_s + self._bytes / BODY_BYTES_PER_S
+            limit_s = self._limits.body_s + self._bytes / BODY_BYTES_PER_S
             with anyio.fail_after(self._begun_s + limit_s - anyio.current_time()):
                 message = await self._receive()
         except TimeoutError:
             # The rest of the body would be read as the next request.
             headers = {"Connection": "close"}
             raise Problem(408, "timed out reading the request body", value=f"{limit_s:g} s", headers=headers) from None
+        finally:
+            self._awaited[self._address] -= 1
+            if not self._awaited[self._address]:
+                del self._awaited[self._address]
         self._bytes += len(message.get("body", b""))
         self._is_complete = not message.get("more_body", False)
         if self._bytes > self._max_bytes:

@@ -4,15 +4,13 @@ Scopes: read < device < admin. A program authenticates with a token, a browser w
 cookie. If no token was ever created, users of this machine have full access, but pages of other sites in their browsers
 have none.
 
-A session is a random value in a cookie, whose hash is stored. Forms carry a CSRF token.
+A session is a random value in a cookie, whose hash is stored. What a browser changes with it must come from our own
+pages by the headers that each browser sends (Valsorda, Cross-Site Request Forgery, 2025).
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import re
-import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -30,7 +28,6 @@ from wattune.server.store import sessions, tokens
 from wattune.server.store.tokens import SCOPES, Scope, Token
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-CSRF_HEADER = "x-csrf-token"
 TOKEN_CACHE_S = 1.0
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -100,18 +97,14 @@ def require(scope: Scope) -> Check:
     """Build a dependency that authenticates a request and checks its scope. Raises: Problem 401, 403 or 429."""
 
     async def check(request: Request) -> Identity:
-        return await _authorized(request, scope, form=False)
+        return await _authorized(request, scope)
 
     return check
 
 
-def require_form(scope: Scope) -> Check:
-    """Build the same dependency for forms of a page; the route must call ``check_form``."""
-
-    async def check(request: Request) -> Identity:
-        return await _authorized(request, scope, form=True)
-
-    return check
+async def form(request: Request) -> dict[str, str]:
+    """Read the fields of a form. List it after the dependency that authenticates, so that strangers' stay unread."""
+    return {name: text for name, text in (await request.form()).items() if isinstance(text, str)}
 
 
 def is_own(identity: Identity, device: str) -> bool:
@@ -148,46 +141,14 @@ def may_cancel(identity: Identity, owner: str | None, *, is_shared: bool) -> boo
     return identity.may("device") and (not identity.is_limited or (owner == identity.token and not is_shared))
 
 
-def csrf_token(request: Request) -> str:
-    """CSRF token for the field ``csrf`` of a page's forms.
-
-    It looks different each time: in a compressed page, the length would tell a constant one.
-    Source: Gluck, Harris and Prado, BREACH: reviving the CRIME attack, 2013, section 4.
-    """
-    mask = secrets.token_bytes(32)
-    return f"{mask.hex()}{_masked(_csrf(request), mask).hex()}"
-
-
-def _csrf(request: Request) -> bytes:
-    """CSRF token of the session; only a client that can read our pages knows it."""
-    key: bytes = request.app.state.settings.csrf_key
-    return hmac.digest(key, request.cookies.get(_cookie(request), "no session").encode(), "sha256")
-
-
 def _cookie(request: Request) -> str:
     name: str = request.app.state.settings.session_cookie
     return name
 
 
-def _masked(token: bytes, mask: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(token, mask, strict=True))
-
-
-def _is_csrf_token(request: Request, text: str) -> bool:
-    if not re.fullmatch("[0-9a-f]{128}", text):
-        return False
-    return hmac.compare_digest(bytes.fromhex(text[64:]), _masked(_csrf(request), bytes.fromhex(text[:64])))
-
-
-def check_form(request: Request, form_token: object) -> None:
-    """Check the CSRF token of a form. Raises: Problem 403 if it was not issued to this session."""
-    check_origin(request)
-    if not isinstance(form_token, str) or not _is_csrf_token(request, form_token):
-        raise Problem(403, "the form belongs to another session", hint="reload the page")
-
-
 def sign_in(request: Request, response: Response, text: str) -> Identity:
-    """Begin a session with a token and set its cookie on ``response``. Raises: Problem 401 or 429."""
+    """Begin a session with a token and set its cookie on ``response``. Raises: Problem 401, 403 or 429."""
+    check_origin(request, changes=True)
     row = _by_token(request, text.strip())
     with request.app.state.database.session() as session:
         value = sessions.begin(session, row.id, time.time())
@@ -223,25 +184,29 @@ def requires_token(request: Request) -> bool:
         return tokens.any_exist(session)
 
 
-def check_origin(request: Request) -> None:
-    """Reject cross-site requests, which would act with the user's rights. Raises: Problem 403."""
+def check_origin(request: Request, *, changes: bool = False) -> None:
+    """Reject cross-site requests, which would act with the user's rights. Raises: Problem 403.
+
+    ``changes``: a browser changes something with a session, and so has to name the origin.
+    """
     if _is_link(request):
         return
-    site = request.headers.get("sec-fetch-site", "none")
+    site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     is_ours = origin is None or _split(origin).netloc == request.headers.get("host", "")
-    if site not in ("none", "same-origin") or not is_ours:
+    is_unknown = changes and site is None and origin is None
+    if site not in (None, "none", "same-origin") or not is_ours or is_unknown:
         raise Problem(403, "cross-site request", value=origin or site, hint="open the server's own page")
 
 
-async def _authorized(request: Request, scope: Scope, *, form: bool) -> Identity:
+async def _authorized(request: Request, scope: Scope) -> Identity:
     now_s = time.time()
     token = _token_cache(request).find(request.headers.getlist("authorization"), now_s)
     if token is not None:
         request.app.state.used_s[token.id] = now_s
         identity = _identity(token, "token")
     else:
-        identity = await run_in_threadpool(_identify, request, form=form)
+        identity = await run_in_threadpool(_identify, request)
     if not identity.may(scope):
         raise Problem(
             403,
@@ -254,7 +219,7 @@ async def _authorized(request: Request, scope: Scope, *, form: bool) -> Identity
     return identity
 
 
-def _identify(request: Request, *, form: bool) -> Identity:
+def _identify(request: Request) -> Identity:
     authorization = request.headers.getlist("authorization")
     if authorization:
         kind, _, text = authorization[0].partition(" ")
@@ -267,9 +232,7 @@ def _identify(request: Request, *, form: bool) -> Identity:
             token = sessions.token(session, cookie, time.time())
             row = None if token is None else tokens.find_id(session, token, time.time())
         if isinstance(row, Token):
-            check_origin(request)
-            if request.method not in SAFE_METHODS and not form:
-                check_form(request, request.headers.get(CSRF_HEADER))
+            check_origin(request, changes=request.method not in SAFE_METHODS)
             return _identity(row, "session")
     if requires_token(request):
         raise Problem(

@@ -6,7 +6,6 @@ import hashlib
 import ipaddress
 import os
 import re
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,8 +58,6 @@ class Settings:
     ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
 
     ``workers``: sweeps at a time. ``worker_memory_bytes``: limit of the private memory of each; None for no limit.
-
-    ``csrf_key``: what the CSRF tokens are derived from, new at each start.
     """
 
     store: Path
@@ -72,7 +69,6 @@ class Settings:
     root_path: str = ""
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
-    csrf_key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     @property
     def session_cookie(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, Form
+from fastapi import APIRouter, Depends
 from sqlalchemy import func, select
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -22,7 +22,7 @@ from wattune.reporting import batch_size_charts, heat_maps, metric_charts
 from wattune.reporting.page import Figure
 from wattune.server import security
 from wattune.server.dashboard import views
-from wattune.server.dashboard.responses import Key, Name, Reader, message, not_found, respond
+from wattune.server.dashboard.responses import Fields, Key, Name, Reader, message, not_found, respond
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
 from wattune.server.routes.jobs import cancel_as
@@ -103,24 +103,16 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel(
-    request: Request,
-    identity: Annotated[security.Identity, Depends(security.require_form("device"))],
-    job_id: Name,
-    csrf: Annotated[str, Form()] = "",
+    request: Request, identity: Annotated[security.Identity, Depends(security.require("device"))], job_id: Name
 ) -> Response:
     """Cancel a job."""
-    return _change(request, job_id, csrf, cancel_as(identity))
+    return _change(request, job_id, cancel_as(identity))
 
 
-@router.post("/jobs/{job_id}/retry")
-def retry(
-    request: Request,
-    identity: Annotated[security.Identity, Depends(security.require_form("admin"))],
-    job_id: Name,
-    csrf: Annotated[str, Form()] = "",
-) -> Response:
+@router.post("/jobs/{job_id}/retry", dependencies=[Depends(security.require("admin"))])
+def retry(request: Request, job_id: Name) -> Response:
     """Restart a job that ended without a curve."""
-    return _change(request, job_id, csrf, queue.retry)
+    return _change(request, job_id, queue.retry)
 
 
 @router.get("/profiles")
@@ -164,46 +156,34 @@ def login(request: Request, next: str = "/") -> Response:
 
 
 @router.post("/login")
-def sign_in(
-    request: Request,
-    token: Annotated[str, Form(max_length=200)] = "",
-    next: Annotated[str, Form(max_length=500)] = "/",
-    csrf: Annotated[str, Form()] = "",
-) -> Response:
+def sign_in(request: Request, fields: Fields) -> Response:
     """Sign in with a token."""
-    security.check_form(request, csrf)
-    answer = RedirectResponse(_local_path(next), 303)
+    next = _local_path(fields.get("next", "/"))
+    answer = RedirectResponse(next, 303)
     try:
-        security.sign_in(request, answer, token)
+        security.sign_in(request, answer, fields.get("token", ""))
     except Problem as problem:
         if problem.status != 401:
             raise
         reason = f"Sign-in failed: {problem.fields['what']}."
-        return respond(request, "login.html", status=401, next=_local_path(next), problem=reason)
+        return respond(request, "login.html", status=401, next=next, problem=reason)
     return answer
 
 
 @router.post("/logout")
-def sign_out(
-    request: Request,
-    identity: Annotated[security.Identity, Depends(security.require_form("read"))],
-    csrf: Annotated[str, Form()] = "",
-) -> Response:
+def sign_out(request: Request, identity: Reader) -> Response:
     """Sign out."""
-    security.check_form(request, csrf)
     answer = RedirectResponse("/login", 303)
     security.sign_out(request, answer)
     return answer
 
 
-def _change(request: Request, job_id: str, csrf: str, change: Callable[..., SweepStatus | None]) -> Response:
-    security.check_form(request, csrf)
+def _change(request: Request, job_id: str, change: Callable[..., SweepStatus | None]) -> Response:
     with request.app.state.database.session() as session:
         try:
             status = change(session, job_id, time.time())
         except queue.WrongState as error:
             return message(request, "Not possible now", f"{error}.", status=409, back=f"/jobs/{job_id}")
-    request.app.state.job_watch.forget(job_id)
     return not_found(request, "job", "/jobs") if status is None else RedirectResponse(f"/jobs/{job_id}", 303)
 
 

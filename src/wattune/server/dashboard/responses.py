@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 Reader = Annotated[security.Identity, Depends(security.require("read"))]
+Fields = Annotated[dict[str, str], Depends(security.form)]
 Key = Annotated[str, Query(max_length=64, pattern=NO_NUL)]
 Name = Annotated[str, PathParameter(max_length=64, pattern=NO_NUL)]
 
@@ -61,7 +62,6 @@ def respond(request: Request, template: str, /, *, section: str = "", status: in
     identity = getattr(request.state, "identity", None)
     text = _TEMPLATES.get_template(template).render(
         section=section,
-        csrf=security.csrf_token(request),
         root=request.app.state.settings.root_path,
         signed_in=identity is not None and identity.by == "session",
         is_admin=identity is not None and identity.may("admin"),

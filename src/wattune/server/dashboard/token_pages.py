@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Form
+from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from wattune.errors import InputError, UnknownName
 from wattune.server import security
-from wattune.server.dashboard.responses import Key, Name, not_found, respond
+from wattune.server.dashboard.responses import Fields, Key, Name, not_found, respond
 from wattune.server.dashboard.views import PAGE_ROWS
 from wattune.server.problems import Problem
 from wattune.server.store import tokens
@@ -23,8 +23,6 @@ from wattune.server.store import tokens
 router = APIRouter()
 
 Admin = Annotated[security.Identity, Depends(security.require("admin"))]
-AdminForm = Annotated[security.Identity, Depends(security.require_form("admin"))]
-Field = Annotated[str, Form(max_length=64)]
 
 DAY_S = 86_400.0
 MOST_DAYS = 3650
@@ -38,32 +36,24 @@ def list_tokens(request: Request, identity: Admin, find: Key = "") -> Response:
 
 
 @router.post("/tokens")
-def make_token(
-    request: Request,
-    identity: AdminForm,
-    name: Field = "",
-    scope: Field = "",
-    device: Field = "",
-    days: Field = "",
-    csrf: Annotated[str, Form()] = "",
-) -> Response:
+def make_token(request: Request, identity: Admin, fields: Fields) -> Response:
     """Make a token, and show it this once."""
-    _check(request, identity, csrf)
-    given = {"name": name, "scope": scope, "device": device, "days": days}
-    now_s = time.time()
+    _check(identity)
+    given = {field: fields.get(field, "") for field in ("name", "scope", "device", "days")}
+    name, now_s = given["name"], time.time()
     try:
-        expires_s = None if not days else now_s + DAY_S * _days(days)
+        expires_s = None if not given["days"] else now_s + DAY_S * _days(given["days"])
         with request.app.state.database.session() as session:
-            made = tokens.make(session, name, scope, now_s, expires_s, device=device or None)
+            made = tokens.make(session, name, given["scope"], now_s, expires_s, device=given["device"] or None)
     except InputError as error:
         return _page(request, identity, status=422, problem=f"{error}.", given=given)
     return _page(request, identity, status=201, made=made, made_name=name)
 
 
 @router.post("/tokens/{name}/revoke")
-def revoke_token(request: Request, identity: AdminForm, name: Name, csrf: Annotated[str, Form()] = "") -> Response:
+def revoke_token(request: Request, identity: Admin, name: Name) -> Response:
     """Revoke a token."""
-    _check(request, identity, csrf)
+    _check(identity)
     try:
         with request.app.state.database.session() as session:
             tokens.revoke(session, name, time.time())
@@ -72,11 +62,10 @@ def revoke_token(request: Request, identity: AdminForm, name: Name, csrf: Annota
     return RedirectResponse("/tokens", 303)
 
 
-def _check(request: Request, identity: security.Identity, csrf: str) -> None:
+def _check(identity: security.Identity) -> None:
     if identity.token is None:
         hint = "wattune token make NAME --scope admin, on the server's machine"
         raise Problem(403, "tokens are made and revoked by an admin's token", hint=hint)
-    security.check_form(request, csrf)
 
 
 def _days(text: str) -> int:

@@ -17,8 +17,19 @@ from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.jobs.queue import WrongState
 from wattune.server.jobs.watch import JobAnswer, JobWatch
+from wattune.server.limits import too_many
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import IdPath, IdQuery, Limit, ModelQuery, answer, is_cached, route, wait_s
+from wattune.server.routes.endpoint import (
+    MAX_WAIT_S,
+    IdPath,
+    IdQuery,
+    Limit,
+    ModelQuery,
+    answer,
+    is_cached,
+    route,
+    wait_s,
+)
 from wattune.server.security import Identity, check_owner
 from wattune.server.store import model_catalog, retention
 from wattune.server.store.schema import OPEN, JobRow
@@ -52,7 +63,6 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
             raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
         status = queue.status(session, job.id)
         assert status is not None
-    request.app.state.job_watch.forget(status.job)
     return answer(status.model_dump(mode="json"), 201 if is_new else 200, Location=f"/v1/jobs/{status.job}")
 
 
@@ -78,12 +88,15 @@ async def get_job(request: Request, job: IdPath) -> Response:
     many seconds at most.
     """
     watch: JobWatch = request.app.state.job_watch
-    status = watch.fresh(job) or await run_in_threadpool(watch.read, job)
+    status = await run_in_threadpool(watch.read, job)
     if status is None:
         raise _unknown(job)
     if not is_cached(request, status.tag):
         return _as_json(status)
-    changed = await watch.changed(job, status.tag, wait_s(request))
+    token, most = request.state.identity.token, request.app.state.settings.limits.polls_per_token
+    if token is not None and watch.waits(token) >= most:
+        raise too_many(f"more than {most} requests of one token wait", MAX_WAIT_S)
+    changed = await watch.changed(job, status.tag, wait_s(request), token)
     return Response(status_code=304, headers={"ETag": f'"{status.tag}"'}) if changed is None else _as_json(changed)
 
 
@@ -109,7 +122,6 @@ def delete_job(request: Request, job: IdPath) -> Response:
         if row.state in OPEN:
             raise Problem(409, f"job {job} has not ended", value=row.state, hint="cancel it first")
         retention.remove(session, JobRow, job)
-    request.app.state.job_watch.forget(job)
     return Response(status_code=204)
 
 
@@ -162,7 +174,6 @@ def _change(request: Request, change: Callable[[Session, str, float], SweepStatu
     try:
         with request.app.state.database.session() as session:
             response = _status_response(change(session, job, time.time()), job)
-        request.app.state.job_watch.forget(job)
         return response
     except WrongState as error:
         raise Problem(409, error.what, value=error.value, allowed=error.allowed, hint=error.hint) from error
