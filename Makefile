@@ -5,6 +5,7 @@ CAP ?= 4.5W
 DEVICE ?= sim:jetson-nano
 DEMO := .demo
 TORCHLESS := .venv-without-torch
+LOWEST := .venv-lowest
 FLOWER := .venv-flower
 AUDIT := .venv-audit
 
@@ -13,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE=
 # What a training step frees is kept for the next one. Given back, the kernel clears its pages again: a fifth of the time.
 TRAINS := OMP_NUM_THREADS=1 MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=33554432
 
-.PHONY: demo paper paper-measured test test-slow test-exhaustive test-without-torch test-flower docs check audit format benchmarks clean
+.PHONY: demo paper paper-measured test test-slow test-exhaustive test-without-torch test-lowest test-newest test-flower docs check audit format benchmarks clean
 
 # The stamps, not the folder, say that an installation went through: of what runs, and of all that develops it.
 .venv/runs: pyproject.toml constraints.txt
@@ -56,6 +57,23 @@ test-without-torch:
 	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
 		--ignore tests/devices/test_devices_believable.py
 	rm -rf $(TORCHLESS)
+
+# The tools that test are as new as elsewhere.
+## The oldest releases that pyproject.toml allows, on the oldest Python: make test-lowest PYTHON=python3.10
+test-lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[torch]'
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python -c constraints.txt \
+		hypothesis jsonschema pytest pytest-timeout pytest-xdist
+	$(LOWEST)/bin/wattune plan --help > $(LOWEST)/help.txt
+	$(TRAINS) $(LOWEST)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' \
+		tests/test_records.py tests/planning tests/search tests/devices tests/online
+	rm -rf $(LOWEST)
+
+## The newest Python and the newest release of everything, in a root of Debian's next release; needs to be root.
+test-newest:
+	.ci/newest
 
 # Flower asks for older releases of typer, rich, protobuf, fastapi and uvicorn than the rest is developed with. Torch and
 # whatever else is in .venv comes from there, which saves minutes.

@@ -29,7 +29,7 @@ def work(values, *, waiting=0.0, spacing_s=HOUR_S, rates=None, watts=None):
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.1, 50), st.floats(0, 9) | st.just(0.0)), min_size=1, max_size=8),
+    st.lists(st.tuples(st.floats(0.1, 50), st.floats(0.001, 9) | st.just(0.0)), min_size=1, max_size=8),
     st.floats(0, 500),
     st.floats(0, 500),
 )

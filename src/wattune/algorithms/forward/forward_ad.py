@@ -63,9 +63,11 @@ def unpacked(value: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @functools.cache
 def _load() -> None:
-    # The first dual tensor of a process makes PyTorch compile its decompositions, by a function that it deprecated.
+    # The first dual tensor of a process makes PyTorch compile its decompositions, by a function that it deprecated, and
+    # that it warns of in another category on Python 3.14.
     with warnings.catch_warnings(), forward_ad.dual_level():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         dual(torch.zeros(1), torch.zeros(1))
 
 
