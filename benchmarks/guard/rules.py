@@ -9,13 +9,15 @@ from collections.abc import Callable
 from benchmarks.guard.board import FakeSensor, Ladder, Rule
 from wattune_agent.cap_level import CapLevel, Sensing
 from wattune_agent.power_log import PowerTable
+from wattune_agent.slicing import gains_of
 
 WINDOW_S = 1.0
 
 
 def level(ladder: Ladder, sensor: FakeSensor, cap_w: float, *, slices: bool) -> Rule:
     sensing = Sensing(WINDOW_S, sensor.averaging_s, sensor.lag_s, sensor.period_s)
-    held = CapLevel(PowerTable.guess(ladder.clocks_mhz), cap_w, sensing, slices=slices)
+    gains = gains_of(ladder.clocks_mhz) if slices else None
+    held = CapLevel(PowerTable.guess(ladder.clocks_mhz), cap_w, sensing, gains=gains)
     if slices:
         return held.step
     return lambda time_s, power_w: held.setting if power_w is None else held.step(time_s, power_w)

@@ -7,7 +7,7 @@ changes settings as ``CapGuard`` decides.
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from wattune_agent.cap_level import CapLevel
+from wattune_agent.cap_level import PEAK_S, CapLevel
 
 __all__ = [
     "COOL_BY_C",
@@ -84,8 +84,9 @@ class CapGuard:
     if nothing is pinned yet, near ``free_at``, one of them: the guard then pins the lowest setting before it counts the
     board as being at it. ``change`` applies a setting to the board; an exception that it raises is stored as
     ``failure`` and raised again. ``after`` is an earlier guard of the same run, whose events and patience this one
-    continues. A guard may be called from a sampling thread. Without a cap and without a temperature limit (both None)
-    it does nothing.
+    continues. ``switch`` is ``change`` for the slices of a level that has some; ``tick`` is then due between readings.
+    If it fails, that is stored as ``slices_failed``, and the lower setting is held from then on. A guard may be called
+    from a sampling thread. Without a cap and without a temperature limit (both None) it does nothing.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class CapGuard:
         max_temp_c: Optional[float] = None,
         after: Optional["CapGuard"] = None,
         free_at: Any = None,
+        switch: Optional[Callable[[Any], None]] = None,
     ) -> None:
         self.level = level
         self.max_temp_c = max_temp_c
@@ -103,12 +105,17 @@ class CapGuard:
         """The exception that ``change`` raised."""
         self.pushed = 0
         """Number of times that the guard went down from its highest setting."""
+        self.slices_failed: Optional[Exception] = None
+        """The exception that ``switch`` raised."""
         self._ladder = tuple(ladder)
         self._is_held = free_at is None
         if free_at is not None:
             level.start_at(self._ladder.index(free_at))
         self._value = self._ladder[level.setting] if self._ladder else None
         self._set = change
+        self._switch = switch
+        self._told = level.setting  # the whole setting of the last event, while slices are used
+        self._left_s: Optional[float] = None  # since when the level has been at another one
         self._lock = threading.RLock()
         self._events: List[Dict[str, Any]] = [] if after is None else after._events
         self._patience: _Patience = _Patience() if after is None else after._patience
@@ -195,6 +202,9 @@ class CapGuard:
                 self._stay_lowest(event, elapsed_s if too_much else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S)
             elif not (too_much or too_hot):
                 self._patience.regain(elapsed_s)
+            if self.level.slices and self._is_held and not too_hot:
+                self._slice(wanted, event, was=before)
+                return
             is_free_above = not self._is_held and (self.level.is_paying_back or self.level.is_above or too_hot)
             if self._ladder and (wanted < before or is_free_above or (self._is_held and wanted > before)):
                 if wanted <= before and not too_hot:
@@ -202,6 +212,14 @@ class CapGuard:
                 self._change(wanted, event, was=before)
             elif not self._is_held:
                 self.level.setting = before
+
+    def tick(self, time_s: float) -> None:
+        """Begin or end a slice between two readings. Raises: any exception of ``change``."""
+        with self._lock:
+            if self.level.slices and self._is_held and self.has_read:
+                before = self.level.setting
+                wanted = self.level.step(time_s)
+                self._slice(wanted, {"time_s": time_s, "power_w": self.level.mean_w}, was=before)
 
     def begin_at(self, setting: int) -> None:
         """Continue at a setting of the ladder that the board was brought to, and forget what was drawn."""
@@ -276,10 +294,32 @@ class CapGuard:
             self.failure = error
             self.level.follow(was)
             raise
-        self.level.setting = setting
+        self.level.setting = self._told = setting
         self.pushed += down and self._value == self._ladder[-1]
         self._value, self._is_held, self._told_lowest = value, True, False
         self._events.append(dict(event, action="down" if down else "up", setting=value))
+
+    def _slice(self, setting: int, event: Dict[str, Any], *, was: int) -> None:
+        """Switch to a setting, and tell of it only if the level has left the one that was told, not of its slices."""
+        if setting != was:
+            assert self._switch is not None
+            try:
+                self._switch(self._ladder[setting])
+            except Exception as error:  # noqa: BLE001 - whatever it is, the full change of the clock is tried instead
+                self.slices_failed, self.level.slices, self.level.is_sliced = error, False, False
+                self.level.setting = was
+                self._change(min(setting, was), event, was=max(setting, was))
+                return
+            self._value, self._told_lowest = self._ladder[setting], False
+        whole = setting - self.level.is_sliced
+        if whole == self._told:
+            self._left_s = None
+            return
+        self._left_s = event["time_s"] if self._left_s is None else self._left_s
+        if abs(whole - self._told) > 1 or event["time_s"] - self._left_s >= PEAK_S:
+            action = "down" if whole < self._told else "up"
+            self._told, self._left_s = whole, None
+            self._events.append(dict(event, action=action, setting=self._ladder[whole]))
 
     def state_dict(self) -> Dict[str, Any]:
         """The state from which a later guard continues, as JSON values."""

@@ -6,7 +6,7 @@
 
 import math
 from collections import deque
-from typing import Any, Deque, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Deque, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from wattune_agent.power_log import PowerLog, PowerTable
 
@@ -46,6 +46,9 @@ DEAF_S = 0.03
 
 SHORTEST_S = 0.1
 """Shortest slice."""
+
+LEAST_GAIN = 0.01
+"""Least share by which slices have to speed up the work: fewer changes are better than less."""
 
 LEARNS = 0.05
 """Exponent by which one reading changes the table."""
@@ -109,8 +112,9 @@ class _Trial(NamedTuple):
 class CapLevel:
     """The level at which the mean power over the window stays under ``cap_w`` (None: no cap).
 
-    Level 3.4 stands for setting 3, and setting 4 for 40 % of each window if ``slices`` is true; otherwise levels are
-    rounded down. Settings are indexes of a ladder, which ``table`` describes.
+    Level 3.4 stands for setting 3, and setting 4 for 40 % of each window, if ``gains`` are given: the share by which
+    each setting is faster than the setting below. Otherwise levels are rounded down. Settings are indexes of a ladder,
+    which ``table`` describes.
     """
 
     def __init__(
@@ -119,13 +123,16 @@ class CapLevel:
         cap_w: Optional[float],
         sensing: Sensing,
         *,
-        slices: bool = False,
+        gains: Optional[Sequence[float]] = None,
         up_per_s: float = UP_PER_S,
     ) -> None:
         self.table = table
         self.cap_w = cap_w
         """Change it by ``move_cap``."""
-        self.slices = slices
+        self.slices = gains is not None
+        """True while slices are used; set it to false to end that."""
+        self.is_sliced = False
+        """True while the setting is the upper of two that share the window."""
         self.most = len(table) - 1
         """The highest setting that may be used."""
         self.tries = True
@@ -139,6 +146,7 @@ class CapLevel:
         """The highest mean that is expected if the setting stays."""
         self.is_paying_back = False
         """True if the window holds so much that the setting has to be lower than the level."""
+        self._gains = gains or ()
         self._sensing = sensing
         self._up_per_s = up_per_s
         self._log = PowerLog(max(PEAK_S, 2 * sensing.window_s) + sensing.settle_s)
@@ -263,8 +271,10 @@ class CapLevel:
             assert self.cap_w is not None
             aim_w = min(self.cap_w, self._most_w)
             most_w = aim_w - PAY_BACK * (soon_w - aim_w)
+            self.is_sliced = False
             return min(whole, table.highest(most_w / self._load_w))
-        return whole + self._is_up(time_s, whole)
+        self.is_sliced = self._is_up(time_s, whole)
+        return whole + self.is_sliced
 
     @property
     def _most_w(self) -> float:
@@ -324,8 +334,11 @@ class CapLevel:
             return False
         if not 0 <= time_s - self._frame_s < window_s - 1e-9:
             self._frame_s = time_s
-        part_s = (self.level - whole) * window_s
-        return whole < self.most and part_s >= SHORTEST_S and time_s - self._frame_s < part_s - 1e-9
+        share = self.level - whole
+        part_s = share * window_s
+        if whole >= self.most or part_s < SHORTEST_S or share * self._gains[whole] < LEAST_GAIN:
+            return False
+        return time_s - self._frame_s < part_s - 1e-9
 
     def _change(self, time_s: float, setting: int) -> None:
         if setting == self.setting:

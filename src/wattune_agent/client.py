@@ -84,6 +84,11 @@ class AgentClient:
         self._keep_renewing()
         return state
 
+    def slice(self, mhz: float) -> None:
+        """Switch the pinned clock, as Controller.slice; the agent goes back to the lower clock if this process is
+        silent. Raises: as ``pin``."""
+        self._ask("slice", mhz=mhz)
+
     def guard(
         self, cap_w: Optional[float], max_temp_c: Optional[float] = None, window_s: Optional[float] = None
     ) -> None:

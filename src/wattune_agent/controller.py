@@ -26,6 +26,7 @@ from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
 from wattune_agent.settings import exceeds
 from wattune_agent.signals import call_before_end, ending, forget
 from wattune_agent.signals import held as signals_held
+from wattune_agent.slicing import load_switch
 from wattune_agent.snapshot import Snapshot, family_of, found_texts, snapshots
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
@@ -102,6 +103,7 @@ class Controller:
             "problems": list(board.problems),
             "real": self._tree.is_real,
             "card": board.card.facts() if board.card is not None else None,
+            "switch_s": load_switch(self._tree, board.name) if board.card is None else None,
         }
 
     def read(self) -> Dict[str, Any]:
@@ -203,6 +205,20 @@ class Controller:
                     if held.mhz is not None and held not in dict(wanted):
                         held.release(self._found(held))
         return dict(others or {}, mhz=mhz)
+
+    def slice(self, mhz: float) -> None:
+        """Switch the pinned clock to a setting in a millisecond, if pins have verified both settings since the last
+        ``restore``; otherwise pin it. The snapshot holds what both change.
+
+        Raises: as ``pin``. After a failure the clock stays pinned where it was, or lower.
+        """
+        with self._alone():
+            held = self._first
+            if held is not None and held.mhz is not None and self._snapshot is not None and self._is_ours():
+                with self._or_kept():
+                    if held.slice(mhz):
+                        return
+        self.pin(mhz, {name: held.mhz for name, held in self._others.items() if held.mhz is not None})
 
     def switch_mode(self, number: int) -> None:
         """Switch to another power mode until ``restore``. The switch ends a pin: pin again.

@@ -16,6 +16,7 @@ from wattune_agent.new_file import rename_to_free
 from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity, window
 from wattune_agent.settings import nearest
+from wattune_agent.slicing import MODES
 from wattune_agent.supply import load_supply
 from wattune_agent.tree import Tree
 
@@ -46,6 +47,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-temp", type=quantity(CELSIUS), metavar="80C", help="lower the clock above this temperature too"
+    )
+    parser.add_argument(
+        "--slices",
+        choices=MODES,
+        default=MODES[0],
+        help="let two neighbouring clocks share the cap's window, where `wattune doctor --try` found the clock to be "
+        "quick (default: auto)",
     )
     parser.add_argument("--mode", metavar="ID", help="switch to this nvpmodel mode, and back afterwards")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the report to a new file, as JSON")
@@ -83,6 +91,7 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
                     cap_w=request.cap_w,
                     window_s=request.cap_window_s,
                     max_temp_c=request.max_temp_c,
+                    slices=options.slices == MODES[0],
                     say=_say,
                 )
     except AgentError as error:

@@ -13,6 +13,7 @@ from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
 from wattune_agent.readings import Joules, Stuck
 from wattune_agent.settings import RecentClock
+from wattune_agent.slicing import SLICE_S, gains_for
 from wattune_agent.time_source import Pulse
 
 __all__ = ["BLIND_S", "SAFETY_EXIT", "guard_program", "run_guarded"]
@@ -42,6 +43,7 @@ def run_guarded(
     window_s: Optional[float] = None,
     max_temp_c: Optional[float] = None,
     caps: Any = None,
+    slices: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Run a program, pinned, metered and guarded; restore the board in any case.
@@ -55,7 +57,8 @@ def run_guarded(
 
     ``caps`` (as ``MovingLimit`` has them) is a cap that changes, in place of ``cap_w``. The program is held by SIGSTOP
     while the cap is 0 W, or less than it draws at the lowest clock, and stopped for good if that cap is the last.
-    However the guard ends, it continues a program that is held. ``say`` is called with a line for each event,
+    However the guard ends, it continues a program that is held. Without ``slices``, no two neighbouring clocks share
+    the window where that is worth it (``slicing.gains_for``). ``say`` is called with a line for each event,
     from another thread.
 
     Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, Forbidden and the board's other errors if
@@ -73,6 +76,7 @@ def run_guarded(
         window_s=window_s,
         max_temp_c=max_temp_c,
         caps=caps,
+        slices=slices,
         say=say,
     )
 
@@ -86,6 +90,7 @@ def guard_program(
     window_s: Optional[float] = None,
     max_temp_c: Optional[float] = None,
     caps: Any = None,
+    slices: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Do as ``run_guarded`` for a program that has not started yet, on that program's time."""
@@ -93,7 +98,9 @@ def guard_program(
     reading = controller.read()
     if max_temp_c is not None and reading.get("temperature_c") is None:
         raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
-    run = _Run(controller, board, reading["power_w"], program, clock_mhz, cap_w, window_s, max_temp_c, caps, say)
+    run = _Run(
+        controller, board, reading["power_w"], program, clock_mhz, cap_w, window_s, max_temp_c, caps, say, slices
+    )
     try:
         run.prepare()
         run.run()
@@ -115,6 +122,7 @@ class _Run:
         max_temp_c: Optional[float],
         caps: Any,
         say: Callable[[str], None],
+        slices: bool,
     ) -> None:
         self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
@@ -132,13 +140,18 @@ class _Run:
         self._recent = RecentClock(self._settings)
         self._ladder = [setting for setting in self._settings if clock_mhz is None or setting <= clock_mhz]
         held_w = cap_w if self._moving is None else self._moving.held.limit_w
+        can_slice = slices and hasattr(controller, "slice")
+        gains = gains_for(board, self._ladder, window_s) if can_slice else None
         self._guard = CapGuard(
             self._ladder,
             self._pin,
-            CapLevel(PowerTable.guess(self._ladder or [1.0]), held_w, self._sensing),
+            CapLevel(PowerTable.guess(self._ladder or [1.0]), held_w, self._sensing, gains=gains),
             max_temp_c,
             free_at=self._ladder[-1] if self._ladder and clock_mhz is None else None,
+            switch=self._switch,
         )
+        self._at_s: Dict[float, float] = {}  # seconds at each setting
+        self._counted_s = 0.0
         self._lowest_w: Optional[Tuple[float, float]] = None  # power at the lowest clock, above the cap, and its time
         self._record = CapRecord(self._joules.above_s, self._joules.energy_j)
         self._pulse = Pulse(program.now_s)
@@ -242,8 +255,27 @@ class _Run:
             self._beat()
             self._alive_s = program.now_s()
             due_s = max(due_s + PERIOD_S, self._alive_s)
-            if self._time.wait(program.ended, due_s - self._alive_s):
+            if self._guard.level.slices and not self._time.wait(program.ended, due_s - self._alive_s - SLICE_S):
+                self._tick()
+            if self._time.wait(program.ended, due_s - program.now_s()):
                 return
+
+    def _tick(self) -> None:
+        """Begin or end a slice between two readings."""
+        if self._why or self._program.is_held:
+            return
+        self._count(self._program.now_s())
+        try:
+            self._guard.tick(self._program.now_s())
+        except AgentError as error:
+            self._stop("the clock cannot be changed: {}".format(error))
+
+    def _count(self, time_s: float) -> None:
+        """Count the time until now at the setting that is held."""
+        guard = self._guard
+        if guard.is_held and guard.value is not None:
+            self._at_s[guard.value] = self._at_s.get(guard.value, 0.0) + max(0.0, time_s - self._counted_s)
+        self._counted_s = time_s
 
     def _look(self) -> None:
         program = self._program
@@ -256,6 +288,7 @@ class _Run:
             time_s = program.now_s()
             if program.ended.is_set():  # later readings are not the program's
                 time_s = min(time_s, program.end_s)
+            self._count(time_s)
             self._joules.add(time_s, reading["power_w"])
             if self._max_temp_c is None or reading.get("temperature_c") is not None:
                 self._read_s, why = time_s, ""
@@ -280,6 +313,9 @@ class _Run:
                 self._guard_clock(time_s, power_w, temperature_c, reading.get("clock_mhz"))
         except AgentError as error:
             self._stop("the clock cannot be changed: {}".format(error))
+        if guard.slices_failed is not None:
+            self._tell("slices off", "the clock cannot be switched quickly: {}".format(guard.slices_failed))
+            guard.slices_failed = None
         for event in guard.take_events():
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._moving is not None:
@@ -394,9 +430,15 @@ class _Run:
             self._tell("failed", "the lowest clock cannot be pinned: {}".format(error))
 
     def _pin(self, mhz: float) -> None:
+        self._put(self._controller.pin, mhz)
+
+    def _switch(self, mhz: float) -> None:
+        self._put(self._controller.slice, mhz)
+
+    def _put(self, change: Callable[[float], Any], mhz: float) -> None:
         with self._pinning:
             if not self._over:
-                self._controller.pin(mhz)
+                change(mhz)
                 self._stuck.change()
                 self._steady_s = self._program.now_s()
 
@@ -447,4 +489,5 @@ class _Run:
             ended=ended,
             cap_intervals=intervals,
             paused_s=paused_s,
+            settings_s=[[setting, round(seconds, 3)] for setting, seconds in sorted(self._at_s.items())],
         )

@@ -53,6 +53,9 @@ class HeldClock:
         self._is_clamped = False
         self._unreadable: Set[str] = set()
         self._above = 0
+        self._verified: Dict[float, Dict[str, str]] = {}
+        """The settings that a pin has verified in this hold, each with the texts of the files then."""
+        self._upper_mhz: Optional[float] = None  # the upper of two settings between which the clock is sliced
 
     def begin(self, limit_mhz: Optional[float]) -> None:
         """Begin a new hold of the board, of which nothing is pinned yet."""
@@ -61,7 +64,7 @@ class HeldClock:
 
     def forget(self) -> None:
         """Note that the clock is not pinned any longer."""
-        self.mhz, self._pinned = None, {}
+        self.mhz, self._pinned, self._verified, self._upper_mhz = None, {}, {}, None
 
     def lowers(self, mhz: float) -> bool:
         """True if a pin at ``mhz`` lowers the clock."""
@@ -77,6 +80,8 @@ class HeldClock:
         clamped = self.clock.pin(mhz)
         self._settle(mhz, was_mhz)
         self._watch(mhz, clamped)
+        if not clamped:
+            self._verified[mhz] = dict(self._pinned)
         if clamped:
             told = ", ".join(
                 "{} reads {}, but {} was written".format(path, now[:40], self._pinned[path])
@@ -84,6 +89,19 @@ class HeldClock:
             )
             text = "{}: heat, or another limit of the board, throttles the clock below the pin"
             self._events.append(event(self._tree, "clamped", text.format(told)))
+
+    def slice(self, mhz: float) -> bool:
+        """Switch to a setting that a pin has verified, from one that a pin has verified: the limits alone, without
+        waiting for the clock. Returns false, and writes nothing, for any other setting.
+
+        Raises: NotTaken, also while heat throttles the clock; Forbidden, FileFailed.
+        """
+        if self.mhz not in self._verified or mhz not in self._verified:
+            return False
+        if self.clock.pin(mhz):
+            raise NotTaken("another limit of the board, such as heat, holds the clock below {:g} MHz".format(mhz))
+        self._upper_mhz, self.mhz, self._pinned = max(mhz, self.mhz or mhz), mhz, self._verified[mhz]
+        return True
 
     def keep(self, before_mhz: float) -> None:
         """After a failed change, leave the limits if they pin the clock no higher than before; otherwise move them back
@@ -128,7 +146,7 @@ class HeldClock:
             self._reported, self._is_clamped = {}, False
             events.append(event(self._tree, "as pinned", "the limits match the pin again"))
         else:
-            events += self._clock_above(self.mhz)
+            events += self._clock_above(self._upper_mhz or self.mhz)
         return events
 
     # --------------------------------------------------------------------------------------------------------- private
@@ -139,7 +157,7 @@ class HeldClock:
         self._pinned = {**now, **clamped}
         self._reported = {path: now[path] for path in clamped if path in now}
         self._is_clamped = bool(self._reported)
-        self._unreadable, self._above = set(), 0
+        self._unreadable, self._above, self._upper_mhz = set(), 0, None
         self.mhz = mhz
 
     def _is_kept(self, mhz: float, clamped: Dict[str, str]) -> bool:

@@ -22,6 +22,9 @@ BLIND_S = 2.0
 CHECK_S = 1.0
 """Time between two checks for another program's writes to the clock."""
 
+SLICE_S = 1.0
+"""Silence of a client after which its clock is no longer the upper of two that it switches between."""
+
 SHARED_S = 0.02
 """A reading younger than this is shared by all callers: a mean since the last reading needs some time to cover."""
 
@@ -62,6 +65,7 @@ class BoardLease:
     def _forget(self) -> None:
         self._holder: Optional[Party] = None
         self._pin_mhz: Optional[float] = None
+        self._sliced_mhz: Optional[float] = None  # above the pin, for a part of a second
         self._others: Dict[str, float] = {}
         self._recent: Optional[RecentClock] = None
         self._ceiling: Optional[Ceiling] = None
@@ -112,7 +116,7 @@ class BoardLease:
         with self._lock:
             self._take(party)
             before, last_pin, last_others = self.mhz, self._pin_mhz, self._others
-            self._pin_mhz, self._others = mhz, dict(others or {})
+            self._pin_mhz, self._sliced_mhz, self._others = mhz, None, dict(others or {})
             try:
                 self._apply(again=True)
             except Exception:
@@ -126,6 +130,24 @@ class BoardLease:
             if self._ceiling is not None and before is not None and mhz < before:
                 self._ceiling.lowered()
             return dict(self._others, mhz=self.mhz)
+
+    def slice(self, party: Party, mhz: float) -> Dict[str, Any]:
+        """Switch the clock that the party holds, quickly. The lower clock of the two remains its pin.
+
+        Raises: BadRequest without a pin, Busy, and the board's errors.
+        """
+        with self._lock:
+            self._take(party)
+            now_mhz = self._sliced_mhz or self._pin_mhz
+            if now_mhz is None or mhz not in self._hold.settings:
+                raise BadRequest("only a pinned clock can be switched, to another of its settings")
+            self._pin_mhz, self._sliced_mhz = min(mhz, now_mhz), mhz if mhz > now_mhz else None
+            try:
+                self._apply(is_slice=True)
+            except Exception:
+                self._sliced_mhz = None
+                raise
+        return {"mhz": self.mhz}
 
     def guard(
         self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float], window_s: Optional[float] = None
@@ -217,6 +239,9 @@ class BoardLease:
             if holder.is_gone():
                 self.leave(holder)
                 return
+            if self._sliced_mhz is not None and now_s - self._heard_s > SLICE_S:
+                self._sliced_mhz = None
+                self._quietly("the clock cannot be lowered", self._apply)
             if not self._lapsed and now_s - self._heard_s > self.lease_s:
                 self._lapse(now_s - self._heard_s)
             if self._ceiling is not None and not self._blind and now_s - self._seen_s > BLIND_S:
@@ -283,19 +308,20 @@ class BoardLease:
     def _target(self) -> Optional[float]:
         if self._lapsed and self._ceiling is None:
             return None
+        wanted_mhz = self._sliced_mhz or self._pin_mhz
         if self._ceiling is None:
-            return self._pin_mhz
+            return wanted_mhz
         if self._lapsed or self._blind:
             return self._hold.settings[0]
-        values = [v for v in (self._pin_mhz, self._ceiling.value) if v is not None]
+        values = [v for v in (wanted_mhz, self._ceiling.value) if v is not None]
         return min(values) if values else None
 
-    def _apply(self, again: bool = False) -> None:
+    def _apply(self, again: bool = False, is_slice: bool = False) -> None:
         target = self._target()
         if target is None:
             self._tell_all(self._hold.give_back())
         else:
-            self._hold.put(target, self._others, again)
+            self._hold.put(target, self._others, again, is_slice)
 
     def _release(self) -> None:
         try:

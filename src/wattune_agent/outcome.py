@@ -1,6 +1,6 @@
 """The outcome of a guarded run: its report, as a record and in words."""
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S, is_above
 
@@ -31,7 +31,7 @@ class Report(NamedTuple):
     restored" that the board is not in its original state; ``restore_left_behind`` can then restore it. ``exit_code``:
     the program's (128 + n if signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
     ``cap_intervals``, ``paused_s``: under a cap that changes, its intervals, as in a training record, and the seconds
-    in which the program was held.
+    in which the program was held. ``settings_s``: each setting that the guard held, and for how many seconds.
     """
 
     time_s: float
@@ -46,6 +46,7 @@ class Report(NamedTuple):
     ended: str
     cap_intervals: Optional[List[Dict[str, Any]]] = None
     paused_s: Optional[float] = None
+    settings_s: Sequence[Sequence[float]] = ()
 
     def not_restored(self, why: str) -> "Report":
         """The same for a board that could not be restored when it was released; itself if that is in it already."""
@@ -118,6 +119,8 @@ def in_words(report: Report, request: GuardRequest, board: Dict[str, Any], kind:
         at_supply = "" if request.supply_cap_w is None else " ({:g} W at the supply)".format(request.supply_cap_w)
         text = "above {:g} W{} for {:.1f} s by {}"
         lines.append(text.format(request.cap_w, at_supply, report.above_cap_s, by))
+    if report.settings_s and (request.cap_w is not None or request.caps is not None):
+        lines.append("held {}".format(_held(report.settings_s, board.get("setting_unit", "MHz"))))
     if request.caps is not None and report.cap_intervals is not None:
         asked_w = [one["asked_w"] for one in report.cap_intervals if one["asked_w"] is not None]
         text = "above the caps of {} ({:g} to {:g} W) for {:.1f} s, held for {:.1f} s"
@@ -131,6 +134,16 @@ def in_words(report: Report, request: GuardRequest, board: Dict[str, Any], kind:
         if event["kind"] in ("not kept", "stuck sensor", "stood still", "not restored"):
             lines.append("{}: {}".format(event["kind"], event["text"]))
     return lines
+
+
+def _held(settings_s: Sequence[Sequence[float]], unit: str) -> str:
+    """The settings that were held, with the shares of the highest three: 816-918 MHz (37 % at 918)."""
+    total_s = sum(seconds for _, seconds in settings_s) or 1.0
+    lowest, highest = settings_s[0][0], settings_s[-1][0]
+    if lowest == highest:
+        return "{:g} {}".format(lowest, unit)
+    shares = ("{:.0f} % at {:g}".format(100 * seconds / total_s, setting) for setting, seconds in settings_s[1:][-3:])
+    return "{:g}-{:g} {} ({})".format(lowest, highest, unit, ", ".join(shares))
 
 
 def _clock(report: Report, request: GuardRequest, board: Dict[str, Any]) -> str:

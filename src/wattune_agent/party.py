@@ -88,7 +88,7 @@ class Hold:
         if self.mhz is None:
             self._controller.claim()
 
-    def put(self, mhz: float, others: Dict[str, float], again: bool = False) -> None:
+    def put(self, mhz: float, others: Dict[str, float], again: bool = False, is_slice: bool = False) -> None:
         """Hold the clock at ``mhz``, and the ``others``; ``again`` writes them even if they are there.
 
         Raises: the controller's errors.
@@ -98,7 +98,11 @@ class Hold:
         if self.mhz is None:
             self._owed_s = self._now_s()  # after a failure the board has been restored, unless that failed too
         self._is_sure = False
-        self.mhz = (self._controller.pin(mhz, others) if others else self._controller.pin(mhz))["mhz"]
+        if is_slice and self.mhz is not None and others == self._others:
+            self._controller.slice(mhz)
+            self.mhz = mhz
+        else:
+            self.mhz = (self._controller.pin(mhz, others) if others else self._controller.pin(mhz))["mhz"]
         self._others = dict(others)
         self._is_sure, self._owed_s = True, None
 

@@ -9,6 +9,8 @@ discover                                         the board: its clock, sensor, m
 read                                             power, rails, temperature, throttling and the present clock
 pin       ``mhz``, ``memory_clock_mhz``,         take control and hold the clock there; a silent client loses it. The
           ``cpu_clock_mhz``                      clocks beside it may be null or absent: as they were found
+slice     ``mhz``                                switch the pinned clock quickly, for a part of a second; from a client
+                                                 that is silent the lower clock remains
 guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; the agent lowers the clock if the client does not.
                                                  Each may be null; without ``window_s``, the cap is on every reading
 renew                                            renew the lease
@@ -54,6 +56,7 @@ REQUESTS: Dict[str, Dict[str, bool]] = {
     "discover": {},
     "read": {},
     "pin": {"mhz": False, "memory_clock_mhz": True, "cpu_clock_mhz": True},
+    "slice": {"mhz": False},
     "guard": {"cap_w": True, "max_temp_c": True, "window_s": True},
     "renew": {},
     "restore": {},

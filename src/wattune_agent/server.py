@@ -195,6 +195,8 @@ class AgentServer:
             elif name == "pin":
                 others = {key: value for key, value in fields.items() if key != "mhz" and value is not None}
                 content = keeper.pin(peer, fields["mhz"] or 0.0, others)
+            elif name == "slice":
+                content = keeper.slice(peer, fields["mhz"] or 0.0)
             elif name == "guard":
                 content = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"], fields["window_s"])
             elif name == "renew":

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from wattune_agent.cap_level import CapLevel, Sensing
 from wattune_agent.power_log import PowerLog, PowerTable
+from wattune_agent.slicing import gains_of
 
 ORIN_MHZ = (306.0, 408.0, 510.0, 612.0, 714.0, 816.0, 918.0)
 SENSORS = {"instant": (0.0, 0.0, 0.0), "Nano": (0.42, 0.0, 0.42), "lag": (0.1, 0.5, 0.1), "1 Hz": (1.0, 0.0, 1.0)}
@@ -64,7 +65,7 @@ def made(powers, cap_w, sensor=SENSORS["instant"], *, slices=False, errors=None)
     table = PowerTable(
         [ratio * (1 + error) for ratio, error in zip(ratios, errors or [0.0] * len(ratios), strict=True)]
     )
-    return CapLevel(table, cap_w, Sensing(1.0, *sensor), slices=slices)
+    return CapLevel(table, cap_w, Sensing(1.0, *sensor), gains=[0.1] * len(ratios) if slices else None)
 
 
 def orin_w():
@@ -190,7 +191,8 @@ def test_a_level_goes_on_from_its_state(seed, cut, slices, window_s):
     sensing = Sensing(window_s, 0.2, 0.1, 0.1)
 
     def level():
-        return CapLevel(PowerTable.guess(ORIN_MHZ), 9.0, sensing, slices=slices)
+        gains = gains_of(ORIN_MHZ) if slices else None
+        return CapLevel(PowerTable.guess(ORIN_MHZ), 9.0, sensing, gains=gains)
 
     whole, later = level(), level()
     for i, power_w in enumerate(readings):

@@ -41,6 +41,8 @@ def use(root, family, chance, calls):
     for _ in range(chance.randrange(1, 4) if calls else 2):
         beside = {name: chance.choice(values) for name, values in others if chance.random() < 0.5}
         controller.pin(chance.choice(settings), beside)
+        controller.slice(chance.choice(settings[-2:]))
+        controller.slice(chance.choice(settings[-2:]))
         controller.check()
     controller.restore()
     return ending.count

@@ -4,7 +4,8 @@ import pytest
 from tests.support.agent_sensors import TimedTree, put
 
 from wattune_agent.errors import BadRequest, NotKept
-from wattune_agent.supply import load_supply, save_supply, supply_files
+from wattune_agent.figures import files
+from wattune_agent.supply import load_supply, save_supply
 from wattune_agent.tree import Tree
 
 
@@ -21,7 +22,7 @@ def test_what_is_kept_is_found_again_by_the_boards_name(tmp_path: Path) -> None:
 
 def test_the_users_file_goes_before_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    own, system = supply_files(Tree())
+    own, system = files(Tree(), "supply.json")
     assert own == f"{tmp_path}/wattune/supply.json"
     assert system == "/etc/wattune/supply.json"
     put(tmp_path, "/wattune/supply.json", '{"a nano": {"other_w": 1, "efficiency": 0.5}}')

@@ -132,16 +132,21 @@ def _write_board(destination: Output, tree: Tree | None, name: str, source: str,
 
 def _try(spec: str, destination: Output, *, is_agreed: bool) -> None:
     from wattune.devices import open_device
-    from wattune.doctor import TRY_S, board_tree, device_tree, settings_to_try, try_settings
+    from wattune.doctor import TRY_S, board_tree, device_tree, settings_to_try, try_settings, try_switch
 
     device = open_device(spec)
     try:
         settings = "; ".join(map(str, settings_to_try(device)))
-        question = f"{device.name} will be set to {settings}, for {TRY_S:g} s each, and restored."
+        question = (
+            f"{device.name} will be set to {settings}, for {TRY_S:g} s each, the clock of a board will be switched "
+            "between its two highest, and all will be restored."
+        )
         if not is_agreed and not confirmed(question):
             note("nothing was changed")
             return
         rows = try_settings(device, note)
+        if switch := "" if any(row.failure for row in rows) else try_switch(device, note):
+            note(switch)
         name, kind, tree = device.name, device.kind, device_tree(device, board_tree(spec))
     finally:
         device.close()

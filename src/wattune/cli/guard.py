@@ -34,6 +34,14 @@ def guard(
         str | None,
         typer.Option("--clock", metavar="MHZ", help="Clock to pin, such as 612MHz (default: leave it as it is)."),
     ] = None,
+    slices: Annotated[
+        str,
+        typer.Option(
+            "--slices",
+            metavar="auto|off",
+            help="Let two neighbouring clocks share the cap's window, where doctor --try found the clock to be quick.",
+        ),
+    ] = "auto",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Also save the report as JSON (default: not saved)."),
@@ -57,7 +65,10 @@ def guard(
     from wattune_agent.guard_command import stdout_aside
     from wattune_agent.guarded import run_guarded
     from wattune_agent.outcome import GuardRequest, as_record, in_words
+    from wattune_agent.slicing import MODES
 
+    if slices not in MODES:
+        raise InputError("--slices", value=slices, allowed=" or ".join(MODES))
     moving, wanted_mhz = config.moving_cap, None if clock is None else units.parse(clock, "MHz", name="--clock")
     asked_cap = config.constant_cap if moving is None else moving.form
     destination = Output(None, as_json) if output is None else claim(output, "", as_json=as_json)
@@ -98,6 +109,7 @@ def guard(
                     window_s=limit.window_s,
                     max_temp_c=limit.max_temp_c,
                     caps=caps,
+                    slices=slices == MODES[0],
                     say=note,
                 )
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from wattune.doctor.board_checks import Finding
 from wattune.doctor.calibration import Calibration, Pair, calibrate, fit, save_calibration
 from wattune.doctor.examination import Examination, board_tree, default_device, device_tree, examine
-from wattune.doctor.tried_settings import TRY_S, TriedSetting, settings_to_try, try_settings
+from wattune.doctor.tried_settings import TRY_S, TriedSetting, settings_to_try, try_settings, try_switch
 
 __all__ = [
     "TRY_S",
@@ -27,4 +27,5 @@ __all__ = [
     "save_calibration",
     "settings_to_try",
     "try_settings",
+    "try_switch",
 ]
