@@ -2,8 +2,12 @@
 
 import re
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from wattune.reporting.charts import Area, Axis, Bars, Chart, Dots, HeatMap, Line, Panel, Rule
 from wattune.reporting.drawing import draw, legend
+from wattune.reporting.thinning import thinned
 
 
 def texts(drawing):
@@ -58,3 +62,27 @@ def test_panels_share_the_axis_between_them():
     assert texts(draw(Chart(stacked, stacked=True), 556, 300)) == ["0", "5", "0", "9", "0", "9", "half"]
     beside = [Panel([first], x, y, span=(0, 0.4)), Panel([second], x, span=(0.5, 1))]
     assert texts(draw(Chart(beside), 556, 300)) == ["0", "5", "0", "9", "0", "5"]
+
+
+@given(st.lists(st.none() | st.floats(-9, 9), max_size=60), st.integers(3, 30))
+def test_of_many_points_the_extremes_and_gaps_are_drawn(values, most):
+    shown = thinned(values, most)
+    assert list(shown) == sorted(set(shown))
+    if len(values) <= most:
+        assert list(shown) == list(range(len(values)))
+        return
+    assert len(shown) <= most
+    kept, known = [values[index] for index in shown], [value for value in values if value is not None]
+    if known:
+        assert {min(known), max(known)} <= set(kept)
+    assert (None in kept) == (None in values)
+
+
+def test_a_long_line_keeps_its_peak():
+    y = [1.0] * 100_000
+    y[54_321] = 7.0
+    drawing = draw(Chart([Panel([Line(range(len(y)), y, "red")], Axis(), Axis(range=(0, 8)))]), 556, 300)
+    (line,) = re.findall(r'd="([^"]*)" fill="none"', drawing)
+    heights = [float(place.split()[1]) for place in re.split("[ML]", line)[1:]]
+    assert len(heights) <= 1.2 * 556
+    assert min(heights) < min(height for height in heights if height != min(heights)) - 100

@@ -10,7 +10,7 @@ from tests.support import report_records as samples
 from wattune.cap import PowerCap
 from wattune.errors import OutputError, RecordError
 from wattune.planning import plan
-from wattune.records import BoardEvent, Comparison, Plan
+from wattune.records import BoardEvent, Comparison, GuardEvent, Plan
 from wattune.reporting import RecordSet, cap_table, plan_text, summary, write_report
 from wattune.reporting.charts import Area, Dots, Line
 from wattune.reporting.drawing import draw
@@ -523,3 +523,22 @@ def test_a_comparison_without_results_gives_a_note(run):
 )
 def test_cells_show_three_digits(value, text):
     assert number(value) == text
+
+
+def test_a_report_of_a_long_run_stays_small(run):
+    """A browser takes seconds for tens of thousands of elements."""
+    first, many = run.training.evaluations[0], 10_000
+    evaluations = tuple(
+        first.model_copy(update={"samples": 64 * n, "time_s": 2.0 * n, "metric": n % 90 / 100}) for n in range(many)
+    )
+    page = render(compose(replace(run, training=run.training.model_copy(update={"evaluations": evaluations}))))
+    assert len(page) < 600_000
+    assert len(re.findall(r"<[a-z]", page)) < 5000
+
+    events = tuple(BoardEvent(time_s=float(n), kind="throttled", text="by heat") for n in range(many))
+    actions = tuple(GuardEvent(time_s=float(n), power_w=5.0, action="down", clock_mhz=384.0) for n in range(many))
+    training = run.training.model_copy(update={"board_events": events, "guard": actions})
+    curves = tuple(curve.model_copy(update={"evaluations": evaluations[::4]}) for curve in run.proxy)
+    page = render(compose(replace(run, training=training, proxy=curves)))
+    assert len(page) < 1_000_000
+    assert "The record has another 9,850 rows." in page

@@ -12,6 +12,7 @@ from html import escape
 
 from wattune.reporting.axes import PlacedAxis, is_drawable, line_between, placed_axes, text_at
 from wattune.reporting.charts import Area, Band, Bars, Chart, Dots, HeatMap, Line, Mark, Panel, Rule, Values
+from wattune.reporting.thinning import DOTS, POINTS_PER_PIXEL, thinned
 
 NARROW = 480
 """Width in pixels below which a drawing is for a phone."""
@@ -75,9 +76,14 @@ def _points(xs: Values, ys: Values, x: PlacedAxis, y: PlacedAxis) -> Iterator[tu
         yield (x.at(one), y.at(other)) if is_drawable(one) and is_drawable(other) else None
 
 
+def _most(x: PlacedAxis) -> int:
+    return max(3, round(POINTS_PER_PIXEL * x.length))
+
+
 def _line(line: Line, x: PlacedAxis, y: PlacedAxis) -> str:
     text, before = [], None
-    for point in _points(line.x, line.y, x, y):
+    shown = thinned(line.y, _most(x))
+    for point in _points([line.x[i] for i in shown], [line.y[i] for i in shown], x, y):
         if point is not None:
             onward = f"H{point[0]:g}V{point[1]:g}" if line.stairs else f"L{point[0]:g} {point[1]:g}"
             text.append(onward if before is not None else f"M{point[0]:g} {point[1]:g}")
@@ -89,20 +95,24 @@ def _line(line: Line, x: PlacedAxis, y: PlacedAxis) -> str:
 def _area(area: Area, x: PlacedAxis, y: PlacedAxis) -> str:
     """One path for each part between gaps; a part of one point is as narrow as its stroke."""
     parts, upper, lower = [], list[str](), list[str]()
-    for place, low, high in zip((*area.x, 0.0), (*area.low, None), (*area.high, None), strict=True):
+    shown = sorted({*thinned(area.low, _most(x) // 2), *thinned(area.high, _most(x) // 2)})
+    points = [(area.x[i], area.low[i], area.high[i]) for i in shown]
+    for place, low, high in (*points, (0.0, None, None)):
         if is_drawable(low) and is_drawable(high):
             upper.append(f"{x.at(place):g} {y.at(high):g}")
-            lower.insert(0, f"{x.at(place):g} {y.at(low):g}")
+            lower.append(f"{x.at(place):g} {y.at(low):g}")
         elif upper:
             paint = f'fill="{area.colour}" stroke="{area.colour}" stroke-width="{8 if len(upper) == 1 else 0}"'
-            parts.append(f'<path d="M{"L".join(upper + lower)}Z" {paint} opacity="{area.opacity}"/>')
+            parts.append(f'<path d="M{"L".join(upper + lower[::-1])}Z" {paint} opacity="{area.opacity}"/>')
             upper, lower = [], []
     return "".join(parts)
 
 
 def _dots(dots: Dots, x: PlacedAxis, y: PlacedAxis) -> str:
     hovers = dots.hovers or [""] * len(dots.x)
-    points = zip(_points(dots.x, dots.y, x, y), hovers, strict=True)
+    shown = thinned(dots.y, DOTS)
+    places = _points([dots.x[i] for i in shown], [dots.y[i] for i in shown], x, y)
+    points = zip(places, [hovers[i] for i in shown], strict=True)
     return "".join(_marker(dots, *point, _title(hover)) for point, hover in points if point is not None)
 
 

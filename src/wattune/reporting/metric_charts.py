@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 
 from wattune.records import Evaluation, LearningCurve, TrainingRecord
@@ -88,9 +89,10 @@ def _means(curves: Sequence[LearningCurve], scale: Mapping[int, float], label: s
 def _together(runs: Sequence[LearningCurve]) -> tuple[list[int], list[list[float]]]:
     """The numbers of samples at which any of the runs was evaluated, and the metric of each run then: that of its last
     evaluation so far. Before its first one a run is left out."""
-    places = sorted({one.samples for run in runs for one in run.evaluations})
+    ends = [[one.samples for one in run.evaluations] for run in runs]
+    places = sorted({samples for run in ends for samples in run})
     values = [
-        [so_far[-1].metric for run in runs if (so_far := [e for e in run.evaluations if e.samples <= place])]
+        [run.evaluations[done - 1].metric for run, own in zip(runs, ends, strict=True) if (done := bisect(own, place))]
         for place in places
     ]
     return places, values

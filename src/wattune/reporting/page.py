@@ -13,6 +13,9 @@ from wattune.reporting.drawing import draw, legend
 # With this policy the browser requests nothing and runs no script.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
+ROWS = 150
+"""Most rows of a table; the record has the others."""
+
 _WIDE, _HALF, _PHONE = 1130, 556, 348
 """Widths of the drawings of a figure: over both columns, in one of them, and on a phone."""
 
@@ -177,13 +180,15 @@ def _table(table: Table) -> str:
             _cell("td", text, number, label) for text, number, label in zip(row, table.numeric, table.head, strict=True)
         )
         + "</tr>"
-        for index, row in enumerate(table.rows)
+        for index, row in enumerate(table.rows[:ROWS])
     ]
     first, rest = lines[: table.shown], lines[table.shown :]
     text = _rows(head, first) if first else ""
     if rest:
         more = f"{len(rest)} more" if first else f"Show {len(rest)} rows"
         text += f"<details><summary>{more}</summary>{_rows(head, rest)}</details>"
+    if len(table.rows) > ROWS:
+        text += f"<p>The record has another {len(table.rows) - ROWS:,} rows.</p>"
     return text
 
 
