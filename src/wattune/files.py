@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -93,22 +93,25 @@ def json_bytes(data: object) -> bytes:
     return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
 
 
-def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Replace a file atomically: a reader, or a crash, sees the old content or the new. Raises: OutputError."""
+def write_bytes(path: str | Path, content: bytes | Iterable[bytes | memoryview]) -> Path:
+    """Replace a file atomically: a reader, or a crash, sees the old content or the new. Raises: OutputError.
+
+    ``content``: bytes, or parts of them, of which each is written before the next one is made.
+    """
     with _written_beside(Path(path), content) as temporary:
         os.replace(temporary, path)
     return Path(path)
 
 
 @contextmanager
-def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
+def _written_beside(path: Path, content: bytes | Iterable[bytes | memoryview]) -> Iterator[Path]:
     """A temporary file with this content on the disk, for the block to rename. Raises: OutputError."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             temporary = Path(file.name)
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)

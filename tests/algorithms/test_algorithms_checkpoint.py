@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +145,43 @@ def test_a_malformed_description_is_refused(tmp_path: Path, tree: str) -> None:
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    save_file({}, path, metadata={"wattune": "checkpoint", "version": "2", "tree": "{}"})
-    assert "allowed: 1" in refused(path)
+    save_file({}, path, metadata={"wattune": "checkpoint", "version": "3", "tree": "{}"})
+    assert "allowed: 1 to 2" in refused(path)
+
+
+def test_a_file_of_the_first_version_is_read(tmp_path: Path) -> None:
+    """Its tree lies in the metadata."""
+    tree = json.dumps({"state": {"dict": [["weight", {"tensor": "0"}]]}, "extra": {"dict": [["samples", 7]]}})
+    path = tmp_path / "c"
+    save_file({"0": torch.ones(3)}, path, metadata={"wattune": "checkpoint", "version": "1", "tree": tree})
+    state, extra = load_checkpoint(path)
+    assert torch.equal(state["weight"], torch.ones(3))
+    assert extra == {"samples": 7}
+
+
+@pytest.mark.slow
+def test_a_history_of_any_length_is_saved(tmp_path: Path) -> None:
+    """The header of a safetensors file may have 100 MB."""
+    history = "x" * 101_000_000
+    assert load_checkpoint(save_checkpoint(tmp_path / "c", {}, extra={"history": history}))[1] == {"history": history}
+
+
+PROGRAM = """
+import resource, torch
+from wattune.algorithms import save_checkpoint
+
+state = {{n: torch.ones(2**22, dtype=torch.float32)for n in range(32)}}  # 512 MiB
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+save_checkpoint({path!r}, state, extra={{}})
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**19)
+"""
+
+
+@pytest.mark.slow
+def test_a_checkpoint_takes_no_second_copy_of_the_state(tmp_path: Path) -> None:
+    program = PROGRAM.format(path=str(tmp_path / "c"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert float(done.stdout) < 0.1
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,41 @@
-"""Checkpoints: one safetensors file with the tensors, and everything else as JSON in its metadata."""
+"""Checkpoints: one safetensors file with the tensors, and everything else as JSON in one more of them.
+
+A file is written tensor by tensor, since a board's memory may have no room for a second copy of the state.
+Source of the format: https://github.com/huggingface/safetensors (README, "Format").
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import safetensors
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from wattune.algorithms.counting.aten import tensors
 from wattune.errors import RecordError
 from wattune.files import write_bytes
 
-VERSION = "1"
+VERSION: Final = "2"
+"""Version 1 had the tree in the metadata, which safetensors limits to 100 MB."""
+
+TREE: Final = "tree"
+
+DATA_TYPES: Final = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
 
 
 def save_checkpoint(path: str | Path, state: dict[str, Any], *, extra: dict[str, Any]) -> Path:
@@ -24,14 +44,14 @@ def save_checkpoint(path: str | Path, state: dict[str, Any], *, extra: dict[str,
     Both are nested dictionaries (keys: text, numbers, Booleans, None), lists and tuples (read back as lists) of
     tensors and JSON values. Raises: OutputError if the file cannot be written, TypeError for any other value.
     """
-    contents: dict[str, Tensor] = {}
-    tree = json.dumps({"state": _encode(state, contents), "extra": _encode(extra, contents)})
-    return write_bytes(path, save(contents, metadata={"wattune": "checkpoint", "version": VERSION, "tree": tree}))
+    contents: list[Tensor] = []
+    tree = json.dumps({"state": _encode(state, contents), "extra": _encode(extra, contents)}).encode()
+    return write_bytes(path, _parts(contents, tree))
 
 
 def check_state(state: dict[str, Any]) -> None:
     """Check that ``save_checkpoint`` could write this. Raises: TypeError."""
-    json.dumps(_encode(state, {}))
+    json.dumps(_encode(state, []))
 
 
 def load_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -46,9 +66,9 @@ def load_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 raise RecordError(
                     f"{path} is not a wattune checkpoint", hint="give a checkpoint written by a training run"
                 )
-            if metadata.get("version") != VERSION:
-                raise RecordError(f"version of {path}", value=metadata.get("version"), allowed=VERSION)
-            tree = json.loads(metadata["tree"])
+            if metadata.get("version") not in ("1", VERSION):
+                raise RecordError(f"version of {path}", value=metadata.get("version"), allowed=f"1 to {VERSION}")
+            tree = json.loads(metadata[TREE] if TREE in metadata else file.get_tensor(TREE).numpy().tobytes())
             state, extra = _decode(tree["state"], file), _decode(tree["extra"], file)
             if not isinstance(state, dict) or not isinstance(extra, dict):
                 raise ValueError("the state is missing")
@@ -64,16 +84,34 @@ def state_bytes(state: dict[str, Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))
 
 
+def _parts(contents: list[Tensor], tree: bytes) -> Iterator[bytes | memoryview]:
+    """The file of these tensors and the tree, in parts of one tensor at most."""
+    kinds = [(str(name), DATA_TYPES[tensor.dtype], list(tensor.shape)) for name, tensor in enumerate(contents)]
+    sizes = [tensor.numel() * tensor.element_size() for tensor in contents]
+    header: dict[str, Any] = {"__metadata__": {"wattune": "checkpoint", "version": VERSION}}
+    end = 0
+    for (name, kind, shape), size in zip([*kinds, (TREE, "U8", [len(tree)])], [*sizes, len(tree)], strict=True):
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for tensor in contents:
+        yield tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    yield tree
+
+
 # A tensor becomes {"tensor": its name in the file}; a dictionary {"dict": [[key, value], ...]}, since keys in JSON are
 # strings; lists and plain values stay the same.
 
 
-def _encode(value: Any, contents: dict[str, Tensor]) -> Any:
+def _encode(value: Any, contents: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
-        name = str(len(contents))
-        # A copy, since safetensors refuses tensors that share memory, as tied weights do.
-        contents[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return {"tensor": name}
+        if value.dtype not in DATA_TYPES or value.layout != torch.strided:
+            raise TypeError(f"a checkpoint holds dense tensors of real numbers, not {value.dtype}, {value.layout}")
+        contents.append(value.detach())
+        return {"tensor": str(len(contents) - 1)}
     if isinstance(value, dict):
         return {"dict": [[_plain(k), _encode(v, contents)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
