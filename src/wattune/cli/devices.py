@@ -12,8 +12,14 @@ from wattune.job.config import RunConfig
 if TYPE_CHECKING:
     from wattune.devices import KnownDevice
 
-WIDTH = 110
+WIDTH = 80
 """Characters per line."""
+
+NOTHING_HERE = (
+    "this computer has nothing to train on under a cap: no clock or power sensor was found of a Jetson (devfreq, "
+    "INA3221), of the CPU (cpufreq, RAPL) or of an NVIDIA card; for a meter of your own there is external:COMMAND, "
+    "see docs/own-device.md"
+)
 
 
 @configured("sysfs_root")
@@ -36,6 +42,8 @@ def devices(config: RunConfig, as_json: Json = False) -> None:
         emit(_listed(rows))
     else:
         emit(f"no supported board in {sysfs_root}")
+    if sysfs_root is None and not any(device.kind == "measured" for device in rows):
+        note(NOTHING_HERE)
     specs_by_problem: dict[str, list[str]] = {}
     for device in rows:
         for problem in device.problems:
@@ -62,28 +70,29 @@ def _fields(device: KnownDevice) -> dict[str, Any]:
 def _listed(devices: list[KnownDevice]) -> str:
     from wattune.reporting.text import table
 
-    rows = [(d.spec, d.kind or "-", _settings(d), _power(d), _memory(d)) for d in devices]
+    rows = [(d.spec, d.kind or "-", _power(d), _memory(d)) for d in devices]
     # Long texts are below the table, which would otherwise be wider than a terminal.
     about = [
         textwrap.fill(f"{d.spec}: {'; '.join(part for part in _about(d) if part)}", WIDTH, subsequent_indent="    ")
         for d in devices
     ]
-    return "\n".join((table(("device", "origin", "settings", "now", "memory"), rows), "", *about))
+    return "\n".join((table(("device", "origin", "now", "memory"), rows), "", *about))
 
 
 def _about(device: KnownDevice) -> tuple[str, ...]:
     name = device.name if device.name != device.spec else ""
     auto = "opened by --device auto" if device.auto else ""
-    return name, device.mode, f"sensor {device.sensor}" if device.sensor else "", auto
+    return name, _settings(device), device.mode, f"sensor {device.sensor}" if device.sensor else "", auto
 
 
 def _settings(device: KnownDevice) -> str:
     from wattune.point import knob_text
 
     ranges = (
-        knob_text(knob.name, knob.values[-1], f"{len(knob.values)}: {knob.values[0]:g} to ") for knob in device.knobs
+        knob_text(knob.name, knob.values[-1], f"{len(knob.values)} values from {knob.values[0]:g} to ")
+        for knob in device.knobs
     )
-    return "; ".join(ranges) or "-"
+    return "; ".join(ranges)
 
 
 def _power(device: KnownDevice) -> str:
