@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from tests.support.fake_server import Answer, faked, problem
 from tests.support.server.story import own_data, small
@@ -13,21 +11,20 @@ from wattune import profiling
 from wattune.cap import SensorLimit
 from wattune.devices import open_device
 from wattune.errors import InputError, ServerRefused
-from wattune.job import offered_profiles
 from wattune.job.coercion import opened
 from wattune.job.config import RunConfig
-from wattune.job.offered_profiles import covers, offered_profile
+from wattune.job.offered_profiles import offered_prior
 from wattune.job.run import begin
 from wattune.job.with_server import ServerLink
-from wattune.profiling import ContradictedTable
-from wattune.profiling.recheck import five
-from wattune.records import AbortedProbe, Confirmation, ProfileTable, SampleEfficiency, provenance
+from wattune.records import ProfileTable, SampleEfficiency, provenance
 from wattune.records.efficiency import EfficiencyPoint
 from wattune.records.served import SweepRequest, SweepStatus
 from wattune.remote import Client, PublishedProfile
 from wattune.workloads import device_workload
 
 CAP_W = 4.3
+HIGHEST_MHZ = 921.6
+COOL = {"power_peak_w": 0.1, "power_mean_w": 0.1}
 OTHER = SweepStatus(job="0" * 32, request=SweepRequest(model="small-digits"), state="waiting", created_s=1.0)
 """What a server says that has another model under this name by now."""
 
@@ -90,71 +87,6 @@ def offering(tables):
     return answer
 
 
-def offered(link):
-    return offered_profile(link.steps, link.client)
-
-
-def test_a_profile_that_lacks_a_batch_size_is_not_taken(made, link):
-    largest = max(made.table.batch_sizes)
-    fewer = tuple(cell for cell in made.table.cells if cell.batch_size != largest)
-    stopped = AbortedProbe(batch_size=largest, clock_mhz=100.0, power_w=9.0, cap_w=CAP_W)
-    with faked(offering({})) as fake:
-        run = link(fake.url).steps
-        assert covers(run, made.table)
-        assert not covers(run, made.table.model_copy(update={"cells": fewer, "aborted": ()}))
-        assert covers(run, made.table.model_copy(update={"cells": fewer, "aborted": (stopped,)}))
-
-
-def test_reference_workloads_that_were_asked_for_have_to_be_in_it(made, link):
-    assert made.table.reference is None
-    with faked(offering({})) as fake:
-        assert not covers(link(fake.url, reference=True).steps, made.table)
-
-
-def test_two_profiles_of_others_are_checked_and_no_third(made, link):
-    wrong = tuple(cell.model_copy(update={"step_s": 1.2 * cell.step_s}) for cell in made.table.cells)
-    tables = {n: made.table.model_copy(update={"cells": wrong, "notes": (f"{n}",)}) for n in range(3)}
-    with faked(offering({**tables, 3: made.table})) as fake:
-        assert offered(link(fake.url)) is None
-        checked = [path for _, path in fake.paths() if path.startswith("/v1/profiles/")]
-        assert len(checked) == offered_profiles.MOST_CHECKED == 2
-
-
-def forged(made, faster):
-    """A profile as a liar would publish it, who knows the fixed rule by which cells were once checked: 20 times slower
-    but for those, the cells that ``faster`` selects 10 times faster, and all of it confirmed."""
-    limit_w = CAP_W / (1 + profiling.WITHIN)
-    honest = {cell.point for cell in five([cell for cell in made.table.measured if cell.power_peak_w <= limit_w])}
-    cells = []
-    for cell in made.table.cells:
-        share = 0.1 if faster(cell) else 20.0
-        cells.append(cell if cell.point in honest else cell.model_copy(update={"step_s": share * cell.step_s}))
-    confirmed = tuple(
-        Confirmation(**cell.point.fields(), cap_w=CAP_W, cap_window_s=1.0, power_w=1.0) for cell in made.table.cells
-    )
-    return made.table.model_copy(update={"cells": tuple(cells), "confirmed": confirmed})
-
-
-def test_probes_of_a_neighbours_profile_cannot_be_foreseen(made, link, monkeypatch):
-    monkeypatch.setattr(offered_profiles, "_RANDOM", random.Random(1))
-    with faked(offering({0: forged(made, lambda cell: False)})) as fake:
-        assert offered(link(fake.url)) is None
-
-
-def between(cell):
-    """Cells that are under the cap, but too close to it to be probed."""
-    return CAP_W / (1 + profiling.WITHIN) < cell.power_peak_w <= CAP_W
-
-
-def close_to_the_cap(made):
-    """A table that is right in all that is probed, and 10 times faster in what is not, with a note of where from."""
-    cells = tuple(
-        cell.model_copy(update={"step_s": 0.1 * cell.step_s}) if between(cell) else cell for cell in made.table.cells
-    )
-    assert cells != made.table.cells
-    return made.table.model_copy(update={"cells": cells})
-
-
 def curve_of(made):
     """A curve on which all batch sizes need the same samples."""
     points = tuple(
@@ -170,43 +102,55 @@ def curve_of(made):
     )
 
 
-def neighbours(table, made):
-    """The table as it is taken over."""
-    origin = made.table.provenance.model_copy(update={"publisher": "maker 0", "profile": "0" * 32})
-    return table.model_copy(update={"provenance": origin})
+def too_hot(cell, made):
+    """Slow cells stay as they are, and all others are said to be above the cap."""
+    slowest = min(other.clock_mhz for other in made.table.measured if other.shape == cell.shape)
+    return {} if cell.clock_mhz == slowest else {"power_peak_w": 2 * CAP_W, "power_mean_w": 2 * CAP_W}
 
 
-@pytest.mark.slow
-def test_pick_that_differs_here_drops_the_neighbours_profile(made, link):
-    curve = curve_of(made)
-    with faked(offering({})) as fake:
-        run = link(fake.url).steps
-        _, plan = run.plan(neighbours(made.table, made), curve)
-        assert plan.cap_w == CAP_W, "an honest one holds"
-    with faked(lambda asked: Answer(201, {"id": "ab" * 16})) as fake:
-        own = link(fake.url, folder="another")
-        forgery = neighbours(close_to_the_cap(made), made)
-        own.steps.folder.save(forgery)
-        with pytest.raises(ContradictedTable, match="time"):
-            own.steps.plan(forgery, curve)
-        said = []
-        own.steps.progress = lambda done, total, what: said.append(what)
-        table = own.own_profile(forgery, ContradictedTable("it lied"))
-        assert "the profile of maker 0 is dropped, this device is profiled: it lied" in said[0]
-        assert own.profile_id == "ab" * 16
-        assert table.provenance.profile == own.profile_id
-        _, again = own.steps.plan(table, curve)
-    assert again.point == plan.point
+FORGED = {
+    "all but slow cells are too hot": too_hot,
+    "slow": lambda cell, made: {"step_s": 20 * cell.step_s},
+    "large batches are fast": lambda cell, made: {"step_s": cell.step_s / (10 if cell.batch_size >= 32 else 1)},
+    "cool at the highest clock": lambda cell, made: {
+        "clock_mhz": HIGHEST_MHZ,
+        "power_peak_w": 0.1,
+        "power_mean_w": 0.1,
+    },
+}
 
 
-def test_what_a_neighbours_profile_cost_is_what_its_check_cost_here(made, link):
-    with faked(offering({0: made.table})) as fake:
-        found = offered(link(fake.url))
-    assert found.provenance.profile == f"{0:032x}"
-    assert 1 <= found.cost.probes <= 5 < made.table.cost.probes
-    assert 0 < found.cost.energy_j < made.table.cost.energy_j
-    assert 0 < found.cost.time_s < made.table.cost.time_s
-    assert found.cost.cap_w == made.table.cost.cap_w
+def chosen(link, made, tables, folder):
+    """What a device measures and plans to whom the server offers these profiles."""
+    with faked(offering(tables)) as fake:
+        own = link(fake.url, folder=folder)
+        own.steps.prior = offered_prior(own.steps, own.client)
+        assert (own.steps.prior is not None) == bool(tables)
+        table = own.steps.profile()
+        return table, own.steps.plan(table, curve_of(made))[1]
+
+
+@pytest.mark.parametrize("lie", FORGED)
+def test_forged_profile_costs_probes_and_not_the_choice(made, link, lie):
+    cells = {}
+    for cell in made.table.cells:
+        changed = cell.model_copy(update=FORGED[lie](cell, made))
+        cells[changed.point] = changed
+    forgery = made.table.model_copy(update={"cells": tuple(cells.values()), "aborted": ()})
+    own, plan = chosen(link, made, {}, "own")
+    table, misled = chosen(link, made, {0: forgery}, "misled")
+    assert misled.predicted_s <= 1.03 * plan.predicted_s
+    assert misled.point == plan.point
+    assert table.cost.probes <= own.cost.probes + 2
+    times_s = {cell.point: cell.step_s for cell in own.cells}
+    assert all(cell.step_s == pytest.approx(times_s.get(cell.point, cell.step_s), rel=0.05) for cell in table.cells)
+
+
+def test_true_profile_saves_probes(made, link):
+    own, plan = chosen(link, made, {}, "own")
+    table, same = chosen(link, made, {0: made.table}, "helped")
+    assert same.point == plan.point
+    assert table.cost.probes < own.cost.probes
 
 
 def test_the_name_of_the_folder_is_not_told(link):
@@ -246,7 +190,7 @@ def test_a_sweep_that_is_refused_gives_the_folder_back(made, tmp_path, post, err
 def test_a_published_profile_is_known_by_name_when_the_run_resumes(made, link, tmp_path):
     with faked(lambda asked: Answer(201, {"id": "ab" * 16})) as fake:
         own = link(fake.url)
-        table = own.published(own.steps.folder.save(made.table), is_known=False)
+        table = own.published(own.steps.folder.save(made.table))
         assert own.profile_id == "ab" * 16
         assert own.steps.folder.load(ProfileTable) == table
         assert table.provenance.profile == own.profile_id

@@ -18,11 +18,10 @@ from wattune.errors import DeviceError, InputError, ServerUnavailable, WorkloadE
 from wattune.job.checks import check_cap
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunFolder
-from wattune.job.offered_profiles import offered_profile
+from wattune.job.offered_profiles import offered_prior
 from wattune.job.run import ResumableRun, begin
 from wattune.job.steps import Progress
 from wattune.power.capped_run import Readings
-from wattune.profiling import ContradictedTable
 from wattune.records import Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.served import DEVICE_NAME, DeviceStatus, ServedModel, SweepRequest
 from wattune.remote import Client, Reporter
@@ -64,14 +63,11 @@ def run_with_server(
         steps.folder.save(served_model)
         link = ServerLink(steps, client, served_model, device_name)
         with link.reporter:
-            steps.given = link.begin(steps.given)
-            table = link.published(steps.profile(), is_known=steps.given is not None)
+            link.begin()
+            table = link.published(steps.profile())
             check_cap(table, steps.cap)
             curve = link.estimate()
-            try:
-                table, plan = steps.plan(table, curve)
-            except ContradictedTable as error:
-                table, plan = steps.plan(link.own_profile(table, error), curve)
+            table, plan = steps.plan(table, curve)
             link.tell_plan(plan)
             record = steps.train(plan)
             link.deliver(record)
@@ -128,8 +124,8 @@ class ServerLink:
         steps.progress = self._report
         steps.on_evaluation = self._report_evaluation
 
-    def begin(self, profile: ProfileTable | None) -> ProfileTable | None:
-        """Start the sweep on the server; return ``profile``, or else another device's profile if it holds here.
+    def begin(self) -> None:
+        """Start the sweep on the server, and look where another device's profile lets this one begin.
 
         Raises: ServerRefused, DeviceError; InputError if the server's model has changed. The folder is then emptied.
         """
@@ -138,17 +134,16 @@ class ServerLink:
         try:
             if not is_profiled or folder.load(SampleEfficiency) is None:
                 self._begin_sweep()
-            if profile is None and not is_profiled:
-                profile = offered_profile(self.steps, self.client)
+            if self.steps.given is None and not is_profiled:
+                self.steps.prior = offered_prior(self.steps, self.client)
         except (DeviceError, InputError):
             folder.abandon()
             raise
-        return profile
 
-    def published(self, table: ProfileTable, *, is_known: bool) -> ProfileTable:
+    def published(self, table: ProfileTable) -> ProfileTable:
         """The table, with its name on the server; one that was measured here is published there first."""
         self.profile_id = getattr(table.provenance, "profile", None)
-        if self.profile_id is not None or is_known or self.steps.board.kind == "replayed":
+        if self.profile_id is not None or self.steps.given is not None or self.steps.board.kind == "replayed":
             return table
         if self.steps.folder.load(Plan) is not None:  # by then it is another, with the pick measured again
             return table
@@ -158,16 +153,6 @@ class ServerLink:
         # A run that is resumed finds the name there.
         origin = table.provenance.model_copy(update={"profile": self.profile_id})
         return self.steps.folder.save(table.model_copy(update={"provenance": origin}))
-
-    def own_profile(self, table: ProfileTable, why: ContradictedTable) -> ProfileTable:
-        """Profile this device instead of using another one's table, and publish the profile. Raises: DeviceError."""
-        publisher = getattr(table.provenance, "publisher", "another device")
-        self.steps.warn(f"the profile of {publisher} is dropped, this device is profiled: {why}")
-        self.steps.folder.drop(ProfileTable)
-        self.steps.given = None
-        own = self.published(self.steps.profile(), is_known=False)
-        check_cap(own, self.steps.cap)
-        return own
 
     def estimate(self) -> SampleEfficiency:
         """The server's curve, awaited if necessary. Raises: ServerError, InputError."""

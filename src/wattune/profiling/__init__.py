@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattune.profiling.confirmation import ContradictedTable, confirm
+    from wattune.profiling.confirmation import confirm
     from wattune.profiling.key import profile_key
     from wattune.profiling.profile import profile
     from wattune.profiling.program.profile_command import profile_command
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "STRATEGIES",
     "WITHIN",
-    "ContradictedTable",
     "Deviation",
     "Deviations",
     "check",
@@ -34,7 +33,6 @@ __all__ = [
 _HOMES = {
     "STRATEGIES": "strategies",
     "WITHIN": "recheck",
-    "ContradictedTable": "confirmation",
     "Deviation": "recheck",
     "Deviations": "recheck",
     "check": "recheck",

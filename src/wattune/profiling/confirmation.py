@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device
-from wattune.errors import RecordError
 from wattune.point import OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.cell_probe import CellProbe
-from wattune.profiling.recheck import WITHIN, deviation
 from wattune.profiling.repeats import merged
 from wattune.records import AbortedProbe, Confirmation, ProfileCell, ProfileCost, ProfileTable
 from wattune.workloads import Workload
@@ -22,10 +20,6 @@ few readings were below the cap: often one that was read low.
 """
 
 
-class ContradictedTable(RecordError):
-    """Another device's table differs too much from what this device measures at the planned point."""
-
-
 def confirm(
     device: Device, workload: Workload, table: ProfileTable, point: OperatingPoint, limit: SensorLimit
 ) -> ProfileTable:
@@ -36,8 +30,7 @@ def confirm(
     so that it is not done twice for a limit. Time and mean power stay as they were. Without a limit, and on a
     replayed device, the table stays as it is.
 
-    Raises: ContradictedTable if the table is another device's and time or power differ by more than ``WITHIN``;
-    DeviceError, InputError.
+    Raises: DeviceError, InputError.
     """
     limit = limit.strict
     limit_w = limit.limit_w
@@ -51,8 +44,6 @@ def confirm(
     result, cost = probe.measure(point)
     highest_w = result.power_w if isinstance(result, AbortedProbe) else result.highest_w
     assert highest_w is not None  # it fitted in memory before
-    if getattr(table.provenance, "publisher", None) is not None:
-        _check_neighbour(next(cell for cell in table.measured if cell.point == point), result)
     aborted = (result,) if isinstance(result, AbortedProbe) and limit.window_s is not None else ()
 
     def looked_at_again(cell: ProfileCell) -> ProfileCell:
@@ -75,16 +66,6 @@ def confirm(
             "notes": (*table.notes, *happened(device)),
         }
     )
-
-
-def _check_neighbour(cell: ProfileCell, result: ProfileCell | AbortedProbe) -> None:
-    """Check a cell of another device's table, of which a few probes alone were measured here."""
-    if isinstance(result, AbortedProbe):
-        assert cell.power_peak_w is not None
-        if result.power_w > cell.power_peak_w * (1 + WITHIN):
-            raise ContradictedTable(f"{cell.point}: {result.power_w:.4g} W instead of {cell.power_peak_w:.4g} W")
-    elif max(abs((found := deviation(cell, result)).time), abs(found.power)) > WITHIN:
-        raise ContradictedTable(str(found), allowed=f"{WITHIN:.0%} either way")
 
 
 def _is_of(point: OperatingPoint, limit: SensorLimit, done: Confirmation) -> bool:

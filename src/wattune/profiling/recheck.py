@@ -54,14 +54,12 @@ def check(
     workload: Workload | None,
     table: ProfileTable,
     *,
-    pick: Callable[[Sequence[ProfileCell]], list[ProfileCell]] | None = None,
     steps: int = 5,
     progress: Progress | None = None,
 ) -> tuple[ProfileTable, Deviations]:
     """Measure the corners and the middle of the table again, under the device's present mode and software.
 
-    ``pick``: selects the cells instead, from those that were measured. The result is the table with the present key,
-    these cells as measured now and a note, and the deviations.
+    The result is the table with the present key, these cells as measured now and a note, and the deviations.
 
     Raises: RecordError where the table is of something else, and where a time or a power differs by more than
     ``WITHIN``, which says by how much; InputError for a recorded device; DeviceError.
@@ -76,7 +74,7 @@ def check(
         raise RecordError(
             "the profile belongs to something else, it differs in", value=", ".join(differences), hint="profile again"
         )
-    cells = (pick or five)(table.measured)
+    cells = five(table.measured)
     if not cells:
         raise RecordError("the profile has no measured cell to check", hint="profile again")
     limit = SensorLimit(table.cost.cap_w if table.cost else None, window_s=table.cap_window_s)
