@@ -11,7 +11,6 @@ from benchmarks.guard.loads import Load, Phase
 
 TICK_S = 0.01
 TICKS_OF_SECOND = 100
-READ_TICKS = 10
 STEP_TICKS = 5
 
 
@@ -60,6 +59,11 @@ class FakeSensor(NamedTuple):
     def period_s(self) -> float:
         """0 for a value that is always fresh."""
         return 0.0 if self.period == 1 else self.period * TICK_S
+
+    @property
+    def read_ticks(self) -> int:
+        """Ticks between two readings of a guard, which reads twice as often where the sensor does not average."""
+        return 5 if self.average == 1 else 10
 
     @property
     def lag_s(self) -> float:
@@ -125,5 +129,5 @@ def run(ladder: Ladder, load: Load, sensor: FakeSensor, rule: Rule, seconds: flo
             value_w = sum(window) / len(window) * (1 + sensor.noise * noise.gauss(0, 1))
         if (tick + 1) % STEP_TICKS == 0 and value_w:
             time_s = (tick + 1) * TICK_S
-            wanted = rule(time_s, value_w if (tick + 1) % READ_TICKS == 0 else None)
+            wanted = rule(time_s, value_w if (tick + 1) % sensor.read_ticks == 0 else None)
     return Trace(powers_w, work, settings)

@@ -66,9 +66,14 @@ class Pi(_Windowed):
         return self.setting
 
 
+def tenths(rule: Rule) -> Rule:
+    """The rule with ten readings a second, as it was tuned."""
+    return lambda time_s, power_w: rule(time_s, power_w if round(100 * time_s) % 10 == 0 else None)
+
+
 RULES: dict[str, Callable[[Ladder, FakeSensor, float], Rule]] = {
     "slices on": lambda ladder, sensor, cap_w: level(ladder, sensor, cap_w, slices=True),
     "slices off": lambda ladder, sensor, cap_w: level(ladder, sensor, cap_w, slices=False),
-    "hysteresis": Hysteresis,
-    "PI": Pi,
+    "hysteresis": lambda *of: tenths(Hysteresis(*of)),
+    "PI": lambda *of: tenths(Pi(*of)),
 }

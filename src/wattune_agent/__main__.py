@@ -15,8 +15,9 @@ from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import families, find_board, is_tegra
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, Gone, NotKept, NotThere
-from wattune_agent.guard_command import add_options, guard
+from wattune_agent.guard_command import add_meter, add_options, guard
 from wattune_agent.lease import LEASE_S
+from wattune_agent.meter_sensor import read_by
 from wattune_agent.nvidia import card_names
 from wattune_agent.protocol import SOCKET
 from wattune_agent.quantities import SECONDS, quantity
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="jetson, cpu, or nvidia[:CARD], which is never the default; default: the first one found",
     )
+    add_meter(serving)
     serving.add_argument("--socket", metavar="PATH", default=SOCKET)
     serving.add_argument(
         "--group",
@@ -100,6 +102,7 @@ def _serve(options: Any) -> int:
     tree = _tree(options)
     family = options.device or _found(tree)
     board = find_board(tree, family)
+    read_by(board, options.meter)
     if board.clock is None and board.sensor is None:
         raise NotThere("{}: nothing to serve, no clock and no sensor: {}".format(board.name, "; ".join(board.problems)))
     controller = Controller(board)
@@ -190,9 +193,13 @@ def _device(tree: Tree, family: str) -> Dict[str, Any]:
 def _controller(options: Any) -> Any:
     device = options.device
     if device is not None and device.partition(":")[0] == "agent":
+        if options.meter is not None:
+            raise BadRequest("--meter: an agent reads the meter that it was started with: wattune-agent serve --meter")
         return AgentClient(device.partition(":")[2] or SOCKET)
     tree = _tree(options)
-    return Controller(find_board(tree, device or _found(tree)))
+    board = find_board(tree, device or _found(tree))
+    read_by(board, options.meter)
+    return Controller(board)
 
 
 def _tree(options: Any, folder: str = "") -> Tree:

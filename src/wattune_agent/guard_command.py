@@ -12,6 +12,7 @@ from wattune_agent.cap_level import WINDOW_S
 from wattune_agent.client import AgentClient
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
+from wattune_agent.meter_sensor import MeterSensor
 from wattune_agent.new_file import rename_to_free
 from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity, window
@@ -20,7 +21,7 @@ from wattune_agent.slicing import MODES
 from wattune_agent.supply import load_supply
 from wattune_agent.tree import Tree
 
-__all__ = ["add_options", "guard", "stdout_aside"]
+__all__ = ["add_meter", "add_options", "guard", "stdout_aside"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="jetson, cpu, nvidia[:CARD] or agent[:SOCKET]; default: the board that is found",
     )
+    add_meter(parser)
     parser.add_argument("--clock", type=quantity(MHZ), metavar="612MHz", help="pin the clock at this frequency")
     parser.add_argument(
         "--cap",
@@ -59,6 +61,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write the report to a new file, as JSON")
     parser.add_argument(
         "--json", action="store_true", help="print the report as JSON; the program's output goes to stderr"
+    )
+
+
+def add_meter(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a meter in place of the board's own sensor."""
+    parser.add_argument(
+        "--meter",
+        metavar="external:...",
+        help="read this meter, a URL or a command, in place of the board's own sensor",
     )
 
 
@@ -144,6 +155,8 @@ def _cap(options: Any, board: Dict[str, Any]) -> Tuple[Optional[float], Optional
     cap_w, side = options.cap
     if cap_w is None or side == "module":
         return cap_w, None
+    if board["covers"] == MeterSensor.covers:  # the meter is at the supply
+        return cap_w, cap_w
     supply = load_supply(Tree(options.sysfs_root), board["name"])
     if supply is None:
         raise BadRequest(

@@ -21,6 +21,10 @@ __all__ = ["BLIND_S", "SAFETY_EXIT", "guard_program", "run_guarded"]
 PERIOD_S = 0.1
 CHECK_S = 1.0
 
+QUICK_S = 0.05
+"""Averaging time below which a sensor is read twice as often: ten readings of a moment do not make the mean of a second
+whose steps and gaps are as short (steps of 0.18 s: 8 to 11 % more work under the same cap)."""
+
 BLIND_S = 2.0
 """Time without a reading (or without a temperature, if that is limited) after which the program is stopped."""
 
@@ -135,6 +139,7 @@ class _Run:
         self._window_s = window_s
         delay_s = board["lag_s"] + (board["window_s"] + board["period_s"]) / 2
         self._joules = Joules(delay_s, cap_w, window_s)
+        self._period_s = PERIOD_S / 2 if 0 < board["window_s"] < QUICK_S else PERIOD_S
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
         self._recent = RecentClock(self._settings)
@@ -254,8 +259,9 @@ class _Run:
                 self._stop("the guard failed: {}: {}".format(type(error).__name__, error))
             self._beat()
             self._alive_s = program.now_s()
-            due_s = max(due_s + PERIOD_S, self._alive_s)
-            if self._guard.level.slices and not self._time.wait(program.ended, due_s - self._alive_s - SLICE_S):
+            due_s = max(due_s + self._period_s, self._alive_s)
+            is_sliced = self._guard.level.slices and self._period_s > SLICE_S
+            if is_sliced and not self._time.wait(program.ended, due_s - self._alive_s - SLICE_S):
                 self._tick()
             if self._time.wait(program.ended, due_s - program.now_s()):
                 return

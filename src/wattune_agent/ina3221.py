@@ -62,9 +62,8 @@ def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     if whole is None:
         unread.append("no rail of its monitors carries the whole module ({})".format(", ".join(rails)))
         return None, [
-            "no power sensor: {}, and parts of the module do not stand for it; use external:... with a meter".format(
-                unread[0]
-            )
+            "no power sensor: {}, and parts of the module do not stand for it; use --meter external:... with a "
+            "meter".format(unread[0])
         ]
     sensor = RailSensor(tree, list(rails.values()), *whole)
     problems = sensor.check()
@@ -95,11 +94,11 @@ def _missing(has_chip: bool) -> str:
     if has_chip:
         return (
             "an INA power monitor is there, but none of its channels can be read: the driver's files are missing or "
-            "every channel is marked as not connected; use external:... with a meter instead"
+            "every channel is marked as not connected; use --meter external:... instead"
         )
     return (
         "no power sensor: looked for an INA3221 in {}; load its driver (modprobe ina3221), give the container /sys, or "
-        "use external:... with a meter (a Jetson Nano 2GB and some carrier boards have none)".format(_LOOKED)
+        "use --meter external:... with a meter (a Jetson Nano 2GB and some carrier boards have none)".format(_LOOKED)
     )
 
 

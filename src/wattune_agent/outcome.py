@@ -22,7 +22,7 @@ class GuardRequest(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The results of a guarded run. Energy, mean and peak come from the sensor's readings, ten times a second.
+    """The results of a guarded run. Energy, mean and peak come from the sensor's readings.
 
     Time is the program's: it stops while the program is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
     reading, or the mean over the cap's window, was above the cap. ``hottest_c``: the highest temperature, None without

@@ -63,7 +63,7 @@ def find_pmic(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     if not can_be_asked(tree):
         return None, [
             "no power sensor: looked for vcgencmd, which reads the regulators of a Raspberry Pi 5; install it "
-            "(raspi-utils), give it to the container with /dev/vcio, or use external:... with a meter"
+            "(raspi-utils), give it to the container with /dev/vcio, or use --meter external:... with a meter"
         ]
     sensor = PmicSensor(tree)
     try:
@@ -72,8 +72,8 @@ def find_pmic(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
         return sensor, [str(error)]
     except AgentError as error:
         return None, [
-            "no power sensor: {}; only a Raspberry Pi 5 reports the currents of its regulators: use external:... "
-            "with a meter on others".format(error)
+            "no power sensor: {}; only a Raspberry Pi 5 reports the currents of its regulators: use --meter "
+            "external:... with a meter on others".format(error)
         ]
     return sensor, []
 

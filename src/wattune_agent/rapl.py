@@ -193,8 +193,8 @@ def find_rapl(tree: Tree) -> Tuple[Optional[RaplSensor], List[str]]:
     if not packages:
         return None, [
             "no power sensor: looked for package counters in /sys/class/powercap/intel-rapl:*; load the driver "
-            "(modprobe intel_rapl_msr), give the container /sys/class/powercap, or use external:... with a meter (a "
-            "virtual machine has none)"
+            "(modprobe intel_rapl_msr), give the container /sys/class/powercap, or use --meter external:... with a "
+            "meter (a virtual machine has none)"
         ]
     alone = Whole(packages, "the CPU package, not the whole board", [])
     both = Whole(packages + memories, "the CPU package and the memory, not the whole board", []) if memories else alone

@@ -77,6 +77,11 @@ def test_a_program_is_read_ten_times_a_second_for_as_long_as_it_runs(board):
     assert (board.pins, board.restored) == ([200.0], 1)
 
 
+def test_a_sensor_that_does_not_average_is_read_twice_as_often():
+    assert guard_for(MadeBoard(window_s=0.007), 5.02, clock_mhz=200.0).readings == 101
+    assert guard_for(MadeBoard(window_s=0.1), 5.02, clock_mhz=200.0).readings == 51
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), (":", 0)])
 def test_the_exit_code_is_the_programs_however_short_it_is(board, script, code):
     report = run_guarded(board, ["sh", "-c", script])

@@ -8,10 +8,10 @@ import pytest
 from tests.devices.contract import DeviceContract
 from tests.support.fake_server import Answer, faked
 
-import wattune.devices.external as external
 from wattune.devices import open_device
 from wattune.errors import DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
+from wattune_agent import meter_sensor
 
 TASMOTA = {"StatusSNS": {"Time": "2024-05-01T12:00:00", "ENERGY": {"Total": 3.1, "Power": 43, "Phases": [41.5, 1.5]}}}
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_a_meter(spec, error, said):
 
 
 def test_a_command_that_hangs(monkeypatch):
-    monkeypatch.setattr(external, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(meter_sensor, "TIMEOUT_S", 0.1)
     with pytest.raises(DeviceUnavailable, match="did not end within"):
         open_device("external:sleep 60")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @configured(
     "device",
+    "meter",
     "cap",
     "max_temp",
     "sysfs_root",

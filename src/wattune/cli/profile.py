@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @configured(
     *("workload", "device", "algorithm", "cap", "goal", "strategy", "reference", "seed", "sysfs_root"),
     *("resume",),
-    advanced=("cap_window", "mode", "knobs"),
+    advanced=("cap_window", "mode", "knobs", "meter"),
     required=("device",),
 )
 def profile(

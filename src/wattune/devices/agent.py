@@ -22,6 +22,7 @@ from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError
+from wattune_agent.meter_sensor import MeterSensor, read_by
 from wattune_agent.mode import l4t, mode
 from wattune_agent.protocol import SOCKET
 from wattune_agent.supply import load_supply
@@ -93,7 +94,8 @@ class BoardDevice(RealDevice):
         else:
             self.memory_bytes = card["memory_bytes"]
         try:
-            found = load_supply(self._tree, self.name)
+            # A meter is at the supply itself.
+            found = (0.0, 1.0) if board["covers"] == MeterSensor.covers else load_supply(self._tree, self.name)
             self.supply = Supply(other_w=found[0], efficiency=found[1]) if found else None
         except AgentError as error:
             self.problems += (str(error),)
@@ -312,7 +314,7 @@ def find_local(family: str, rest: str) -> BoardDevice:
 
     Raises: DeviceUnavailable, InputError.
     """
-    before, options = split_options(rest, "?", {"root", "mode", "knobs"}, device=family)
+    before, options = split_options(rest, "?", {"root", "mode", "knobs", "meter"}, device=family)
     if before:
         raise InputError(f"{family}: nothing can stand behind the name", value=before, hint=f"use --device {family}")
     tree = Tree(options.get("root", "/"))
@@ -322,6 +324,7 @@ def find_local(family: str, rest: str) -> BoardDevice:
         )
     with mapped():
         board = find_board(tree, family)
+        read_by(board, options.get("meter"))
         board.problems += _not_ours(board)
         controller = Controller(board)
         chosen = options.get("knobs")

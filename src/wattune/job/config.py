@@ -50,7 +50,7 @@ else:
 ALSO_CALLED = {"cap_w": "cap", "device_name": "name"}
 """Names of arguments in Python and in folders of earlier runs -> the keys of today."""
 
-OF_DEVICE = ("sysfs_root", "mode", "knobs")
+OF_DEVICE = ("sysfs_root", "mode", "knobs", "meter")
 """Keys that are options of a device, and become part of its name."""
 
 NOT_SAVED = ("output", "resume", "processes", "profile", "token_file", *OF_DEVICE)
@@ -134,6 +134,9 @@ class RunConfig(BaseModel):
     sysfs_root: Path | None = _key("DIR", "Read sys/... from this folder, not from this machine (default: /).")
     mode: str | None = _key(
         "ID", "Switch the board to this nvpmodel mode, and back at the end (default: leave it as it is)."
+    )
+    meter: str | None = _key(
+        "external:...", "Read the power of a Jetson or CPU by this meter, a URL or a command (default: its own sensor)."
     )
     knobs: str | None = _key(
         "LIST",
@@ -374,7 +377,7 @@ def _spread(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_device_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with ``sysfs_root``, ``mode`` and ``knobs`` in the name of the device. Raises: InputError."""
+    """The arguments with ``OF_DEVICE`` in the name of the device. Raises: InputError."""
     options = {key: given[key] for key in OF_DEVICE if given.get(key) is not None}
     if (root := options.get("sysfs_root")) is not None and not (Path(root) / "sys").is_dir():
         raise InputError("sysfs_root", value=str(root), allowed="a folder with sys/... in it")
@@ -388,7 +391,9 @@ def _with_device_options(given: dict[str, Any]) -> dict[str, Any]:
     from wattune.devices.spec_options import with_options
 
     absolute = None if root is None else Path(root).absolute()
-    device = with_options(device, root=absolute, mode=options.get("mode"), knobs=options.get("knobs"))
+    options["sysfs_root"] = absolute
+    named = {"root" if key == "sysfs_root" else key: options.get(key) for key in OF_DEVICE}
+    device = with_options(device, **named)
     return {key: value for key, value in given.items() if key not in OF_DEVICE} | {"device": device}
 
 
