@@ -15,7 +15,7 @@ from wattune_agent.guarded import run_guarded
 from wattune_agent.meter_sensor import MeterSensor
 from wattune_agent.new_file import rename_to_free
 from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
-from wattune_agent.quantities import CELSIUS, MHZ, limit, quantity, window
+from wattune_agent.quantities import CELSIUS, MHZ, SECONDS, limit, quantity, window
 from wattune_agent.settings import nearest
 from wattune_agent.slicing import MODES
 from wattune_agent.supply import load_supply
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=limit,
         default=(None, "module"),
         metavar="10W",
-        help="keep the mean power below this by lower clocks; also 12W@supply",
+        help="keep the mean power below this by lower clocks; also 5A@5V and 12W@supply",
     )
     parser.add_argument(
         "--cap-window",
@@ -56,6 +56,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=MODES[0],
         help="let two neighbouring clocks share the cap's window, where `wattune doctor --try` found the clock to be "
         "quick (default: auto)",
+    )
+    parser.add_argument(
+        "--stall",
+        type=quantity(SECONDS),
+        metavar="60s",
+        help="tell when the power is near the power at rest for so long: the program may hang",
     )
     parser.add_argument("--mode", metavar="ID", help="switch to this nvpmodel mode, and back afterwards")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the report to a new file, as JSON")
@@ -103,6 +109,7 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
                     window_s=request.cap_window_s,
                     max_temp_c=request.max_temp_c,
                     slices=options.slices == MODES[0],
+                    stall_s=options.stall,
                     say=_say,
                 )
     except AgentError as error:

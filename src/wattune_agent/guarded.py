@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from wattune_agent.cap_guard import CapGuard, is_too_hot, told
 from wattune_agent.cap_level import CapLevel, Sensing
@@ -11,12 +11,12 @@ from wattune_agent.moving_limit import CapNow, CapRecord, MovingLimit
 from wattune_agent.outcome import Report, missed
 from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
-from wattune_agent.readings import Joules, Stuck
+from wattune_agent.readings import Joules, Stall, Stuck
 from wattune_agent.settings import RecentClock
 from wattune_agent.slicing import SLICE_S, gains_for
 from wattune_agent.time_source import Pulse
 
-__all__ = ["BLIND_S", "SAFETY_EXIT", "guard_program", "run_guarded"]
+__all__ = ["BLIND_S", "SAFETY_EXIT", "run_guarded"]
 
 PERIOD_S = 0.1
 CHECK_S = 1.0
@@ -38,73 +38,56 @@ SAFETY_EXIT = 4
 """Exit code if the program was stopped for safety, whatever its own exit code."""
 
 
-def run_guarded(
-    controller: Any,
-    command: List[str],
-    *,
-    clock_mhz: Optional[float] = None,
-    cap_w: Optional[float] = None,
-    window_s: Optional[float] = None,
-    max_temp_c: Optional[float] = None,
-    caps: Any = None,
-    slices: bool = True,
-    say: Callable[[str], None] = lambda text: None,
-) -> Report:
-    """Run a program, pinned, metered and guarded; restore the board in any case.
-
-    ``controller`` has ``describe``, ``read``, ``claim``, ``pin``, ``check`` and ``restore``, and may have ``guard``.
-    Without ``clock_mhz`` the clock is left alone until the power exceeds the cap: its mean over ``window_s``, or a
-    single reading (None). The program receives SIGINT, SIGTERM,
-    SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does. SIGTERM, and SIGKILL
-    ``program.KILL_S`` later, stop it if power exceeds the cap at the lowest clock, the clock cannot be changed, the
-    sensor gives no reading for ``BLIND_S``, or this process is killed.
+class Asked(NamedTuple):
+    """The limits of a guarded program. Without ``clock_mhz`` the clock is left alone until the power exceeds the cap:
+    its mean over ``window_s``, or a single reading (None).
 
     ``caps`` (as ``MovingLimit`` has them) is a cap that changes, in place of ``cap_w``. The program is held by SIGSTOP
     while the cap is 0 W, or less than it draws at the lowest clock, and stopped for good if that cap is the last.
-    However the guard ends, it continues a program that is held. Without ``slices``, no two neighbouring clocks share
-    the window where that is worth it (``slicing.gains_for``). ``say`` is called with a line for each event,
-    from another thread.
+    Without ``slices``, no two neighbouring clocks share the window where that is worth it (``slicing.gains_for``).
+    ``stall_s``: time after which power that has fallen to nearly the power at rest is told.
+    """
+
+    clock_mhz: Optional[float] = None
+    cap_w: Optional[float] = None
+    window_s: Optional[float] = None
+    max_temp_c: Optional[float] = None
+    caps: Any = None
+    slices: bool = True
+    stall_s: Optional[float] = None
+
+
+def run_guarded(
+    controller: Any,
+    command: Union[List[str], GuardedProgram],
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    **asked: Any,
+) -> Report:
+    """Run a program, pinned, metered and guarded; restore the board in any case.
+
+    ``controller`` has ``describe``, ``read``, ``claim``, ``pin``, ``check`` and ``restore``, and may have ``guard`` and
+    ``slice``. ``command``: or a program that has not started yet, on that program's time. ``asked``: as in ``Asked``.
+    The program receives SIGINT, SIGTERM, SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does.
+    SIGTERM, and SIGKILL ``program.KILL_S`` later, stop it if power exceeds the cap at the lowest clock, the clock
+    cannot be changed, the sensor gives no reading for ``BLIND_S``, or this process is killed. However the guard ends,
+    it continues a program that is held. ``say`` is called with a line for each event, from another thread.
 
     Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, Forbidden and the board's other errors if
     it cannot be guarded.
     """
-    if not command:
-        raise BadRequest("no program to run")
-    if shutil.which(command[0]) is None:
-        raise BadRequest("program not found: {}".format(command[0]))
-    return guard_program(
-        controller,
-        GuardedProgram(command),
-        clock_mhz=clock_mhz,
-        cap_w=cap_w,
-        window_s=window_s,
-        max_temp_c=max_temp_c,
-        caps=caps,
-        slices=slices,
-        say=say,
-    )
-
-
-def guard_program(
-    controller: Any,
-    program: GuardedProgram,
-    *,
-    clock_mhz: Optional[float] = None,
-    cap_w: Optional[float] = None,
-    window_s: Optional[float] = None,
-    max_temp_c: Optional[float] = None,
-    caps: Any = None,
-    slices: bool = True,
-    say: Callable[[str], None] = lambda text: None,
-) -> Report:
-    """Do as ``run_guarded`` for a program that has not started yet, on that program's time."""
+    limits = Asked(**asked)
+    if not isinstance(command, GuardedProgram):
+        if not command:
+            raise BadRequest("no program to run")
+        if shutil.which(command[0]) is None:
+            raise BadRequest("program not found: {}".format(command[0]))
+        command = GuardedProgram(command)
     board = controller.describe()
     reading = controller.read()
-    if max_temp_c is not None and reading.get("temperature_c") is None:
+    if limits.max_temp_c is not None and reading.get("temperature_c") is None:
         raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
-    run = _Run(
-        controller, board, reading["power_w"], program, clock_mhz, cap_w, window_s, max_temp_c, caps, say, slices
-    )
+    run = _Run(controller, board, reading["power_w"], command, limits, say)
     try:
         run.prepare()
         run.run()
@@ -120,14 +103,10 @@ class _Run:
         board: Dict[str, Any],
         power_w: float,
         program: GuardedProgram,
-        clock_mhz: Optional[float],
-        cap_w: Optional[float],
-        window_s: Optional[float],
-        max_temp_c: Optional[float],
-        caps: Any,
+        asked: Asked,
         say: Callable[[str], None],
-        slices: bool,
     ) -> None:
+        clock_mhz, cap_w, window_s, max_temp_c, caps, slices, stall_s = asked
         self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
         self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
@@ -142,6 +121,7 @@ class _Run:
         self._period_s = PERIOD_S / 2 if 0 < board["window_s"] < QUICK_S else PERIOD_S
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
+        self._stall = None if stall_s is None else Stall(stall_s, power_w)
         self._recent = RecentClock(self._settings)
         self._ladder = [setting for setting in self._settings if clock_mhz is None or setting <= clock_mhz]
         held_w = cap_w if self._moving is None else self._moving.held.limit_w
@@ -312,6 +292,11 @@ class _Run:
         if temperature_c is not None:
             self._hottest_c = max(temperature_c, self._hottest_c or temperature_c)
         self._notice_stuck(time_s, power_w, reading.get("clock_mhz"))
+        stalled = (
+            self._stall.notice(time_s, power_w, is_held=self._program.is_held) if self._stall is not None else None
+        )
+        if stalled is not None:
+            self._tell("stalled", stalled)
         if self._why:
             return
         try:

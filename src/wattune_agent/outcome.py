@@ -131,7 +131,7 @@ def in_words(report: Report, request: GuardRequest, board: Dict[str, Any], kind:
         lines.append("hottest {}, with a limit of {:g} C".format(hottest, request.max_temp_c))
     # Each was also printed when it happened, perhaps hours ago.
     for event in report.events:
-        if event["kind"] in ("not kept", "stuck sensor", "stood still", "not restored"):
+        if event["kind"] in ("not kept", "stuck sensor", "stalled", "slices off", "stood still", "not restored"):
             lines.append("{}: {}".format(event["kind"], event["text"]))
     return lines
 

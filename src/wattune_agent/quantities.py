@@ -6,7 +6,7 @@ from typing import Callable, Dict, Optional, Tuple
 __all__ = ["CELSIUS", "MHZ", "SECONDS", "WATTS", "limit", "quantity", "window"]
 
 MHZ = {"MHz": 1.0, "kHz": 1e-3, "GHz": 1e3, "Hz": 1e-6}
-WATTS = {"W": 1.0, "mW": 1e-3}
+WATTS = {"W": 1.0, "w": 1.0, "mW": 1e-3, "kW": 1e3}
 CELSIUS = {"C": 1.0}
 SECONDS = {"s": 1.0, "ms": 1e-3}
 
@@ -18,7 +18,8 @@ def quantity(units: Dict[str, float]) -> Callable[[str], float]:
     def parse(text: str) -> float:
         number, factor = text.strip(), 1.0
         for unit in sorted(units, key=len, reverse=True):
-            if number.lower().endswith(unit.lower()):
+            # Not MW, a million watts, as mW.
+            if number.endswith(unit) or (number.lower().endswith(unit.lower()) and units is not WATTS):
                 number, factor = number[: -len(unit)], units[unit]
                 break
         try:
@@ -37,13 +38,21 @@ def window(text: str) -> float:
     return 0.0 if text.strip().lower() == "peak" else quantity(SECONDS)(text)
 
 
+def _watts(text: str) -> float:
+    """Watts, also as labels of supplies have them: 5A@5V."""
+    amperes, at, volts = text.partition("@")
+    return quantity({"A": 1.0})(amperes) * quantity({"V": 1.0})(volts) if at else quantity(WATTS)(text)
+
+
 def limit(text: str) -> Tuple[Optional[float], str]:
-    """Watts, and the side where they apply: "10W", "10W@module", "12W@supply", or "none"."""
-    watts, at, side = text.partition("@")
+    """Watts, and the side where they apply: "10W", "5A@5V", "10W@module", "12W@supply", or "none"."""
+    watts, at, side = text.rpartition("@")
+    if not at or side.strip().upper().endswith("V"):
+        watts, at, side = text, "", ""
     if text.startswith("watch:") or watts.lower().endswith(".csv"):
         raise argparse.ArgumentTypeError("{!r}: a cap that changes needs `wattune guard`".format(text))
     if text.strip().lower() == "none":
         return None, "module"
     if at and side.strip().lower() not in ("module", "supply"):
         raise argparse.ArgumentTypeError("{!r}: only module or supply may follow the @".format(text))
-    return quantity(WATTS)(watts), side.strip().lower() or "module"
+    return _watts(watts), side.strip().lower() or "module"

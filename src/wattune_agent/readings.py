@@ -1,11 +1,13 @@
-"""Energy summed from readings of a power sensor, and detection of a sensor that is stuck at one value."""
+"""Energy summed from readings of a power sensor; a sensor that is stuck at one value, and a program that stalls."""
 
-from typing import Optional
+from collections import deque
+from statistics import median
+from typing import Deque, Optional
 
 from wattune_agent.cap_level import SLACK
 from wattune_agent.power_log import PowerLog, PowerTable
 
-__all__ = ["Joules", "Stuck"]
+__all__ = ["Joules", "Stall", "Stuck"]
 
 FIRST_S = 0.1
 """Time that the first reading stands for, the others for the time since the reading before."""
@@ -116,3 +118,56 @@ class Stuck:
             return None
         self._is_reported = True
         return "reads {:.3f} W for {:.0f} s, although clock or load changed".format(power_w, time_s - self._since_s)
+
+
+STALL_MEAN_S = 10.0
+"""Time of one mean of a program's power, of which the last ``STALL_MEANS`` are its usual power."""
+
+STALL_MEANS = 360
+
+STALL_SHARE = 0.25
+"""Share of the usual power above the power at rest below which a program does nothing."""
+
+STALL_LEAST = 1.2
+"""Usual power over the power at rest from which the two can be told apart."""
+
+
+class Stall:
+    """A program that stalls, by watts: its power stays near ``rest_w``, the power before it began, for ``stall_s``.
+
+    A processor that waits for another one may look busy all the while.
+    """
+
+    def __init__(self, stall_s: float, rest_w: float) -> None:
+        self._stall_s = stall_s
+        self._rest_w = rest_w
+        self._means: Deque[float] = deque(maxlen=STALL_MEANS)
+        self._sum_w, self._readings, self._mean_s = 0.0, 0, 0.0
+        self._usual_w = 0.0
+        self._low_s: Optional[float] = None  # since when the power is low
+        self._is_told = False
+
+    def notice(self, time_s: float, power_w: float, *, is_held: bool) -> Optional[str]:
+        """Add a reading; returns a description once for each stall. A program that is held does not stall."""
+        rest_w, usual_w = self._rest_w, self._usual_w
+        is_low = usual_w > STALL_LEAST * rest_w and power_w < rest_w + STALL_SHARE * (usual_w - rest_w)
+        if is_held or not is_low:
+            self._low_s, self._is_told = None, False
+            if not is_held:
+                self._learn(time_s, power_w)
+            return None
+        self._low_s = time_s if self._low_s is None else self._low_s
+        if self._is_told or time_s - self._low_s < self._stall_s:
+            return None
+        self._is_told = True
+        text = "{:.2f} W for {:.0f} s, near the {:.2f} W at rest; usual are {:.2f} W: the program may hang"
+        return text.format(power_w, time_s - self._low_s, rest_w, usual_w)
+
+    def _learn(self, time_s: float, power_w: float) -> None:
+        """Add a reading of a program that works to its usual power."""
+        self._sum_w += power_w
+        self._readings += 1
+        if time_s - self._mean_s >= STALL_MEAN_S:
+            self._means.append(self._sum_w / self._readings)
+            self._sum_w, self._readings, self._mean_s = 0.0, 0, time_s
+            self._usual_w = median(self._means)

@@ -16,7 +16,7 @@ from wattune.errors import SensorError
 from wattune.point import Knobs
 from wattune_agent.controller import Controller
 from wattune_agent.errors import AgentError
-from wattune_agent.guarded import SAFETY_EXIT, guard_program, run_guarded
+from wattune_agent.guarded import SAFETY_EXIT, run_guarded
 from wattune_agent.lease import BoardLease
 from wattune_agent.party import Party
 
@@ -97,7 +97,7 @@ def guards_a_program(bench, pattern, **limits):
     """A program under ``guard`` whose board loses what matches ``pattern``."""
     time = VirtualTime(bench.tree.sleep)
     with losing(bench, pattern):
-        report = guard_program(bench.controller, VirtualProgram(time, 60.0), clock_mhz=bench.mhz, **limits)
+        report = run_guarded(bench.controller, VirtualProgram(time, 60.0), clock_mhz=bench.mhz, **limits)
     assert 2.0 < report.time_s < 6.0
     assert report.exit_code == SAFETY_EXIT
     bench.hears(report.events)

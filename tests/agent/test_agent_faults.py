@@ -11,7 +11,7 @@ from tests.support.forked import Forked
 from tests.support.live.power import STATES
 from tests.support.virtual_time import VirtualProgram, VirtualTime
 
-from wattune_agent.guarded import PERIOD_S, guard_program
+from wattune_agent.guarded import PERIOD_S, run_guarded
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "faults.md"
 AT_ONCE = [
@@ -91,7 +91,7 @@ def test_rising_power_is_answered_by_the_first_reading_that_shows_it(family, aft
     pinned, rose_s = bench.limits[1], tree.now_s() + after_s
     tree.later(rose_s, lambda: setattr(tree.board, "load", 1.0))
     program = VirtualProgram(VirtualTime(tree.sleep), 5.0)
-    report = guard_program(bench.controller, program, clock_mhz=bench.settings[-1], cap_w=sum(watts) / 2)
+    report = run_guarded(bench.controller, program, clock_mhz=bench.settings[-1], cap_w=sum(watts) / 2)
     lowered_s = [time_s for time_s, path, text in tree.writes if path == bench.high and int(text) < pinned]
     assert 0 < lowered_s[0] - rose_s <= board["window_s"] + board["lag_s"] + board["period_s"] + PERIOD_S
     assert report.power_peak_w > sum(watts) / 2
@@ -102,5 +102,5 @@ def test_what_the_restore_says_is_in_the_report_of_a_program(tmp_path):
     bench.controller.read()
     bench.tree.later(bench.tree.now_s() + 0.3, lambda: bench.tree.board.clamp(bench.settings[2]))
     program = VirtualProgram(VirtualTime(bench.tree.sleep), 0.55)
-    report = guard_program(bench.controller, program, clock_mhz=bench.settings[-2])
+    report = run_guarded(bench.controller, program, clock_mhz=bench.settings[-2])
     assert (report.exit_code, [event["kind"] for event in report.events]) == (0, ["clamped"])

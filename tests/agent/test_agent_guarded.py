@@ -22,7 +22,7 @@ from wattune_agent import program, readings
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotThere
-from wattune_agent.guarded import BLIND_S, HANG_S, PERIOD_S, guard_program, run_guarded
+from wattune_agent.guarded import BLIND_S, HANG_S, PERIOD_S, run_guarded
 from wattune_agent.readings import Joules
 from wattune_agent.signals import held
 
@@ -52,7 +52,7 @@ def guard_for(board, lasts_s, time=None, *, code=0, later=(), **limits):
     time = time or VirtualTime()
     for after_s, act in later:
         time.later(after_s, act)
-    return guard_program(board, VirtualProgram(time, lasts_s, code), **limits)
+    return run_guarded(board, VirtualProgram(time, lasts_s, code), **limits)
 
 
 def kinds(report):
@@ -229,6 +229,26 @@ def test_a_sensor_that_freezes_below_the_cap_is_noticed_when_the_board_changes_i
     assert board.pins == []
 
 
+def test_a_program_that_stalls_is_told_once_for_each_stall(board, time):
+    board.watts = 2.0  # at rest
+
+    def draws(watts):
+        return lambda: setattr(board, "watts", watts)
+
+    later = [(1.0, draws(9.0)), (100.0, draws(2.4)), (190.0, draws(9.0)), (300.0, draws(3.0)), (330.0, draws(9.0))]
+    report = guard_for(board, 400.0, time, later=[*later, (350.0, draws(2.2))], stall_s=45.0)
+    told = [event for event in report.events if event["kind"] == "stalled"]
+    assert [event["time_s"] for event in told] == pytest.approx([145.0, 395.0], abs=0.3)
+    assert "usual are 9.00 W" in told[0]["text"]
+    assert report.ended == "finished"
+
+
+def test_a_light_program_does_not_stall(board, time):
+    board.watts = 2.0
+    report = guard_for(board, 300.0, time, later=[(1.0, lambda: setattr(board, "watts", 2.2))], stall_s=20.0)
+    assert kinds(report) == []
+
+
 def test_a_controller_that_guards_by_itself_is_told_the_cap(board):
     told = []
     board.guard = lambda *limits: told.append(limits)
@@ -299,7 +319,7 @@ def test_killed_children_that_nobody_waits_for_do_not_keep_the_board_from_being_
 def test_a_program_has_its_time_to_end_before_it_is_killed(board, time):
     board.fails["pin"] = FileFailed("max_freq cannot be written")
     deaf = VirtualProgram(time, 60.0, deaf=True)
-    report = guard_program(board, deaf, cap_w=2.5)
+    report = run_guarded(board, deaf, cap_w=2.5)
     assert (report.exit_code, report.ended) == (4, "stopped for safety")
     assert [number for _, number in deaf.sent[:3]] == [signal.SIGTERM, signal.SIGCONT, signal.SIGKILL]
     assert program.KILL_S <= deaf.sent[2][0] - deaf.sent[0][0] < program.KILL_S + 2 * PERIOD_S
@@ -556,12 +576,12 @@ PAUSED = """
 import sys
 from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import Shifted
-from wattune_agent.guarded import guard_program
+from wattune_agent.guarded import run_guarded
 from wattune_agent.program import GuardedProgram
 board = MadeBoard([])
 board.watts = 9.5
 command = [sys.executable, "-c", *sys.argv[4:], *sys.argv[1:3]]
-report = guard_program(board, GuardedProgram(command, Shifted(sys.argv[3])), cap_w=9.0)
+report = run_guarded(board, GuardedProgram(command, Shifted(sys.argv[3])), cap_w=9.0)
 print(report.exit_code, report.ended, report.time_s, report.energy_j / report.time_s, report.above_cap_s)
 """
 

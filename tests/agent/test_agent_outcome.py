@@ -203,12 +203,12 @@ STOPPED = """
 import sys
 from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import Shifted
-from wattune_agent.guarded import guard_program
+from wattune_agent.guarded import run_guarded
 from wattune_agent.program import GuardedProgram
 board = MadeBoard([100.0])
 board.watts = 3.0
 program = GuardedProgram(["sh", "-c", "until [ -e " + sys.argv[1] + " ]; do sleep 0.02; done"], Shifted(sys.argv[2]))
-report = guard_program(board, program, cap_w=5.0, say=lambda text: print(text, flush=True))
+report = run_guarded(board, program, cap_w=5.0, say=lambda text: print(text, flush=True))
 print(report.exit_code, report.ended)
 """
 

@@ -11,7 +11,7 @@ from tests.support.virtual_time import VirtualProgram, VirtualTime
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, FileFailed, NotTaken
-from wattune_agent.guarded import guard_program
+from wattune_agent.guarded import run_guarded
 from wattune_agent.lease import LEASE_S, SLICE_S, BoardLease
 from wattune_agent.outcome import GuardRequest, in_words
 from wattune_agent.party import Party
@@ -65,7 +65,7 @@ def guarded(board, seconds, **limits):
     """The report of a program on that board, and its power over time."""
     truth = Averaging(board)
     limits = {"clock_mhz": 500.0, "window_s": 1.0, **limits}
-    return guard_program(board, VirtualProgram(truth.time, seconds), **limits), truth
+    return run_guarded(board, VirtualProgram(truth.time, seconds), **limits), truth
 
 
 # ------------------------------------------------------------------------------------------------ the writes of a slice
@@ -213,7 +213,7 @@ def test_a_switch_that_fails_leaves_the_lower_clock_and_ends_the_slices():
     board = SlicedBoard()
     truth = Averaging(board)
     truth.time.later(30.0, lambda: board.fails.update(slice=NotTaken("heat")))
-    report = guard_program(board, VirtualProgram(truth.time, 60.0), clock_mhz=500.0, window_s=1.0, cap_w=3.5)
+    report = run_guarded(board, VirtualProgram(truth.time, 60.0), clock_mhz=500.0, window_s=1.0, cap_w=3.5)
     assert report.ended == "finished"
     told = [event for event in report.events if event["kind"] == "slices off"]
     assert len(told) == 1
@@ -229,7 +229,7 @@ def test_too_hot_costs_a_clock_with_slices_too():
     truth = Averaging(board)
     read = board.read
     board.read = lambda: {**read(), "temperature_c": 90.0 if truth.time.now_s() > 1030.0 else 50.0}
-    guard_program(board, VirtualProgram(truth.time, 45.0), clock_mhz=500.0, window_s=1.0, cap_w=3.5, max_temp_c=80.0)
+    run_guarded(board, VirtualProgram(truth.time, 45.0), clock_mhz=500.0, window_s=1.0, cap_w=3.5, max_temp_c=80.0)
     assert max(truth.means_w(41.5)) <= 2.0
 
 

@@ -22,7 +22,7 @@ from tests.support.virtual_time import VirtualProgram, VirtualTime
 
 from wattune.cap_source import CalledCap, CapTrace, WatchedCap
 from wattune.cli.guarded_cap import GuardedCap
-from wattune_agent.guarded import guard_program
+from wattune_agent.guarded import run_guarded
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
 WINDOW_S = 1.0
@@ -111,7 +111,7 @@ def guarded(cap, lasts_s, board=None, *, later=(), clock_mhz=None, wall=None):
     board.program = program = VirtualProgram(board.clock, lasts_s)
     options = {} if wall is None else {"clock": wall}
     caps = GuardedCap(cap, None, None, **options)
-    report = guard_program(board, program, caps=caps, window_s=WINDOW_S, clock_mhz=clock_mhz)
+    report = run_guarded(board, program, caps=caps, window_s=WINDOW_S, clock_mhz=clock_mhz)
     return report, board, program
 
 
@@ -276,7 +276,7 @@ def test_a_clock_that_was_lowered_for_its_temperature_does_not_rise_for_its_powe
     board.read = lambda: {**read(), "temperature_c": 60.0 + 25.0 * (board.mhz or board.free_mhz) / 1000.0}
     cap = CapTrace(times_s=(0.0, 20.0, 40.0), caps_w=(9.0, 4.4, 9.0))
     board.program = program = VirtualProgram(board.clock, 100.0)
-    report = guard_program(
+    report = run_guarded(
         board, program, caps=GuardedCap(cap, None, None), window_s=WINDOW_S, clock_mhz=1000.0, max_temp_c=81.0
     )
     assert report.ended == "finished"

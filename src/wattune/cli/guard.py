@@ -43,6 +43,12 @@ def guard(
             help="Let two neighbouring clocks share the cap's window, where doctor --try found the clock to be quick.",
         ),
     ] = "auto",
+    stall: Annotated[
+        str | None,
+        typer.Option(
+            "--stall", metavar="TIME", help="Tell when the power is near the power at rest for so long, such as 60s."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Also save the report as JSON (default: not saved)."),
@@ -70,6 +76,7 @@ def guard(
 
     if slices not in MODES:
         raise InputError("--slices", value=slices, allowed=" or ".join(MODES))
+    stall_s = None if stall is None else units.parse(stall, "s", name="--stall")
     moving, wanted_mhz = config.moving_cap, None if clock is None else units.parse(clock, "MHz", name="--clock")
     asked_cap = config.constant_cap if moving is None else moving.form
     destination = Output(None, as_json) if output is None else claim(output, "", as_json=as_json)
@@ -111,6 +118,7 @@ def guard(
                     max_temp_c=limit.max_temp_c,
                     caps=caps,
                     slices=slices == MODES[0],
+                    stall_s=stall_s,
                     say=note,
                 )
         finally:
