@@ -25,6 +25,7 @@ OPTIONS = (
 )
 PAGES = (
     "/",
+    "/?state=working",
     "/devices/{device}",
     "/jobs",
     "/jobs/{done}",

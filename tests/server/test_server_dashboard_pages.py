@@ -136,6 +136,65 @@ def test_tiles_count_all_devices(client, store, monkeypatch):
     assert "Showing 3 of 11 devices" in shown(client, "/").text
 
 
+@pytest.fixture
+def fleet(client, store):
+    """Seven devices in all states."""
+    made.put_device(store, made.status("failed-1", step="failed", says="stopped for safety"))
+    made.put_device(store, made.status("silent-1"), ago_s=95)
+    made.put_device(store, made.status("over-1", cap_w=5.0, power_w=5.5, temperature_c=71.0))
+    made.put_device(store, made.status("well-1", cap_w=9.0, power_w=3.0, temperature_c=40.0))
+    made.put_device(store, made.status("well-2", cap_w=7.0, power_w=None))
+    for name in ("done-1", "done-2"):
+        made.put_device(store, made.status(name, step="done"), ago_s=700)
+    return client
+
+
+def rows_of(page):
+    return [a["id"].removeprefix("device-") for a in page.all("tr") if a.get("id", "").startswith("device-")]
+
+
+def test_many_devices_are_a_table_grouped_by_state(fleet):
+    page = shown(fleet, "/")
+    assert rows_of(page) == ["failed-1", "silent-1", "over-1", "well-1", "well-2", "done-1", "done-2"]
+    for text in ("failed (1)", "offline (1)", "working (3)", "done (2)", "5.50 W 5 W 71 °C just now"):
+        assert text in page.text
+    assert not [a for a in page.all("li") if "device" in a.get("class", "").split()], "cards are for a few devices"
+
+
+def test_devices_that_need_a_look_are_on_top(fleet):
+    page = shown(fleet, "/").text
+    top = page.partition("power now")[0]
+    assert "3 devices need a look" in top
+    for text in (
+        "failed-1 : stopped for safety",
+        "silent-1 : no report for 95 s",
+        "over-1 : 5.50 W, above its cap of 5 W",
+    ):
+        assert text in top
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("state=working&sort=power_w&order=desc", ["over-1", "well-1", "well-2"]),
+        ("state=working&sort=cap_w", ["over-1", "well-2", "well-1"]),
+        ("state=working&sort=temperature_c", ["well-1", "over-1", "well-2"]),
+        ("state=offline", ["silent-1"]),
+        ("state=failed", ["failed-1"]),
+        ("state=done&order=desc", ["done-2", "done-1"]),
+        ("find=WELL&sort=silent_s", ["well-1", "well-2"]),
+        ("find=_", []),
+    ],
+)
+def test_devices_are_sorted_and_filtered(fleet, query, names):
+    page = shown(fleet, f"/?{query}")
+    assert sorted(rows_of(page)) == sorted(names) if "silent_s" in query else rows_of(page) == names
+    heads = [a["href"] for a in page.all("a") if "sort=" in a["href"]]
+    assert len(heads) == 6 * bool(names)
+    for wrong in ("sort=x", "state=x"):
+        assert fleet.get(f"/?{wrong}").status_code == 422
+
+
 def test_overflowing_total_power_is_blank(client, store):
     for name in ("one", "two"):
         made.put_device(store, made.status(name, power_w=1.7e308))
@@ -265,7 +324,7 @@ def test_run_page_shows_its_record(client, store):
     bare = record.model_copy(update={"guard": (), "trace": (), "evaluations": (), "samples": 1})
     run = client.post("/v1/trainings?device=nano-1", json=bare.dump()).json()["id"]
     page = shown(client, f"/runs/{run}")
-    assert "The limiter did not have to act." in page.text
+    assert "The limiter changed nothing." in page.text
     assert not titles(page)
     assert client.get(f"/runs/{'0' * 32}").status_code == 404
 
@@ -410,7 +469,7 @@ def test_the_list_of_devices_reads_no_more_of_them_than_it_shows(sqlite_store):
     event.listen(sqlite_store.database.engine, "before_cursor_execute", lambda *call: statements.append(call[2:4]))
     with sqlite_store.database.session(reads_only=True) as session:
         views.devices(session, 0.0)
-        views.devices(session, 0.0, "nano")
+        views.devices(session, 0.0, views.DeviceQuery("nano"))
         views.fleet(session, 0.0)
     asked = [(sql, values) for sql, values in statements if sql.startswith("SELECT")]
     assert len(asked) == 6

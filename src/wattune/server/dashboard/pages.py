@@ -37,12 +37,15 @@ MAX_CELLS = 4096
 
 
 @router.get("/")
-def devices(request: Request, identity: Reader, find: Key = "") -> Response:
+def devices(
+    request: Request, identity: Reader, find: Key = "", state: Key = "", sort: Key = "device", order: Key = ""
+) -> Response:
     """List the devices, live."""
+    query = views.DeviceQuery(find, state, sort, order == "desc")
     request.app.state.statuses.flush(READER_S)
     with request.app.state.database.session(reads_only=True) as session:
         now_s = time.time()
-        device_views, total = views.devices(session, now_s, find)
+        device_views, total = views.devices(session, now_s, query)
         fleet = views.fleet(session, now_s)
         open_jobs = session.scalar(select(func.count()).select_from(JobRow).where(JobRow.state.in_(OPEN)))
         runs_total = views.count(session, TrainingRow)
@@ -53,7 +56,9 @@ def devices(request: Request, identity: Reader, find: Key = "") -> Response:
         section="Devices",
         devices=device_views,
         total=total,
-        find=find,
+        query=query,
+        states=views.STATES,
+        as_cards=total <= views.CARDS and not query.filters,
         fleet=fleet,
         jobs_open=open_jobs or 0,
         runs_total=runs_total,

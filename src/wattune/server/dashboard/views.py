@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from wattune.errors import InputError
 from wattune.planning import learns_as
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.records.served import DeviceStatus, ServedModel
+from wattune.reporting.phrases import cap, seconds, watts
 from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow
 
 PAGE_ROWS = 100
 """Maximum number of rows of a page."""
 
-OFFLINE_S = 30.0
+CARDS = 6
+"""Maximum number of devices that are shown as cards; more are rows of a table."""
+
+OFFLINE_S = 60.0
 """An active device that has not reported for this long is shown as offline."""
 
 FINAL_STEPS = ("done", "failed")
@@ -48,6 +53,31 @@ class DeviceView:
         return self.is_active and self.silent_s > OFFLINE_S
 
     @property
+    def state(self) -> str:
+        """One of ``STATES``."""
+        if self.is_offline:
+            return "offline"
+        return self.status.step if self.status.step in FINAL_STEPS else "working"
+
+    @property
+    def is_above_cap(self) -> bool:
+        """True if the last reading was above a cap at the same side."""
+        power_w, cap_w = self.status.power_w, self.status.cap_w
+        return power_w is not None and cap_w is not None and power_w > cap_w and self.status.cap_side == "module"
+
+    @property
+    def alert(self) -> str | None:
+        """Reason to look at the device; None if there is none."""
+        status = self.status
+        if status.step == "failed":
+            return status.says or "failed"
+        if self.is_offline:
+            return f"no report for {seconds(round(self.silent_s))}"
+        if self.is_active and self.is_above_cap:
+            return f"{watts(status.power_w)}, above its cap of {cap(status.cap_w)}"
+        return None
+
+    @property
     def share_of_target(self) -> float | None:
         """Metric as a share of its target, at most 100/95; None if that would not mean progress."""
         status = self.status
@@ -67,13 +97,67 @@ class Fleet:
     power_w: float | None
 
 
-def devices(session: Session, now_s: float, find: str = "") -> tuple[list[DeviceView], int]:
-    """List the devices that reported last, by name, with their total number. ``find``: a part of their names."""
-    conditions = [DeviceRow.name.icontains(find, autoescape=True)] if find else []
-    query = select(*_DEVICE).where(*conditions).order_by(DeviceRow.seen_s.desc()).limit(PAGE_ROWS)
-    views = [_device_view(*row, now_s=now_s) for row in session.execute(query)]
+STATES = ("failed", "offline", "working", "done")
+"""States of a device, in the order of the page."""
+
+ORDERS: dict[str, Callable[[DeviceView], Any]] = {
+    "device": lambda device: device.status.device,
+    "step": lambda device: (device.status.step, device.status.share),
+    "power_w": lambda device: device.status.power_w,
+    "cap_w": lambda device: device.status.cap_w,
+    "temperature_c": lambda device: device.status.temperature_c,
+    "silent_s": lambda device: device.silent_s,
+}
+"""Sort keys of devices."""
+
+
+@dataclass(frozen=True)
+class DeviceQuery:
+    """Selection of devices, and their order. Raises: InputError.
+
+    ``find``: a part of their names; ``state``: one of ``STATES``; ``sort``: a name of ``ORDERS``.
+    """
+
+    find: str = ""
+    state: str = ""
+    sort: str = "device"
+    descending: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("sort", self.sort, tuple(ORDERS)), ("state", self.state, ("", *STATES))):
+            if value not in allowed:
+                raise InputError(name, value=value, allowed=", ".join(filter(None, allowed)))
+
+    @property
+    def filters(self) -> dict[str, str]:
+        """The filters that are set, as parameters of an address."""
+        return {name: value for name, value in (("find", self.find), ("state", self.state)) if value}
+
+    def conditions(self, now_s: float) -> list[ColumnElement[bool]]:
+        """Conditions of the rows."""
+        found = [DeviceRow.name.icontains(self.find, autoescape=True)] if self.find else []
+        step = DeviceRow.status["step"].as_string()
+        if self.state in FINAL_STEPS:
+            found.append(step == self.state)
+        elif self.state:
+            is_offline = DeviceRow.seen_s < now_s - OFFLINE_S
+            found += [step.not_in(FINAL_STEPS), is_offline if self.state == "offline" else ~is_offline]
+        return found
+
+    def ordered(self, views: list[DeviceView]) -> list[DeviceView]:
+        """Sort by state, and then as asked; devices without the value come last."""
+        key = ORDERS[self.sort]
+        known = sorted((v for v in views if key(v) is not None), key=key, reverse=self.descending)
+        return sorted([*known, *(v for v in views if key(v) is None)], key=lambda view: STATES.index(view.state))
+
+
+def devices(session: Session, now_s: float, query: DeviceQuery = DeviceQuery()) -> tuple[list[DeviceView], int]:
+    """List the devices of a selection that reported last, with their total number."""
+    conditions = query.conditions(now_s)
+    rows = select(*_DEVICE).where(*conditions).order_by(DeviceRow.seen_s.desc()).limit(PAGE_ROWS)
+    views = [_device_view(*row, now_s=now_s) for row in session.execute(rows)]
     total = session.scalar(select(func.count()).select_from(DeviceRow).where(*conditions)) or 0
-    return sorted(views, key=lambda device: device.status.device), total
+    return query.ordered(views), total
 
 
 def device(session: Session, name: str, now_s: float) -> DeviceView | None:
