@@ -9,7 +9,6 @@ from wattune.errors import InputError, ServerError, ServerUnavailable
 from wattune.records import EfficiencyPoint, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.remote import Client
-from wattune.remote.client import POLLS_S
 
 MODEL = ServedModel(
     model="made",
@@ -120,24 +119,9 @@ def test_invalid_model_is_rejected_and_not_cached(serve, change):
     assert not list(server._cache.folder.rglob("*.json"))
 
 
-def test_client_polls_a_server_that_does_not_wait(tmp_path, monkeypatch):
-    slept = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    states = Answers("waiting", "waiting", "running", "running", "done")
-    with faked(states) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
-        assert server.wait_for_curve(JOB) == CURVE
-    looks = [asked.headers for asked in fake.asked if asked.path == f"/v1/jobs/{JOB}"]
-    assert len(looks) == 5
-    slept = [seconds for seconds in slept if seconds > 0]
-    assert len(slept) == 2, "after each of the two answers that said nothing new"
-    assert max(slept) <= POLLS_S[-1]
-    assert "if-none-match" not in looks[0]
-    assert all(look["prefer"] == "wait=20" and look["if-none-match"] for look in looks[1:])
-
-
 def test_client_does_not_trust_a_server_that_never_waits(tmp_path, monkeypatch):
-    """A cache in between may answer at once that nothing has changed."""
-    slept, left = [], [None, None, None, "done"]
+    """A cache in between may answer at once, that nothing has changed or with the same."""
+    slept, left = [], [None, "running", None, "done"]
     monkeypatch.setattr(time, "sleep", slept.append)
 
     def answer(asked):
@@ -150,7 +134,9 @@ def test_client_does_not_trust_a_server_that_never_waits(tmp_path, monkeypatch):
 
     with faked(answer) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
         assert server.wait_for_curve(JOB) == CURVE
-    assert len([seconds for seconds in slept if seconds > 0]) == 3
+    assert len([seconds for seconds in slept if 1 < seconds <= 5]) == 3
+    looks = [asked.headers for asked in fake.asked if asked.path == f"/v1/jobs/{JOB}"]
+    assert all(look["prefer"] == "wait=20" and look["if-none-match"] for look in looks[1:])
 
 
 def test_client_waits_for_a_curve(serve):
@@ -195,42 +181,25 @@ def test_changed_model_is_detected(serve):
         serve(answers).sweep(REQUEST, MODEL)
 
 
-def test_profiles_are_queried_by_key_digest(serve):
-    answers = Answers()
-    server = serve(answers)
-    (offer,) = server.profiles(KEY)
-    assert offer.publisher == "p"
-    assert server.profile(offer.id) == TABLE
-    answers.is_away = True
-    assert server.profiles(KEY) == [offer]
-    assert server.profile(offer.id) == TABLE
-    assert server.profiles(KEY.model_copy(update={"device": "other"})) == []
-    with pytest.raises(ServerUnavailable):
-        server.profile("b" * 32)
+def test_newest_profile_is_found_by_the_digest_of_its_key(tmp_path):
+    with faked(Answers()) as fake, Client(fake.url, cache=tmp_path) as server:
+        assert server.newest_profile(KEY) == ("p", TABLE)
+    assert fake.asked[0].path == f"/v1/profiles?key={digest(KEY.model_dump(mode='json'))}&limit=1"
 
 
-def test_key_is_sent_as_its_digest(tmp_path):
-    with faked(lambda asked: Answer(body=[])) as fake, Client(fake.url, cache=tmp_path) as server:
-        server.profiles(KEY)
-    assert fake.asked[0].path == f"/v1/profiles?key={digest(KEY.model_dump(mode='json'))}"
+def test_no_profile_is_none(serve):
+    assert serve(lambda asked: Answer(body=[])).newest_profile(KEY) is None
 
 
-@pytest.mark.parametrize(
-    "body", [{"a": 1}, [1], [{**OFFER, "id": "../../x"}], [{**OFFER, "created_s": "now"}], [{"id": "x"}], "text", None]
-)
+@pytest.mark.parametrize("body", [{"a": 1}, [1], [{**OFFER, "id": 3}], [{"id": "x"}], [None], '"text"'])
 def test_invalid_profile_list_is_reported(serve, body):
     with pytest.raises(ServerError, match="did not return a list of profiles"):
-        serve(lambda asked: Answer(body=[None] if body is None else body if body != "text" else '"text"')).profiles(KEY)
-
-
-def test_profile_id_with_a_path_is_not_cached(serve):
-    with pytest.raises(InputError):
-        serve(Answers()).profile("../../x")
+        serve(lambda asked: Answer(body=body)).newest_profile(KEY)
 
 
 def test_invalid_job_status_is_reported(serve):
     with pytest.raises(ServerError, match="invalid job status"):
-        serve(lambda asked: Answer(body={"job": 1})).job(JOB)
+        serve(lambda asked: Answer(body={"job": 1})).wait_for_curve(JOB)
 
 
 def test_each_server_has_its_own_cache_folder(tmp_path):

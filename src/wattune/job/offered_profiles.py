@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattune import profiling
-from wattune.errors import ServerError, ServerRefused
+from wattune.errors import ServerError, ServerRefused, ServerUnavailable
 from wattune.job.run import ResumableRun
 from wattune.records import ProfileTable
 from wattune.remote import Client
@@ -18,12 +18,14 @@ def offered_prior(run: ResumableRun, client: Client) -> ProfileTable | None:
     if run.board.kind == "replayed" or not is_staircase:
         return None
     try:
-        for offer in client.profiles(profiling.profile_key(run.board, run.work, run.algorithm)):
-            table = client.profile(offer.id)
-            if not table.provenance.kind_on(run.board.kind):
-                if run.progress is not None:
-                    run.progress(0, 0, f"profile: begins at the settings that {offer.publisher} measured")
-                return table
+        newest = client.newest_profile(profiling.profile_key(run.board, run.work, run.algorithm))
+    except ServerUnavailable:
+        return None  # the client has warned
     except (ServerError, ServerRefused) as error:
         run.warn(f"no profile of another device is used: {error}")
-    return None
+        return None
+    if newest is None or newest[1].provenance.kind_on(run.board.kind):
+        return None
+    if run.progress is not None:
+        run.progress(0, 0, f"profile: begins at the settings that {newest[0]} measured")
+    return newest[1]

@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattune.remote.client import Client, PublishedProfile
+    from wattune.remote.client import Client
     from wattune.remote.executor import cluster_address
     from wattune.remote.reporter import Reporter
 
-__all__ = ["Client", "PublishedProfile", "Reporter", "cluster_address"]
+__all__ = ["Client", "Reporter", "cluster_address"]
 
-_HOMES = {"Client": "client", "PublishedProfile": "client", "Reporter": "reporter", "cluster_address": "executor"}
+_HOMES = {"Client": "client", "Reporter": "reporter", "cluster_address": "executor"}
 
 
 def __getattr__(name: str) -> object:

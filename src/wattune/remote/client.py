@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import ValidationError
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    retry_if_result,
-    stop_after_delay,
-    wait_chain,
-    wait_random,
-)
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from typing_extensions import Self
 
 from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
@@ -42,23 +35,9 @@ STATUS_S = 2.0
 WAIT_S = 20
 """Time in whole seconds after which a server answers that a job has not changed."""
 
-POLLS_S = tuple(min(0.25 * 1.3**looks, 5.0) for looks in range(13))
-"""Intervals in seconds between polls of a job on a server that does not wait; the last one is repeated."""
-
-# With 20 % jitter, so that a fleet that waits for one job does not poll in step.
-_POLLS = wait_chain(*(wait_random(0.8 * poll_s, poll_s) for poll_s in POLLS_S))
-
-
-class PublishedProfile(NamedTuple):
-    """A profile on the server. ``publisher``: the device that measured it; ``created_s``: seconds since 1970."""
-
-    id: str
-    board: str
-    workload: str
-    algorithm: str
-    kind: str | None
-    publisher: str
-    created_s: float
+POLL_S = (2.0, 5.0)
+"""Least and longest interval in seconds between two looks at a job without news: a cache in between may not wait. It is
+random, so that a fleet that waits for one job does not look in step."""
 
 
 class Client:
@@ -171,10 +150,6 @@ class Client:
             )
         return status
 
-    def job(self, job: str) -> SweepStatus:
-        """Get the status of a job."""
-        return self._status(self._get(f"/v1/jobs/{quote(job, safe='')}"))
-
     def curve(self, job: str) -> SampleEfficiency:
         """Get the curve of a finished job, which never changes; from the cache if the server is unavailable.
 
@@ -198,31 +173,38 @@ class Client:
         Raises: ServerUnavailable after an outage of more than ``outage_timeout_s``; ServerError if the job ends without
         a curve; InputError if the job has failed for good.
         """
-        look, last_progress = _Look(), None
-
-        def poll() -> SweepStatus | None:
-            nonlocal last_progress
-            data = self._retrying(job)(look.at, self._get, f"/v1/jobs/{quote(job, safe='')}")
-            if data is None:
-                return None
-            status = self._status(data)
-            if status.ended and status.state != "done":
-                raise _ended(status)
-            now = (status.runs_done, status.runs_most, f"on the server, {status.state}")
-            if progress is not None and status.state != "done" and now != last_progress:
-                progress(*now)
-            last_progress = now
-            return status
-
         try:
-            until_done = retry_if_result(lambda status: status is None or status.state != "done")
-            status = Retrying(retry=until_done, wait=look.wait_s)(poll)
+            status = self._when_done(job, progress)
             curve = self._retrying(job)(self.curve, job)
         except ServerUnavailable as error:
             return self._cached_curve_or(error, job)
-        if progress is not None and status is not None:
+        if progress is not None:
             progress(status.runs_done, status.runs_done, "done")
         return curve
+
+    def _when_done(self, job: str, progress: Progress | None) -> SweepStatus:
+        """Look at a job until it is done. Each look says what is known, and the server answers when that has changed.
+
+        Raises: as ``wait_for_curve``.
+        """
+        known: Any = None
+        last_progress = None
+        while True:
+            headers = {} if known is None else {"If-None-Match": f'"{digest(known)}"', "Prefer": f"wait={WAIT_S}"}
+            begin_s = time.monotonic()
+            data = self._retrying(job)(self._get, f"/v1/jobs/{quote(job, safe='')}", headers=headers)
+            if data is None or data == known:
+                time.sleep(max(0.0, random.uniform(*POLL_S) - (time.monotonic() - begin_s)))
+                continue
+            known, status = data, self._status(data)
+            if status.state == "done":
+                return status
+            if status.ended:
+                raise _ended(status)
+            now = (status.runs_done, status.runs_most, f"on the server, {status.state}")
+            if progress is not None and now != last_progress:
+                progress(*now)
+            last_progress = now
 
     def sweep(self, request: SweepRequest, model: ServedModel, progress: Progress | None = None) -> SampleEfficiency:
         """Submit a sweep and wait for its curve, which comes from the cache if the server is unavailable.
@@ -239,31 +221,16 @@ class Client:
 
     # ------------------------------------------------------------------------------------------------------- profiles
 
-    def profiles(self, key: ProfileKey) -> list[PublishedProfile]:
-        """List the profiles with this key, newest first; from the cache if the server is unavailable."""
-        name = digest(key.model_dump(mode="json"))
+    def newest_profile(self, key: ProfileKey) -> tuple[str, ProfileTable] | None:
+        """Get the publisher and the table of the newest profile with this key; None if there is none."""
+        listing = self._get("/v1/profiles", params={"key": digest(key.model_dump(mode="json")), "limit": 1})
+        if listing == []:
+            return None
         try:
-            listing = self._get("/v1/profiles", params={"key": name})
-            self._cache.put("offers", name, listing)
-        except ServerUnavailable:
-            entry = self._cache.get("offers", name)
-            listing = [] if entry is None else entry.value
-        try:
-            return [_published_profile(fields) for fields in listing]
-        except (KeyError, TypeError, ValueError) as error:
+            publisher, path = str(listing[0]["publisher"])[:100], f"/v1/profiles/{quote(listing[0]['id'], safe='')}"
+        except (KeyError, TypeError, IndexError) as error:
             raise ServerError(f"the server {self.url} did not return a list of profiles") from error
-
-    def profile(self, profile: str) -> ProfileTable:
-        """Get a profile by its id, from the cache if the server is unavailable. Raises: ServerUnavailable."""
-        try:
-            table = self._record(ProfileTable, self._get(f"/v1/profiles/{quote(profile, safe='')}"))
-        except ServerUnavailable:
-            entry = self._cache.get("profiles", profile)
-            if entry is None:
-                raise
-            return self._record(ProfileTable, entry.value)
-        self._cache.put("profiles", profile, table.dump())
-        return table
+        return publisher, self._record(ProfileTable, self._get(path))
 
     def publish_profile(self, table: ProfileTable, *, device: str) -> str | None:
         """Upload a profile that this device measured; return its id, or None if the upload is pending."""
@@ -365,7 +332,7 @@ class Client:
                 lambda error: isinstance(error, ServerUnavailable) and self._cache.get("curves", job) is None
             ),
             stop=stop_after_delay(self._outage_timeout_s),
-            wait=_POLLS,
+            wait=wait_random(*POLL_S),
             reraise=True,
         )
 
@@ -395,41 +362,6 @@ class Client:
             return SweepStatus.model_validate(data)
         except ValidationError as error:
             raise ServerError(f"the server {self.url} returned an invalid job status") from error
-
-
-class _Look:
-    """Looks at a resource, each of which says what is known, so that the server answers when that has changed.
-
-    A server that does not wait is polled instead.
-    """
-
-    def __init__(self) -> None:
-        self._known: Any = None
-        self._is_polled = False
-
-    def at(self, get: Callable[..., Any], path: str) -> Any:
-        """Get the resource; None if it has not changed."""
-        headers = (
-            {} if self._known is None else {"If-None-Match": f'"{digest(self._known)}"', "Prefer": f"wait={WAIT_S}"}
-        )
-        begin_s = time.monotonic()
-        data = get(path, headers=headers)
-        has_changed = data is not None and data != self._known
-        has_waited = data is None and time.monotonic() - begin_s >= POLLS_S[-1]
-        self._is_polled = not has_changed and not has_waited
-        self._known = data if has_changed else self._known
-        return data if has_changed else None
-
-    def wait_s(self, attempt: RetryCallState) -> float:
-        """Wait until the next look, in seconds."""
-        return _POLLS(attempt) if self._is_polled else 0.0
-
-
-def _published_profile(fields: dict[str, Any]) -> PublishedProfile:
-    profile = PublishedProfile(**{field: fields[field] for field in PublishedProfile._fields})
-    if not re.fullmatch(r"[0-9a-f]{1,64}", profile.id):
-        raise ValueError(profile.id)
-    return profile._replace(publisher=str(profile.publisher)[:100], created_s=float(profile.created_s))
 
 
 def _id(answer: object) -> str | None:
