@@ -58,16 +58,17 @@ test-without-torch:
 		--ignore tests/devices/test_devices_believable.py
 	rm -rf $(TORCHLESS)
 
-# The tools that test are as new as elsewhere.
+# The tools that test are as new as elsewhere. The oldest torch warns of its own SequentialLR.
 ## The oldest releases that pyproject.toml allows, on the oldest Python: make test-lowest PYTHON=python3.10
 test-lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check uv
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[torch]'
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python -c constraints.txt \
-		hypothesis jsonschema pytest pytest-timeout pytest-xdist
+		hypothesis jsonschema pytest pytest-timeout pytest-xdist tqdm
 	$(LOWEST)/bin/wattune plan --help > $(LOWEST)/help.txt
 	$(TRAINS) $(LOWEST)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' \
+		-W 'ignore:The epoch parameter:UserWarning' \
 		tests/test_records.py tests/planning tests/search tests/devices tests/online
 	rm -rf $(LOWEST)
 

@@ -151,9 +151,9 @@ def test_the_zone_that_was_assumed_is_told(tmp_path, zone):
         (
             LONDON,
             "2020-10-25 01:30",
-            "local (BST/GMT), where this one exists twice: 2020-10-25 01:30; add +00:00",
+            "local (GMT/BST), where this one exists twice: 2020-10-25 01:30; add +00:00",
         ),
-        (LOS_ANGELES, "2020-11-01 01:00", "local (PDT/PST), where this one exists twice"),
+        (LOS_ANGELES, "2020-11-01 01:00", "local (PST/PDT), where this one exists twice"),
     ],
 )
 def test_a_local_time_that_the_clocks_skip_or_repeat_is_refused(tmp_path, zone, zone_name, moment, what):

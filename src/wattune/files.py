@@ -109,8 +109,10 @@ def _written_beside(path: Path, content: bytes | Iterable[bytes | memoryview]) -
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        # Not NamedTemporaryFile: on a full disk its own file stays unclosed, of which Python 3.14 warns.
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        with open(descriptor, "wb") as file:
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import time
 from collections.abc import Collection, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -113,7 +114,7 @@ def _moment(where: str, text: str, *, is_utc: bool = False) -> tuple[datetime, b
         exists = datetime.fromtimestamp(local.timestamp()) == moment  # of a moment that exists the clock shows the same
         what = "exists twice" if exists else "does not exist"
         raise InputError(
-            f"{where}: times without an offset are local ({local.tzname()}/{other.tzname()}), where this one {what}",
+            f"{where}: times without an offset are local ({'/'.join(time.tzname)}), where this one {what}",
             value=text,
             hint="add +00:00 to all of them if they are UTC",
         )

@@ -78,9 +78,11 @@ class FileStore:
         name = None
         try:
             self.folder.mkdir(exist_ok=True)  # without parents: a store that was removed must not look like a new one
-            with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".incoming-", delete=False) as file:
-                name = file.name
-                yield file  # type: ignore[misc]
+            # Not NamedTemporaryFile: on a full disk its own file stays unclosed, of which Python 3.14 warns.
+            descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".incoming-")
+            os.close(descriptor)
+            with open(name, "w+b") as file:
+                yield file
         except OSError as error:
             raise OutputError(f"cannot write to {self.folder}", value=error.strerror or str(error)) from error
         finally:
