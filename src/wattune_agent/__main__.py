@@ -20,7 +20,7 @@ from wattune_agent.lease import LEASE_S
 from wattune_agent.meter_sensor import read_by
 from wattune_agent.nvidia import card_names
 from wattune_agent.protocol import SOCKET
-from wattune_agent.quantities import SECONDS, quantity
+from wattune_agent.quantities import SECONDS, limit, quantity
 from wattune_agent.server import serve
 from wattune_agent.tree import Tree
 
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="wattune-agent", description=__doc__.splitlines()[0] if __doc__ else None)
     commands = parser.add_subparsers(metavar="COMMAND")
     # Python 3.6 knows no required=True here.
-    parser.set_defaults(act=lambda _: parser.error("a command is needed: serve, guard, restore or devices"))
+    parser.set_defaults(act=lambda _: parser.error("a command is needed: serve, guard, set, restore or devices"))
 
     def add(name: str, act: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
@@ -92,6 +92,11 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--lease", type=_seconds, default=LEASE_S, help="silence after which a client loses the board")
 
     add_options(add("guard", _guard, "Run a program: pin, meter, guard, restore. The program follows --."))
+    setting = add("set", _set, "Hold another cap in place of the cap of a client of the agent, until that one ends.")
+    setting.add_argument(
+        "cap", type=limit, metavar="9W", help="watts at the board's sensor; none: the client's own again"
+    )
+    setting.add_argument("--socket", metavar="PATH", default=SOCKET)
     add("restore", _restore, "Restore a board that a killed process left changed.")
     listing = add("devices", _devices, "List the boards: clocks, power, mode and problems.")
     listing.add_argument("--json", action="store_true")
@@ -128,6 +133,18 @@ def _usual_group() -> Optional[str]:
 
 def _guard(options: Any) -> int:
     return guard(options, _controller)
+
+
+def _set(options: Any) -> int:
+    cap_w, side = options.cap
+    if side != "module":
+        raise BadRequest("a cap at the supply cannot be set; give the watts at the board's sensor")
+    client = AgentClient(options.socket)
+    try:
+        client.set_cap(cap_w)
+    finally:
+        client.close()
+    return 0
 
 
 def _restore(options: Any) -> int:

@@ -39,6 +39,10 @@ class Ceiling:
         """The cap; None if the temperature alone is limited."""
         return self._guard.cap_w
 
+    def move_cap(self, cap_w: Optional[float]) -> None:
+        """Hold another cap."""
+        self._guard.move_cap(cap_w)
+
     def lowered(self) -> None:
         """Note that the client lowered its clock, and wait for the effect."""
         self._above_since_s = self._hot_since_s = None

@@ -102,6 +102,13 @@ class AgentClient:
         self._ask("guard", **fields)
         self._keep_renewing()
 
+    def set_cap(self, cap_w: Optional[float]) -> None:
+        """Hold another cap in place of the cap that another client asked for, until that ends; None ends it before.
+
+        Raises: BadRequest if no client has a cap, Gone.
+        """
+        self._ask("set", cap_w=cap_w)
+
     def check(self) -> List[Dict[str, Any]]:
         """The agent's events since the last call. Raises: Gone."""
         self._ask("renew")

@@ -116,6 +116,9 @@ class _Run:
         if self._moving is not None:
             self._cap_w = cap_w = self._moving.now.limit_w
         self._window_s = window_s
+        self._set_w: Optional[float] = None  # the cap that another client of the agent set
+        self._asked_w = cap_w
+        self._has_moved = caps is not None  # readings at the lowest clock then say nothing about the last cap
         delay_s = board["lag_s"] + (board["window_s"] + board["period_s"]) / 2
         self._joules = Joules(delay_s, cap_w, window_s)
         self._period_s = PERIOD_S / 2 if 0 < board["window_s"] < QUICK_S else PERIOD_S
@@ -299,6 +302,10 @@ class _Run:
             self._tell("stalled", stalled)
         if self._why:
             return
+        if reading.get("set_cap_w") != self._set_w and self._moving is None:
+            self._set_w, self._has_moved = reading.get("set_cap_w"), True
+            self._cap_w = self._joules.cap_w = self._asked_w if self._set_w is None else self._set_w
+            guard.move_cap(self._cap_w)
         try:
             if self._moving is None or not self._follow(self._moving, time_s):
                 self._guard_clock(time_s, power_w, temperature_c, reading.get("clock_mhz"))
@@ -439,11 +446,8 @@ class _Run:
         """Report exceeded limits of a program that ended before the guard's patience did."""
         if not self._joules.readings:  # it ended before the first reading: use the one from before its start
             self._joules.add(0.0, self._first_w)
-        events = (
-            [event for event in self._events if event["kind"] == "guard" and "action" in event]
-            if self._moving is None
-            else []
-        )
+        events = [event for event in self._events if event["kind"] == "guard" and "action" in event]
+        events = [] if self._has_moved else events
         text = missed(events, self._joules.above_s(self._program.end_s), self._joules.is_above, self._cap_w)
         if text and not self._why:
             self._tell("not kept", text)

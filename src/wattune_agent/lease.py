@@ -69,6 +69,8 @@ class BoardLease:
         self._others: Dict[str, float] = {}
         self._recent: Optional[RecentClock] = None
         self._ceiling: Optional[Ceiling] = None
+        self._asked_w: Optional[float] = None  # the holder's own cap
+        self._set_w: Optional[float] = None  # the cap that another party set in its place
         self._lapsed = False
         self._blind = False
         self._heard_s = self._seen_s = self._checked_s = self._now_s()
@@ -99,6 +101,8 @@ class BoardLease:
                 self._latest = None
                 self._latest = self._controller.read()
                 self._latest_s = self._now_s()
+            if self._set_w is not None and party is self._holder:
+                return dict(self._latest, set_cap_w=self._set_w)
             return self._latest
         finally:
             self._reading.release()
@@ -160,7 +164,7 @@ class BoardLease:
         if cap_w is None and max_temp_c is None:
             with self._lock:
                 self._take(party)
-                self._ceiling, self._blind = None, False
+                self._ceiling, self._blind, self._asked_w, self._set_w = None, False, None, None
                 self._apply()
             return {}
         board = self._controller.describe()
@@ -177,10 +181,28 @@ class BoardLease:
                 if self._pin_mhz is None and self._ceiling is None:
                     self._forget()
                 raise
+            self._asked_w, cap_w = cap_w, cap_w if self._set_w is None else self._set_w
             sensing = Sensing.of_board(board, window_s)
             if self._ceiling is None or not self._ceiling.follows(cap_w, sensing, max_temp_c):
                 self._ceiling = Ceiling(board["settings_mhz"], cap_w, max_temp_c, sensing)
                 self._seen_s = self._now_s()
+            self._apply()
+        return {}
+
+    def set_cap(self, party: Party, cap_w: Optional[float]) -> Dict[str, Any]:
+        """Hold another cap in place of the holder's, until the holder's ends; None: the holder's own again.
+
+        Raises: BadRequest if there is none.
+        """
+        with self._lock:
+            if self._ceiling is None or self._asked_w is None:
+                raise BadRequest("no client has a cap now that another one could take the place of")
+            self._set_w = cap_w
+            now_w = self._asked_w if cap_w is None else cap_w
+            self._ceiling.move_cap(now_w)
+            self._tell(
+                "cap set", "the cap is {:g} W now, by {}; asked: {:g} W".format(now_w, party.name, self._asked_w)
+            )
             self._apply()
         return {}
 

@@ -13,6 +13,8 @@ slice     ``mhz``                                switch the pinned clock quickly
                                                  that is silent the lower clock remains
 guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; the agent lowers the clock if the client does not.
                                                  Each may be null; without ``window_s``, the cap is on every reading
+set       ``cap_w``                              hold another cap in place of the holder's, for any client, until the
+                                                 holder's ends; null ends that
 renew                                            renew the lease
 restore                                          restore the board and give up control
 ========  =====================================  ===================================================================
@@ -58,6 +60,7 @@ REQUESTS: Dict[str, Dict[str, bool]] = {
     "pin": {"mhz": False, "memory_clock_mhz": True, "cpu_clock_mhz": True},
     "slice": {"mhz": False},
     "guard": {"cap_w": True, "max_temp_c": True, "window_s": True},
+    "set": {"cap_w": True},
     "renew": {},
     "restore": {},
 }

@@ -199,6 +199,8 @@ class AgentServer:
                 content = keeper.slice(peer, fields["mhz"] or 0.0)
             elif name == "guard":
                 content = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"], fields["window_s"])
+            elif name == "set":
+                content = keeper.set_cap(peer, fields["cap_w"])
             elif name == "renew":
                 content = keeper.renew(peer)
             else:

@@ -229,6 +229,17 @@ def test_a_sensor_that_freezes_below_the_cap_is_noticed_when_the_board_changes_i
     assert board.pins == []
 
 
+def test_a_cap_that_another_client_sets_is_followed_down_and_up(board, time):
+    read, set_w = board.read, [None]
+    board.read = lambda: {**read(), "set_cap_w": set_w[0]}
+    later = [(20.0, lambda: set_w.__setitem__(0, 2.5)), (60.0, lambda: set_w.__setitem__(0, None))]
+    report = guard_for(board, 120.0, time, clock_mhz=500.0, cap_w=4.5, window_s=1.0, later=later)
+    held = dict(report.settings_s)
+    assert held[200.0] == pytest.approx(40.0, abs=8.0)
+    assert held[400.0] == pytest.approx(78.0, abs=12.0)
+    assert report.above_cap_s < 3.0
+
+
 def test_a_program_that_stalls_is_told_once_for_each_stall(board, time):
     board.watts = 2.0  # at rest
 

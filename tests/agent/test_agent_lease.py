@@ -294,6 +294,33 @@ def test_the_guard_can_be_ended_and_the_pin_stays(room):
     assert room.board.mhz == 500.0
 
 
+def test_any_client_sets_another_cap_until_the_holders_ends(room):
+    room.board.window_s = room.board.lag_s = 0.0
+    with pytest.raises(BadRequest, match="no client has a cap"):
+        room.keeper.set_cap(room.other, 2.5)
+    guarded(room, 500.0, 4.5)
+    room.pass_s(8.0, room.trainer)
+    assert room.board.mhz == 400.0
+    room.keeper.set_cap(room.other, 2.5)
+    assert room.keeper.read(room.trainer)["set_cap_w"] == 2.5
+    assert "set_cap_w" not in room.keeper.read(room.other)
+    room.pass_s(8.0, room.trainer)
+    assert room.board.mhz == 200.0
+    room.keeper.guard(room.trainer, 4.4, None)  # the holder's own cap waits
+    room.pass_s(8.0, room.trainer)
+    assert room.board.mhz == 200.0
+    room.keeper.set_cap(room.other, None)
+    room.pass_s(40.0, room.trainer)
+    assert room.board.mhz == 400.0
+    assert room.kinds().count("cap set") == 2
+    assert "by other" in room.trainer.events[1]["text"] + room.trainer.events[2]["text"]
+    room.keeper.set_cap(room.other, 2.5)
+    room.keeper.restore(room.trainer)
+    guarded(room, 300.0, 9.0)
+    room.pass_s(8.0, room.trainer)
+    assert room.board.mhz == 300.0
+
+
 # --------------------------------------------------------------------------------------------------- what can go wrong
 
 
