@@ -37,6 +37,7 @@ ALONE = {
     "paper": "benchmarks.paper.command",
     "ranks": "benchmarks.ranks.command",
     "report_picture": "benchmarks.report_picture",
+    "script": "benchmarks.script.command",
     "tx2_calibration": "benchmarks.tx2_calibration",
 }
 

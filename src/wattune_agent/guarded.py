@@ -46,6 +46,11 @@ class Asked(NamedTuple):
     while the cap is 0 W, or less than it draws at the lowest clock, and stopped for good if that cap is the last.
     Without ``slices``, no two neighbouring clocks share the window where that is worth it (``slicing.gains_for``).
     ``stall_s``: time after which power that has fallen to nearly the power at rest is told.
+
+    ``choice`` may take the board over while the program runs: it is called with each reading's time, power and the
+    clock that is held, if one is, and changes settings itself from the first time on that it returns True. Its
+    ``stopped`` then says why the program has to end, ``lower`` brings the board to its lowest setting, ``restore`` to
+    the guard's again, and ``take_events`` are the report's.
     """
 
     clock_mhz: Optional[float] = None
@@ -55,6 +60,7 @@ class Asked(NamedTuple):
     caps: Any = None
     slices: bool = True
     stall_s: Optional[float] = None
+    choice: Any = None
 
 
 def run_guarded(
@@ -106,7 +112,7 @@ class _Run:
         asked: Asked,
         say: Callable[[str], None],
     ) -> None:
-        clock_mhz, cap_w, window_s, max_temp_c, caps, slices, stall_s = asked
+        clock_mhz, cap_w, window_s, max_temp_c, caps, slices, stall_s, self._choice = asked
         self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
         self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
@@ -150,6 +156,7 @@ class _Run:
         self._events: List[Dict[str, Any]] = []
         self._pinning = threading.Lock()
         self._over = False
+        self._is_chosen = False  # the board is the choice's
         self._watch_ended = threading.Event()
         self._why = ""
         self._is_restored: Optional[bool] = None
@@ -217,7 +224,11 @@ class _Run:
         if free:
             self._pinning.release()
         try:
-            self._controller.restore()
+            try:
+                if self._choice is not None:
+                    self._choice.restore()
+            finally:
+                self._controller.restore()
             self._is_restored = True
         except AgentError as error:
             self._is_restored = False
@@ -251,7 +262,7 @@ class _Run:
 
     def _tick(self) -> None:
         """Begin or end a slice between two readings."""
-        if self._why or self._program.is_held:
+        if self._why or self._program.is_held or self._is_chosen:
             return
         self._count(self._program.now_s())
         try:
@@ -262,7 +273,7 @@ class _Run:
     def _count(self, time_s: float) -> None:
         """Count the time until now at the setting that is held."""
         guard = self._guard
-        if guard.is_held and guard.value is not None:
+        if guard.is_held and guard.value is not None and not self._is_chosen:
             self._at_s[guard.value] = self._at_s.get(guard.value, 0.0) + max(0.0, time_s - self._counted_s)
         self._counted_s = time_s
 
@@ -300,7 +311,7 @@ class _Run:
         )
         if stalled is not None:
             self._tell("stalled", stalled)
-        if self._why:
+        if self._why or self._choose(time_s, power_w):
             return
         if reading.get("set_cap_w") != self._set_w and self._moving is None:
             self._set_w, self._has_moved = reading.get("set_cap_w"), True
@@ -321,6 +332,22 @@ class _Run:
             self._record.note(time_s, self._moving.now, self._clock_mhz if value is None else value, self._pause)
         if guard.stopped and (self._moving is None or is_too_hot(temperature_c, self._max_temp_c)):
             self._stop("the limit is exceeded even at the lowest clock")
+
+    def _choose(self, time_s: float, power_w: float) -> bool:
+        """Let the choice have the reading; returns true if it holds the board."""
+        choice, guard = self._choice, self._guard
+        if choice is None:
+            return False
+        try:
+            held = guard.value if guard.is_held else self._clock_mhz
+            self._is_chosen = choice(time_s, power_w, held) or self._is_chosen
+        except AgentError as error:
+            self._stop("the clock cannot be changed: {}".format(error))
+        for event in choice.take_events():
+            self._keep(event)
+        if self._is_chosen and choice.stopped is not None:
+            self._stop(choice.stopped)
+        return self._is_chosen
 
     def _guard_clock(
         self, time_s: float, power_w: float, temperature_c: Optional[float], clock_mhz: Optional[float]
@@ -423,7 +450,10 @@ class _Run:
 
     def _lower(self) -> None:
         try:
-            self._pin(self._settings[0])
+            if self._is_chosen:
+                self._choice.lower()
+            else:
+                self._pin(self._settings[0])
         except AgentError as error:
             self._tell("failed", "the lowest clock cannot be pinned: {}".format(error))
 

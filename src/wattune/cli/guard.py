@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from wattune import units
 from wattune.cap_source import check_scale
-from wattune.cli.options import Json, configured
+from wattune.cli.options import Json, configured, of_this_machine
 from wattune.cli.output import Output, claim, emit_json, note
 from wattune.errors import DeviceError, InputError, SafetyStop
 from wattune.job.config import RunConfig
@@ -26,14 +27,30 @@ if TYPE_CHECKING:
     "max_temp",
     "sysfs_root",
     advanced=("cap_range", "cap_stale", "cap_window", "mode"),
-    required=("device",),
+    read=of_this_machine,
 )
 def guard(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Program and its arguments.")],
     config: RunConfig,
     clock: Annotated[
         str | None,
-        typer.Option("--clock", metavar="MHZ", help="Clock to pin, such as 612MHz (default: leave it as it is)."),
+        typer.Option("--clock", metavar="MHZ", help="Clock to pin, such as 612MHz (default: the fastest are found)."),
+    ] = None,
+    hold_clocks: Annotated[
+        bool, typer.Option("--hold-clocks", help="Lower the first clock where the cap is exceeded, and no more.")
+    ] = False,
+    clocks: Annotated[
+        Literal["all", "gpu"],
+        typer.Option("--clocks", help="Clocks to choose: all that the board offers, or the first alone."),
+    ] = "all",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore what an earlier run of this command found.")] = False,
+    expect: Annotated[
+        str | None,
+        typer.Option("--expect", metavar="TIME", help="Expected time of the run, such as 10min (default: the last's)."),
+    ] = None,
+    step_time: Annotated[
+        str | None,
+        typer.Option("--step-time", metavar="REGEX", help="Step times that the program prints, for one without torch."),
     ] = None,
     slices: Annotated[
         str,
@@ -55,18 +72,22 @@ def guard(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run any program under a cap: pin the clock, meter, guard, restore.
+    """Run any program under a cap, training at the fastest clocks: meter, guard, restore.
 
-    The clock follows the cap, which holds for the mean power over a second (--set cap_window=peak: for every reading).
+    The cap holds for the mean power over a second (--set cap_window=peak: for every reading).
+    A program that trains with torch is measured by its own optimizer steps while it runs, at one setting of the clocks
+    after another, and then runs at the fastest one under the cap; what was found is remembered for this command.
+    Other programs run at the highest clock under the cap.
     Under a cap that changes, the program is held (SIGSTOP) while the
     cap is 0 W or less than it draws at the lowest clock. The exit code is the program's own, or 4 if it was stopped
     because the cap was exceeded at the lowest clock. With --json, the program's output goes to stderr.
 
     \b
-    Example:  wattune guard --device jetson --clock 612MHz --cap 10W -- python3 train.py
+    Example:  wattune guard --cap 10W -- python3 train.py
     """
+    from wattune.cli.choosing import Choosing
     from wattune.cli.guarded_cap import GuardedCap
-    from wattune.cli.guarded_device import Pinned
+    from wattune.cli.guarded_device import Pinned, described_as
     from wattune.devices import open_device
     from wattune.devices.real_time import mapped
     from wattune_agent.guard_command import stdout_aside
@@ -79,15 +100,13 @@ def guard(
     stall_s = None if stall is None else units.parse(stall, "s", name="--stall")
     moving, wanted_mhz = config.moving_cap, None if clock is None else units.parse(clock, "MHz", name="--clock")
     asked_cap = config.constant_cap if moving is None else moving.form
+    expect_s = None if expect is None else units.parse(expect, "s", name="--expect")
     destination = Output(None, as_json) if output is None else claim(output, "", as_json=as_json)
     board = open_device(str(config.device))
     report: Report | None = None
+    chosen: Choosing | None = None
     try:
         try:
-            if not board.executes_steps:
-                raise InputError(
-                    "this device cannot run programs", value=board.spec, hint="give the board that runs the program"
-                )
             if asked_cap.side == "supply" and board.supply is None:
                 for problem in board.problems:
                     if "supply.json" in problem:  # the supply is known, but its file cannot be read
@@ -96,9 +115,8 @@ def guard(
             limit = asked_cap.at_sensor(board.supply, board.sensor.window_s)
             caps = None if moving is None else GuardedCap(moving, board.supply, board.sensor.window_s)
             at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
-            # A board's own controller also reads the present clock, and an agent has a guard of its own.
-            controller = board.controller or Pinned(board)
-            described = dict(controller.describe())
+            if not hold_clocks and moving is None and at_mhz is None and limit.limit_w is not None and board.offered:
+                chosen = Choosing(board, limit, command, clocks, fresh=fresh, expect_s=expect_s, step_time=step_time)
             request = GuardRequest(
                 command,
                 at_mhz,
@@ -108,19 +126,35 @@ def guard(
                 limit.window_s,
                 caps=None if moving is None else str(moving),
             )
-            with mapped(), stdout_aside(as_json):
-                report = run_guarded(
-                    controller,
-                    command,
-                    clock_mhz=at_mhz,
-                    cap_w=limit.limit_w,
-                    window_s=limit.window_s,
-                    max_temp_c=limit.max_temp_c,
-                    caps=caps,
-                    slices=slices == MODES[0],
-                    stall_s=stall_s,
-                    say=note,
-                )
+            if not board.executes_steps:
+                if chosen is None or step_time is not None:
+                    hint = (
+                        "give a cap, and no --clock, --hold-clocks or --step-time; or the board that runs the program"
+                    )
+                    raise InputError("this device can only rehearse the choice of clocks", value=board.spec, hint=hint)
+                described = described_as(board)
+                with stdout_aside(as_json):
+                    report = chosen.rehearse()
+            else:
+                # A board's own controller also reads the present clock, and an agent has a guard of its own.
+                controller = board.controller or Pinned(board)
+                described = dict(controller.describe())
+                with mapped(), stdout_aside(as_json), chosen or nullcontext():
+                    report = run_guarded(
+                        controller,
+                        command,
+                        clock_mhz=at_mhz,
+                        cap_w=limit.limit_w,
+                        window_s=limit.window_s,
+                        max_temp_c=limit.max_temp_c,
+                        caps=caps,
+                        slices=slices == MODES[0],
+                        stall_s=stall_s,
+                        choice=None if chosen is None else chosen.clocks,
+                        say=note,
+                    )
+            if chosen is not None:
+                chosen.keep(report.time_s)
         finally:
             board.close()
     except DeviceError as error:
@@ -129,6 +163,9 @@ def guard(
         report = report.not_restored(str(error))
     text = in_words(report, request, described, board.kind)
     record = as_record(report, request, device=board.name, mode=board.mode, kind=board.kind)
+    if chosen is not None:
+        text[1:1] = chosen.in_words()
+        record["choice"] = chosen.as_json()
     destination.save(record)
     failure = None
     if report.ended == "stopped for safety":

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 from wattune.devices import Device, Setting
-from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
+from wattune.devices.real_time import unmapped
 from wattune.point import Knobs
-from wattune_agent.errors import BadRequest, FileFailed, NoReading, NotThere
+
+
+def described_as(device: Device) -> dict[str, Any]:
+    """A device for the guard: the settings of its first knob and their unit, the sensor and its delay."""
+    sensor, knob = device.sensor, device.knobs[0] if device.knobs else None
+    return {
+        "name": device.name,
+        "rail": sensor.rail,
+        "settings_mhz": [] if knob is None else list(knob.values),
+        "setting_unit": "W" if knob is not None and knob.name == "power_limit_w" else "MHz",
+        "window_s": sensor.window_s,
+        "lag_s": sensor.lag_s,
+        "period_s": sensor.period_s,
+    }
 
 
 class Pinned:
@@ -23,32 +35,23 @@ class Pinned:
         self._setting: Setting | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Board description for the guard: the settings and their unit, the sensor and its delay."""
-        sensor = self._device.sensor
-        return {
-            "name": self._device.name,
-            "rail": sensor.rail,
-            "settings_mhz": [] if self._knob is None else list(self._knob.values),
-            "setting_unit": "W" if self._knob is not None and self._knob.name == "power_limit_w" else "MHz",
-            "window_s": sensor.window_s,
-            "lag_s": sensor.lag_s,
-            "period_s": sensor.period_s,
-        }
+        """Board description for the guard."""
+        return described_as(self._device)
 
     def read(self) -> dict[str, Any]:
         """A reading. Raises: NoReading."""
-        with _mapped():
+        with unmapped():
             power_w, now = self._device.power_w(), self._device.conditions()
         return {"power_w": power_w, "temperature_c": now.temperature_c}
 
     def claim(self) -> None:
         """Check that the setting can be changed: to the highest, and back. Raises: as ``pin`` and ``restore``."""
-        with _mapped(), self._device.at(self._device.combinations()[-1]):
+        with unmapped(), self._device.at(self._device.combinations()[-1]):
             pass
 
     def pin(self, setting: float) -> None:
         """Pin this setting. Raises: BadRequest, NotThere, FileFailed."""
-        with _mapped():
+        with unmapped():
             assert self._knob is not None
             knobs = Knobs({self._knob.name: setting})
             if self._setting is None:
@@ -68,20 +71,5 @@ class Pinned:
     def restore(self) -> None:
         """Restore the setting that was found, if it was changed. Raises: FileFailed and its kinds."""
         self._setting = None
-        with _mapped():
+        with unmapped():
             self._inside.close()
-
-
-@contextmanager
-def _mapped() -> Iterator[None]:
-    """Map our errors to the agent's: the reverse of what the backends do."""
-    try:
-        yield
-    except SensorError as error:
-        raise NoReading(str(error)) from error
-    except InputError as error:
-        raise BadRequest(str(error)) from error
-    except DeviceUnavailable as error:
-        raise NotThere(str(error)) from error
-    except DeviceError as error:
-        raise FileFailed(str(error)) from error

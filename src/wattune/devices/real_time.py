@@ -17,6 +17,7 @@ from wattune_agent.errors import (
     AgentError,
     BadRequest,
     Busy,
+    FileFailed,
     Forbidden,
     Full,
     Gone,
@@ -140,6 +141,21 @@ def mapped() -> Iterator[None]:
         raise DeviceUnavailable(str(error)) from error
     except AgentError as error:
         raise DeviceError(str(error)) from error
+
+
+@contextmanager
+def unmapped() -> Iterator[None]:
+    """Raise wattune's errors as the agent's: the reverse of ``mapped``."""
+    try:
+        yield
+    except SensorError as error:
+        raise NoReading(str(error)) from error
+    except InputError as error:
+        raise BadRequest(str(error)) from error
+    except DeviceUnavailable as error:
+        raise NotThere(str(error)) from error
+    except DeviceError as error:
+        raise FileFailed(str(error)) from error
 
 
 def told(read: Callable[[Tree], float | None], tree: Tree) -> float | None:

@@ -11,7 +11,7 @@ and can begin again when more is known about how many samples each batch size ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -189,6 +189,23 @@ class Search:
         """
         found = self._best(*self._costs(self._goal)) if self._seen else None
         return None if found is None else self._grid.points[found]
+
+    def fastest(self, among: Callable[[Knobs], bool]) -> OperatingPoint | None:
+        """The fastest point, measured or not, of those at these settings that stay under the cap by the forecast."""
+        kept = [i for i in np.flatnonzero(self._sure()) if among(self._grid.points[i].knobs)] if self._seen else []
+        found = min(kept, key=lambda index: float(self._forecasts().time.mean[index]), default=None)
+        return None if found is None else self._grid.points[found]
+
+    def step_s(self, point: OperatingPoint) -> float:
+        """The step time there, in seconds: as measured, or by the forecast."""
+        index = self._grid.index(point)
+        measured = self._seen.get(index)
+        return math.exp(self._forecasts().time.mean[index]) if measured is None else measured.step_s
+
+    @property
+    def settings(self) -> tuple[Knobs, ...]:
+        """All settings that are searched, ascending."""
+        return self._grid.settings
 
     def risk(self, point: OperatingPoint) -> float:
         """The probability that the power there, without the sensor's noise, is above the cap."""

@@ -1,0 +1,185 @@
+"""A rehearsal of ``wattune guard`` in one process: a Python program whose steps a simulated or replayed board takes."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from wattune.cap import SensorLimit
+from wattune.devices import Device
+from wattune.errors import InputError, SafetyStop, SensorError
+from wattune.point import BatchShape
+from wattune.power.capped_run import CappedRun
+from wattune.records import StepWork
+from wattune.script.controller import ROW, Choice, StepController, new_search
+from wattune.script.hook.sitecustomize import Rounds
+from wattune_agent.guarded import SAFETY_EXIT
+from wattune_agent.outcome import Report
+
+
+class Rehearsal:
+    """The ``command``, a Python program, on a device that executes no steps. Each round is counted while it runs here,
+    which takes about ten times as long as the program alone; then it takes its time on the device.
+
+    ``expect_s``, ``remembered``: as ``StepController`` has them.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        limit: SensorLimit,
+        command: Sequence[str],
+        *,
+        expect_s: float | None = None,
+        remembered: dict[str, Any] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        self._run_program = _program(command)
+        self._device, self._limit, self._say = device, limit, say
+        self._events: list[dict[str, Any]] = []
+        self._rounds = 0
+        table = device.recorded_profile() or device.replayed_table
+        self._shape: BatchShape = ROW if table is None else table.measured[0].shape
+        self._run = CappedRun(device, limit, device.combinations()[-1], on_reading=self._reading)
+        self._controller: StepController | None = None
+        self._given = expect_s, remembered
+
+    @property
+    def choice(self) -> Choice | None:
+        """The outcome of choosing; None if the program made no round."""
+        return self._controller.outcome() if self._controller is not None and self._rounds else None
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """State for the next run of the same program; None if nothing was chosen."""
+        return None if self._controller is None else self._controller.state_dict()
+
+    def run(self) -> Report:
+        """Run the program to its end. Raises: DeviceError, InputError, and nothing that the program raises."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        from wattune.online.step_counter import StepCounter
+
+        device, limit, run = self._device, self._limit, self._run
+        expect_s, remembered = self._given
+        ended, code = "finished", 0
+        with ExitStack() as stack:
+            stack.enter_context(run)
+            self._controller = StepController(
+                device,
+                run.limiter,
+                lambda: new_search(device, limit),
+                expect_s=expect_s,
+                remembered=remembered,
+                say=self._tell,
+            )
+            run.start()
+            counter = self._counter = StepCounter()
+            rounds = Rounds(self._round)
+            # The last post-hook: what the program registers itself has run before.
+            for hook in (
+                register_optimizer_step_pre_hook(lambda *_: setattr(counter, "in_optimizer", True)),
+                register_optimizer_step_post_hook(lambda optimizer, *_: self._stepped(rounds, id(optimizer))),
+            ):
+                stack.callback(hook.remove)
+            try:
+                with counter:
+                    code = self._run_program()
+            except SafetyStop as stop:
+                ended, code = "stopped for safety", SAFETY_EXIT
+                self._tell(str(stop), kind="stopped for safety")
+        return self._report(ended, code)
+
+    def _stepped(self, rounds: Rounds, one: int) -> None:
+        self._counter.in_optimizer = False
+        rounds.count(one)
+
+    def _round(self, marker: int) -> None:
+        """Let the device take what was counted since the last round."""
+        from wattune.algorithms.counting.counter import phases
+
+        counter, shape, device = self._counter, self._shape, self._device
+        work = StepWork(
+            samples=shape.batch,
+            micro_batch_size=shape.micro,
+            data_type=counter.data_type,
+            phases=phases(counter.tally),
+            peak_memory_bytes=max(counter.memory_bytes, default=0),
+        )
+        counter.tally.clear()
+        with device.step(work):
+            pass
+        self._rounds += 1
+        assert self._controller is not None
+        self._controller.look(self._rounds, device.now_s(), marker)
+        self._run.check()
+
+    def _reading(self, time_s: float, power_w: float) -> None:
+        if self._controller is not None:
+            self._controller.reading(self._device.now_s(), power_w)
+
+    def _tell(self, text: str, kind: str = "clocks") -> None:
+        self._events.append({"time_s": max(0.0, self._run.meter.elapsed_s), "kind": kind, "text": text})
+        self._say(f"{self._events[-1]['time_s']:.1f} s: {kind}: {text}")
+
+    def _report(self, ended: str, code: int) -> Report:
+        figures = None
+        with suppress(SensorError):  # a program without a step on a replayed board
+            figures = self._run.meter.figures()
+        return Report(
+            time_s=self._run.meter.elapsed_s,
+            energy_j=figures.energy_j if figures else 0.0,
+            power_mean_w=figures.power_mean_w if figures else 0.0,
+            power_peak_w=figures.power_peak_w if figures else 0.0,
+            above_cap_s=figures.above_cap_s if figures else 0.0,
+            hottest_c=self._run.monitor.temperature_c,
+            readings=figures.readings if figures else 0,
+            events=self._events,
+            exit_code=code,
+            ended=ended,
+        )
+
+
+def _program(command: Sequence[str]) -> Callable[[], int]:
+    """A function that runs this Python program here, and returns its exit code. Raises: InputError."""
+    words = list(command)
+    if words and Path(words[0]).name.startswith("python"):
+        words = words[1:]
+        while words and words[0] in ("-u", "-B", "-O"):
+            words = words[1:]
+    if not words or not (words[0] == "-m" or words[0].endswith(".py")) or words == ["-m"]:
+        raise InputError(
+            "a board that executes no programs can only rehearse Python's",
+            value=" ".join(command),
+            allowed="python FILE.py ..., or python -m MODULE ...",
+        )
+
+    def run() -> int:
+        is_module = words[0] == "-m"
+        before = sys.argv, list(sys.path), sys.modules["__main__"]
+        sys.argv = words[1:] if is_module else words
+        sys.path.insert(0, "" if is_module else str(Path(words[0]).resolve().parent))
+        try:
+            if is_module:
+                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        except SafetyStop:
+            raise
+        except Exception:  # noqa: BLE001 - as Python itself ends a program
+            traceback.print_exc()
+            return 1
+        finally:
+            sys.argv, sys.path[:], sys.modules["__main__"] = before
+            sys.stdout.flush()
+        return 0
+
+    return run

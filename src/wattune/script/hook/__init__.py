@@ -1,0 +1,1 @@
+"""Folder on the ``PYTHONPATH`` of programs under ``wattune guard``; see ``sitecustomize``."""

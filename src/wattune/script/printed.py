@@ -1,0 +1,80 @@
+"""Steps of a program that prints their times, as stamps: its output is read on its way."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wattune.script.rounds import StepPage
+
+LONGEST = 1 << 16
+"""Bytes of a line; a program may print none for days."""
+
+
+class PrintedRounds:
+    """Counts rounds by step times: as many as fit between two of them at the pace of the second."""
+
+    def __init__(self, pattern: re.Pattern[str], page: StepPage):
+        self._pattern, self._page = pattern, page
+        self._rounds = 0.0
+        self._last_s: float | None = None
+        self._line = b""
+
+    def take(self, data: bytes, time_s: float) -> None:
+        """Take a piece of the output. A carriage return ends a line too, as progress bars have it."""
+        *lines, self._line = re.split(rb"[\r\n]", self._line + data)
+        self._line = self._line[-LONGEST:]
+        for line in lines:
+            if (found := self._pattern.search(line.decode("utf-8", "replace"))) is not None:
+                self._step(found, time_s)
+
+    def _step(self, found: re.Match[str], time_s: float) -> None:
+        try:
+            step_s = float(found.group(1)) * (1e-3 if "ms" in found.re.groupindex else 1.0)
+        except ValueError:
+            return
+        if step_s <= 0:
+            return
+        if self._last_s is not None:
+            self._rounds += (time_s - self._last_s) / step_s
+        self._last_s = time_s
+        if self._rounds >= 1:
+            self._page.stamp(int(self._rounds), time_s)
+
+
+@contextmanager
+def printed_steps(pattern: re.Pattern[str], page: StepPage) -> Iterator[None]:
+    """Context in which the standard output of programs that are started goes on to this process's own, and their step
+    times by this pattern become stamps."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    read, write = os.pipe()
+    os.dup2(write, 1)
+    os.close(write)
+    rounds = PrintedRounds(pattern, page)
+
+    def forward() -> None:
+        is_open = True
+        while data := os.read(read, 1 << 14):
+            rounds.take(data, time.monotonic())
+            try:
+                while is_open and data:
+                    data = data[os.write(own, data) :]
+            except OSError:  # the reader has exited, as `head` does; the program goes on
+                is_open = False
+
+    reading = threading.Thread(target=forward, name="output", daemon=True)
+    reading.start()
+    try:
+        yield
+    finally:
+        os.dup2(own, 1)
+        reading.join(1.0)  # a child that the program left behind may keep its output open
+        if not reading.is_alive():
+            os.close(read)
+            os.close(own)

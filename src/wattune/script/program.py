@@ -1,0 +1,194 @@
+"""The choice of clocks beside the guard of a program: takes the board over with the program's first rounds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+from wattune.cap import SensorLimit
+from wattune.devices import Device
+from wattune.devices.real_time import unmapped
+from wattune.errors import DeviceError, InputError, WattuneError
+from wattune.files import cache_folders, read_json, write_json
+from wattune.power.limiter import PowerLimiter
+from wattune.script.controller import Choice, StepController, new_search
+from wattune.script.rounds import StepPage
+
+UNSTAMPED_S: Final = 60.0
+"""Time under load after which a program that stamps no step is said to be one."""
+
+BUSY: Final = 1.15
+"""Power over the lowest reading so far from which on a program counts as load."""
+
+
+class ProgramClocks:
+    """The ``choice`` of ``wattune_agent.guarded.run_guarded``: a ``StepController`` on a board that runs a program.
+
+    ``names``: the knobs to set. Nothing is changed before the program's first round.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        limit: SensorLimit,
+        page: StepPage,
+        *,
+        names: Sequence[str],
+        expect_s: float | None = None,
+        remembered: dict[str, Any] | None = None,
+    ):
+        self._device, self._limit, self._page, self._names = device, limit, page, names
+        self._expect_s, self._remembered = expect_s, remembered
+        self._inside = ExitStack()
+        self._limiter: PowerLimiter | None = None
+        self._controller: StepController | None = None
+        self._events: list[dict[str, Any]] = []
+        self._told = 0
+        self._time_s = self._loaded_s = 0.0
+        self._lowest_w = float("inf")
+        self._is_told = self._gave_up = False
+
+    # --------------------------------------------------------------------------------------- of the guard's interface
+
+    def __call__(self, time_s: float, power_w: float, held: float | None) -> bool:
+        """Take a reading; returns true once the board is this object's. Raises: the agent's errors."""
+        stamp = self._page.read()
+        if self._gave_up:
+            return False
+        if self._limiter is None and stamp is None:
+            self._look_for_steps(time_s, power_w)
+            return False
+        elapsed_s, self._time_s = time_s - self._time_s, time_s
+        with unmapped():
+            if self._limiter is None or self._controller is None:
+                return self._try_to_take(held)
+            now_s = self._device.now_s()
+            if self._limiter(time_s, self._device.guarded_w(power_w)):
+                self._controller.reading(now_s, power_w)
+            if stamp is not None and elapsed_s < 1.0:  # else the guard itself stood still
+                at_s = now_s - (time.monotonic() - stamp.time_s)
+                self._controller.look(stamp.rounds, at_s, stamp.marker, stamp.pid)
+        return True
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the program has to end; None while the board can be held."""
+        return None if self._limiter is None else self._limiter.stopped
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """The events since the last call."""
+        limiter, events = self._limiter, self._events
+        if limiter is not None:
+            told = limiter.events[self._told :]
+            self._told += len(told)
+            for one in told:
+                at = f" to {one.setting}" if one.action != "at lowest" else " setting"
+                events.append({"time_s": one.time_s, "kind": "guard", "text": f"{one.power_w:.2f} W: {one.action}{at}"})
+        self._events = []
+        return events
+
+    def lower(self) -> None:
+        """Bring the board to its lowest setting. Raises: the agent's errors."""
+        if self._limiter is not None:
+            with unmapped():
+                self._limiter.lose()
+
+    def restore(self) -> None:
+        """Leave the board as the guard had it. Raises: the agent's errors."""
+        with unmapped():
+            self._inside.close()
+
+    # ------------------------------------------------------------------------------------------------------- outcome
+
+    @property
+    def choice(self) -> Choice | None:
+        """The outcome; None if the program made no round."""
+        return None if self._controller is None else self._controller.outcome()
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """State for the next run of the same program; None if nothing was chosen."""
+        return None if self._controller is None else self._controller.state_dict()
+
+    # ------------------------------------------------------------------------------------------------------ beginning
+
+    def _try_to_take(self, held: float | None) -> bool:
+        """Take the board over; leave it to the guard, as it was, if its knobs cannot all be set."""
+        try:
+            self._take(held)
+        except (DeviceError, InputError) as error:
+            self._gave_up = True
+            self._inside.close()
+            self._say(f"clocks are not chosen: {error}")
+        return not self._gave_up
+
+    def _take(self, held: float | None) -> None:
+        """Hold all knobs at their highest values, the first one where the guard holds it."""
+        device = self._device
+        device.select(self._names)
+        knobs = device.combinations()[-1]
+        if held is not None and device.knobs:
+            knobs = knobs.replace(**{device.knobs[0].name: held})
+        deciding = self._inside.enter_context(ThreadPoolExecutor(1, "decision"))
+        setting = self._inside.enter_context(device.at(knobs))  # left first: a decision may still be made
+        self._limiter = PowerLimiter(device, setting, self._limit)
+
+        def later(call: Callable[[], Any]) -> Callable[[], bool]:
+            made = deciding.submit(call)
+
+            def is_made() -> bool:
+                if made.done():
+                    made.result()
+                return made.done()
+
+            return is_made
+
+        self._controller = StepController(
+            device,
+            self._limiter,
+            lambda: new_search(device, self._limit),
+            expect_s=self._expect_s,
+            remembered=self._remembered,
+            later=later,
+            say=self._say,
+        )
+
+    def _look_for_steps(self, time_s: float, power_w: float) -> None:
+        elapsed_s, self._time_s = time_s - self._time_s, time_s
+        self._lowest_w = min(self._lowest_w, power_w)
+        self._loaded_s += elapsed_s if power_w > BUSY * self._lowest_w else 0.0
+        if self._loaded_s >= UNSTAMPED_S and not self._is_told:
+            self._is_told = True
+            self._say("the program stamps no steps (no torch of this machine?): it is guarded, and no clock is chosen")
+
+    def _say(self, text: str) -> None:
+        self._events.append({"time_s": self._time_s, "kind": "clocks", "text": text})
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+class Memory:
+    """Memory of what was found for a command on a device under a cap."""
+
+    def __init__(self, device: Device, limit: SensorLimit, names: Sequence[str], command: Sequence[str]):
+        knobs = {knob.name: list(knob.values) for knob in device.offered if knob.name in names}
+        self._is = [device.name, device.mode, limit.limit_w, limit.window_s, limit.max_temp_c, knobs, list(command)]
+        name = hashlib.sha256(json.dumps(self._is).encode()).hexdigest()[:16]
+        self._path = cache_folders()[0] / "guard" / f"{name}.json"
+
+    def load(self) -> dict[str, Any] | None:
+        """The state of the last run, with its ``time_s``; None if there is none that can be read."""
+        with suppress(WattuneError):
+            saved = read_json(self._path)
+            if isinstance(saved, dict) and saved.get("is") == self._is and isinstance(saved.get("state"), dict):
+                return {**saved["state"], "time_s": saved.get("time_s")}
+        return None
+
+    def save(self, state: dict[str, Any], time_s: float) -> None:
+        """Keep the state for the next run. Raises: OutputError."""
+        write_json(self._path, {"is": self._is, "state": state, "time_s": time_s})

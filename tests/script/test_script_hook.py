@@ -1,0 +1,156 @@
+"""The hook in programs: it counts their rounds, and changes nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from wattune.script.hook import sitecustomize
+from wattune.script.hook.sitecustomize import DEAD, SLOT, SLOTS, VARIABLE, Rounds, Stamps
+from wattune.script.rounds import HOOK, StepPage
+
+TRAINING = Path(__file__).parent.parent / "support" / "stamped_training.py"
+
+
+def run(*words: object, **more: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
+    done = subprocess.run([sys.executable, *map(str, words)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def optimizers(marks: list[int]) -> Rounds:
+    return Rounds(marks.append)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kinds", [["plain", "accumulation", "gan", "lbfgs", "in_backward", "workers"], ["transformers"]]
+)
+def test_weights_are_equal_bit_for_bit(kinds):
+    alone = run(TRAINING, *kinds)
+    with StepPage() as page, page.stamped():
+        watched = run(TRAINING, *kinds)
+        stamp = page._read()
+    assert watched == alone
+    assert len(alone.splitlines()) == len(kinds)
+    assert len(stamp) == 1, "workers of a loader make no steps"
+    assert stamp[0].rounds > 0
+
+
+def test_programs_without_torch_are_as_they_were(tmp_path):
+    text = "import sys; print(sys.path, [type(one).__name__ for one in sys.meta_path if not hasattr(one, '__name__')])"
+    with StepPage() as page, page.stamped():
+        watched = run("-c", text)
+        assert page.read() is None
+    assert watched.replace("'Finder'", "") == run("-c", text), "a finder is all that is new"
+
+
+def test_the_users_own_sitecustomize_runs_too(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.own = __file__\n")
+    with StepPage() as page, page.stamped():
+        both = os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])
+        out = run("-c", "import sys, sitecustomize; print(sys.own, sitecustomize.__file__)", PYTHONPATH=both)
+    assert out.split() == 2 * [str(tmp_path / "sitecustomize.py")]
+
+
+@pytest.mark.parametrize("path", ["/no/such/file", "/", "/dev/null", ""])
+def test_a_page_that_cannot_be_used_changes_nothing(tmp_path, path):
+    fake_torch(tmp_path, has_hooks=True)
+    both = os.pathsep.join([str(HOOK), str(tmp_path)])
+    assert run("-c", STEPS, PYTHONPATH=both, **{VARIABLE: path}) == "3\n"
+
+
+STEPS = """
+from torch.optim.optimizer import Optimizer
+class Own(Optimizer):
+    steps = 0
+    def step(self, closure=None):
+        self.steps += 1
+        return self.steps
+one = Own()
+print([one.step() for _ in range(3)][-1])
+"""
+
+
+def fake_torch(folder: Path, *, has_hooks: bool) -> None:
+    (folder / "torch" / "optim").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text("")
+    (folder / "torch" / "optim" / "__init__.py").write_text("")
+    text = "class Optimizer:\n    def __init__(self):\n        pass\n"
+    if has_hooks:
+        text += "def register_optimizer_step_post_hook(hook):\n    pass\n"
+    (folder / "torch" / "optim" / "optimizer.py").write_text(text)
+
+
+def test_before_torch_2_the_step_of_a_class_is_counted(tmp_path):
+    fake_torch(tmp_path, has_hooks=False)
+    with StepPage() as page, page.stamped():
+        both = os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])
+        assert run("-c", STEPS, PYTHONPATH=both) == "3\n"
+        assert [one.rounds for one in page._read()] == [3]
+
+
+def test_a_generators_step_ends_a_round():
+    marks: list[int] = []
+    rounds = optimizers(marks)
+    for number in range(60):
+        rounds.count(1)
+        if number % 5 == 4:
+            rounds.count(2)
+    assert marks == 20 * [0] + 9 * [1], "from the generator's fourth step on"
+
+
+def test_optimizers_that_step_equally_often_are_one_round():
+    marks: list[int] = []
+    rounds = optimizers(marks)
+    for _ in range(50):
+        for one in range(6):
+            rounds.count(one)
+    assert marks == 50 * [0]
+
+
+def test_an_optimizer_that_was_dropped_is_replaced():
+    marks: list[int] = []
+    rounds = optimizers(marks)
+    for one in (1, 2):
+        for _ in range(2 * DEAD):
+            rounds.count(one)
+    assert marks.count(0) == 2 * DEAD
+    assert marks.count(1) == DEAD
+
+
+def test_nothing_is_raised_into_the_program():
+    def fails(marker: int) -> None:
+        raise OSError(marker)
+
+    Rounds(fails).step(object())
+
+
+def test_more_processes_than_slots(tmp_path, monkeypatch):
+    page = tmp_path / "page"
+    page.write_bytes(b"\0" * SLOTS * SLOT)
+    stamps = Stamps(str(page))
+
+    def alive(path: str) -> bool:
+        return int(path.split("/")[-1]) in living
+
+    monkeypatch.setattr(sitecustomize, "os", SimpleNamespace(getpid=lambda: pid, path=SimpleNamespace(exists=alive)))
+    living = range(1, SLOTS + 1)
+    for pid in range(1, SLOTS + 2):  # noqa: B007 - getpid tells it
+        stamps.stamp(0)
+    assert {one[0] for one in slots(page)} == set(living), "the last one has no slot, and writes none"
+    living, pid = range(2, SLOTS + 1), SLOTS + 9
+    stamps.stamp(0)
+    assert {one[0] for one in slots(page)} == {*living, pid}, "a slot of a process that has ended is free"
+
+
+def slots(page: Path) -> list[tuple[int, int, float, int]]:
+    import struct
+
+    return list(struct.iter_unpack(sitecustomize.FORMAT, page.read_bytes()))
