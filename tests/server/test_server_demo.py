@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from wattune.cli import main
 from wattune.server import demo
 
 NOWHERE = "http://127.0.0.1:9"
@@ -35,7 +36,7 @@ def wait_until(condition, check=lambda: None):
 
 
 def test_boards_stop_with_the_demo():
-    with demo.start(NOWHERE, {}) as boards:
+    with demo.start(NOWHERE) as boards:
         assert len(boards) == len(demo.BOARDS)
         assert all(board.poll() is None for board in boards)
     assert all(board.poll() is not None for board in boards)
@@ -44,7 +45,7 @@ def test_boards_stop_with_the_demo():
 def test_boards_stop_if_the_server_is_killed(tmp_path):
     text = (
         "import time; from wattune.server import demo\n"
-        f"with demo.start({NOWHERE!r}, {{}}) as boards:\n"
+        f"with demo.start({NOWHERE!r}) as boards:\n"
         "    print(*[board.pid for board in boards], flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -56,12 +57,12 @@ def test_boards_stop_if_the_server_is_killed(tmp_path):
     wait_until(lambda: not any(map(is_alive, pids)))
 
 
-def test_reusing_board_follows_one_of_its_kind():
-    measured = [board.device for board in demo.BOARDS if board.profiles]
-    assert all(board.device in measured for board in demo.BOARDS if not board.profiles)
-    # A profile stops at the first cap: what comes later must not be above it.
-    most = {board.device: board.caps_w[0] for board in demo.BOARDS if board.profiles}
-    assert all(max(board.caps_w) <= most[board.device] for board in demo.BOARDS)
+@pytest.mark.parametrize(
+    "more", [["--store", "x"], ["--database", "postgresql+psycopg://x/y"], ["--proxy", "10.0.0.1"]]
+)
+def test_demo_has_a_store_of_its_own(more, capsys):
+    assert main(["serve", "--demo", *more]) == 2
+    assert f"{more[1]}; allowed: --demo alone" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def serve(
         ),
     ] = "",
     demo: Annotated[
-        bool, typer.Option("--demo", help="Run simulated boards against the server, by default in a temporary store.")
+        bool, typer.Option("--demo", help="Run simulated boards against the server, in a temporary store.")
     ] = False,
 ) -> None:
     """Serve models and proxy sweeps to a fleet of devices.
@@ -74,8 +74,10 @@ def serve(
     prefix = checked_root_path(root_path)
     if prefix and proxy is None:
         raise InputError("--root-path needs --proxy", hint="give the address of the proxy that strips the path")
+    if demo and (given := store or database or proxy) is not None:
+        raise InputError("--demo with --store, --database or --proxy", value=str(given), allowed="--demo alone")
     with ExitStack() as stack:
-        if store is None and demo:
+        if demo:
             store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattune-demo-")))
         folder = (store or STORE).absolute()
         settings = Settings(

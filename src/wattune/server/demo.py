@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, cycle
@@ -23,9 +23,6 @@ MODEL = "resnet8-digits"
 
 PAUSE_S = 10.0
 """Pause between two runs of a board, so that the result can be seen."""
-
-DELAY_S = 15.0
-"""Delay of a board that reuses the profile of another one."""
 
 STARTUP_S = 120.0
 """Timeout of a board that waits for the server, which may still be training its first model."""
@@ -38,40 +35,35 @@ SHUTDOWN_S = 5.0
 class DemoBoard:
     """A simulated board, and the caps that it trains under, one run after the other.
 
-    ``profiles``: measure the whole grid first; the first cap is the highest, above which nothing is probed. Otherwise
-    the board starts later and takes a profile from the server.
+    The first profile is of the whole grid, and later ones begin where a profile on the server says.
     """
 
     name: str
     device: str
     caps_w: tuple[float, ...]
-    profiles: bool = True
 
 
 BOARDS = (
     DemoBoard("demo-nano-1", "sim:jetson-nano", (5.5, 4.5, 4.2)),
     DemoBoard("demo-tx2nx", "sim:jetson-tx2-nx", (6.8, 5.6, 5.0)),
-    DemoBoard("demo-nano-2", "sim:jetson-nano", (4.2, 5.0, 4.6), profiles=False),
+    DemoBoard("demo-nano-2", "sim:jetson-nano", (4.2, 5.0, 4.6)),
 )
 
 
 @contextmanager
-def start(
-    url: str, tokens: Mapping[str, str], boards: tuple[DemoBoard, ...] = BOARDS
-) -> Iterator[list[subprocess.Popen[bytes]]]:
+def start(url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Run one process per board until the context is left or this process dies; yield the processes.
 
-    ``url``: URL of the server, which may become ready later. ``tokens``: the tokens of the boards by name, if required.
+    ``url``: URL of the server, which may become ready later.
     """
     with tempfile.TemporaryDirectory(prefix="wattune-demo-boards-", ignore_cleanup_errors=True) as folder:
         # Caches and runs of the devices do not belong in the user's own folders.
         environment = {**os.environ, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         running = []
         try:
-            for index, board in enumerate(boards):
+            for index, board in enumerate(BOARDS):
                 command = [sys.executable, "-m", __name__, url, str(index), str(Path(folder) / board.name)]
-                own = {"WATTUNE_TOKEN": tokens[board.name]} if board.name in tokens else {}
-                running.append(subprocess.Popen(command, env=environment | own, stdin=subprocess.PIPE, cwd=folder))
+                running.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, cwd=folder))
             yield running
         finally:
             for process in running:
@@ -99,11 +91,9 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
     data = Digits(classes=(5, 6, 7, 8, 9), invert=True, noise=0.3)()
     _wait_for_model(url)
     turns = count() if runs is None else range(runs)
-    if not board.profiles:
-        time.sleep(DELAY_S)
     for turn, cap_w in zip(turns, cycle(board.caps_w), strict=False):
         output = folder / f"{turn}-{time.time_ns()}"
-        strategy = "full" if board.profiles and turn == 0 else None
+        strategy = "full" if turn == 0 else None
         try:
             run(
                 board.device,

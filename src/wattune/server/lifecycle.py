@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import shutil
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -23,9 +21,6 @@ from wattune.server.locks import database_locked, store_locked
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
 from wattune.server.store import Database, tokens
 from wattune.server.store.schema import JobRow
-
-DEMO_S = 24 * 3600.0
-"""Lifetime of the token for the demo's devices, in case the server is killed and cannot revoke it."""
 
 log = logging.getLogger("wattune.server.lifecycle")
 
@@ -51,16 +46,17 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         check_store = stack.enter_context(store_locked(settings.store))
         database = Database(settings.database_url)
         stack.callback(database.close)
+        database.ping()
+        check_database = stack.enter_context(database_locked(database))
         if (copy := copy_before_migration(settings.store, database)) is not None:
             log.warning("the database is migrated to a newer schema; a copy of it as it was: %s", copy)
         database.upgrade()
-        check_database = stack.enter_context(database_locked(database))
         check_address(settings, database)
         _clean_up(settings, database)
         url = _url(settings, listening)
         stack.enter_context(Runners(settings, database))
         if demo:
-            stack.enter_context(_demo(url, database))
+            stack.enter_context(_demo(url))
         ready = f"wattune is serving on {url}, store: {settings.store}"
         if demo:
             ready += (
@@ -136,23 +132,14 @@ def _clean_up(settings: Settings, database: Database) -> None:
 
 
 @contextmanager
-def _demo(url: str, database: Database) -> Iterator[None]:
+def _demo(url: str) -> Iterator[None]:
     """Run simulated boards as devices of this server until it stops."""
     from wattune.server import demo
 
-    run, now_s, demo_tokens = f"demo-{secrets.token_hex(4)}", time.time(), {}
-    with database.session() as session:
-        if tokens.any_exist(session):
-            demo_tokens = {
-                board.name: tokens.make(
-                    session, f"{run}-{board.name}", "device", now_s, now_s + DEMO_S, device=board.name
-                )
-                for board in demo.BOARDS
-            }
     stopping = threading.Event()
 
     def play() -> None:
-        with demo.start(url, demo_tokens):
+        with demo.start(url):
             stopping.wait()
 
     thread = threading.Thread(target=play, name="wattune-demo")
@@ -162,6 +149,3 @@ def _demo(url: str, database: Database) -> Iterator[None]:
     finally:
         stopping.set()
         thread.join()
-        with database.session() as session:
-            for board in demo_tokens:
-                tokens.revoke(session, f"{run}-{board}", time.time())

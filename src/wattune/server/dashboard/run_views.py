@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from sqlalchemy import ColumnElement, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from wattune.errors import InputError
-from wattune.point import KNOBS, Knobs
 from wattune.records import Ending, TrainingRecord
 from wattune.server.store.schema import TrainingRow
 
@@ -18,38 +18,6 @@ NAMED = 300
 
 STATES = (*get_args(Ending), "target not reached")
 """States of a finished run; the last one is that of records that do not tell more."""
-
-
-@dataclass(frozen=True)
-class RunView:
-    """A row in the table of finished training runs."""
-
-    id: str
-    device: str
-    workload: str | None
-    created_s: float
-    kind: str | None
-    batch_size: int | None
-    micro_batch_size: int | None
-    clock_mhz: float | None
-    memory_clock_mhz: float | None
-    cpu_clock_mhz: float | None
-    cpu_cores: float | None
-    power_limit_w: float | None
-    cap_w: float | None
-    ended: str | None
-    samples: int | None
-    time_s: float | None
-    energy_j: float | None
-    power_mean_w: float | None
-    power_peak_w: float | None
-    above_cap_s: float | None
-
-    @property
-    def knobs(self) -> Knobs:
-        """Settings of the knobs of the device."""
-        values = {name: getattr(self, name) for name in KNOBS}
-        return Knobs({name: value for name, value in values.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -88,12 +56,17 @@ class RunQuery:
         return found
 
 
-def runs(session: Session, query: RunQuery, limit: int) -> list[RunView]:
-    """List the first ``limit`` runs of a selection."""
+def runs(session: Session, query: RunQuery, limit: int) -> Sequence[TrainingRow]:
+    """List the first ``limit`` runs of a selection, without their records."""
     order = ORDERS[query.sort]
     order = order.desc().nulls_last() if query.descending else order.asc().nulls_last()
-    rows = session.execute(select(*_RUN).where(*query.conditions).order_by(order, TrainingRow.id).limit(limit))
-    return [RunView(*row) for row in rows]
+    return session.scalars(
+        select(TrainingRow)
+        .where(*query.conditions)
+        .order_by(order, TrainingRow.id)
+        .limit(limit)
+        .options(defer(TrainingRow.record))
+    ).all()
 
 
 def count(session: Session, query: RunQuery) -> int:
@@ -116,8 +89,6 @@ def training(session: Session, run_id: str) -> tuple[str, str | None, float, Tra
     row = session.get(TrainingRow, run_id)
     return None if row is None else (row.device, row.model_name, row.created_s, TrainingRecord.parse(row.record))
 
-
-_RUN = tuple(getattr(TrainingRow, field.name) for field in fields(RunView))
 
 ORDERS: dict[str, Any] = {
     name: getattr(TrainingRow, name)

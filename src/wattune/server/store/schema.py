@@ -13,6 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from typing_extensions import Unpack
 
 from wattune.errors import InputError
+from wattune.point import KNOBS, Knobs
 
 OPEN = ("waiting", "running")
 """States of a job that is not finished."""
@@ -165,6 +166,12 @@ class TrainingRow(Base):
     power_peak_w: Mapped[float | None]
     above_cap_s: Mapped[float | None]
     record: Mapped[dict[str, Any]]
+
+    @property
+    def knobs(self) -> Knobs:
+        """Settings of the knobs of the device."""
+        values = {name: getattr(self, name) for name in KNOBS}
+        return Knobs({name: value for name, value in values.items() if value is not None})
 
 
 class DeviceRow(Base):
