@@ -8,6 +8,8 @@ import pytest
 from tests.support.agent_trees import HIGH, gpu_tree, put, texts
 
 from wattune.devices import open_device
+from wattune.devices.spec_options import with_options
+from wattune.doctor import try_switch
 from wattune.errors import DeviceUnavailable, InputError
 from wattune_agent.__main__ import main
 
@@ -46,8 +48,6 @@ def test_a_board_without_a_sensor_is_guarded_by_a_meter(root, meter, capfd):
 
 
 def test_a_device_with_a_meter_has_the_boards_clock(root, meter):
-    from wattune.devices.spec_options import with_options
-
     spec = with_options("jetson", root=root, meter=meter)
     with pytest.raises(DeviceUnavailable, match="no power sensor"):
         open_device(with_options("jetson", root=root))
@@ -77,3 +77,18 @@ def test_a_meter_that_gives_no_reading_is_said_before_anything_runs(root, tmp_pa
     assert main(["guard", "--sysfs-root", str(root), *options, "--", "touch", str(ran)]) != 0
     assert "ended with 1" in capsys.readouterr().err
     assert not ran.exists()
+
+
+def test_a_switch_that_cannot_be_measured_is_said_and_the_board_restored(root, tmp_path):
+    script = tmp_path / "meter.py"
+    script.write_text("import os; print(5 if not os.path.exists({!r}) else '')".format(str(tmp_path / "gone")))
+    meter = "external:{} -S {}#period_s=0.001".format(sys.executable, script)
+    before = texts(root)
+    device = open_device(with_options("jetson", root=root, meter=meter))
+    try:
+        assert "did not show" in try_switch(device)  # the files of this clock do not move
+        (tmp_path / "gone").touch()
+        assert "could not be measured: the meter's answer is not a number" in try_switch(device)
+    finally:
+        device.close()
+    assert texts(root) == before

@@ -15,6 +15,7 @@ from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.point import BatchShape, Knobs
 from wattune.records import Operation, PhaseWork, StepWork
 from wattune_agent.controller import Controller
+from wattune_agent.errors import AgentError
 from wattune_agent.slicing import measure_switch, save_switch
 
 TRY_S = 2.0
@@ -87,7 +88,7 @@ def try_switch(device: Device, say: Callable[[str], None] = lambda text: None) -
     """Measure under load how quickly the clock switches between its two highest settings, save that for ``guard``, and
     restore the device. Returns: the result in words, empty if the clock is not one that guards slice.
 
-    Raises: DeviceError if the clock cannot be switched, the figures cannot be saved or the board cannot be restored.
+    Raises: DeviceError if the board cannot be restored.
     """
     controller = device.controller
     if not isinstance(controller, Controller) or controller.board.card is not None:
@@ -95,11 +96,13 @@ def try_switch(device: Device, say: Callable[[str], None] = lambda text: None) -
     with mapped(), _load(device, settings_to_try(device), say):
         try:
             switch_s = measure_switch(controller, controller.board.tree.now_s)
+            if switch_s is None:
+                return "a switch between two clocks did not show in the clock: guards use one clock at a time"
+            path = save_switch(controller.board.tree, controller.board.name, *switch_s)
+        except AgentError as error:
+            return f"a switch between two clocks could not be measured: {error}"
         finally:
             controller.restore()
-        if switch_s is None:
-            return "a switch between two clocks did not show in the clock: guards use one clock at a time"
-        path = save_switch(controller.board.tree, controller.board.name, *switch_s)
     shows_s, takes_s = switch_s
     return (
         f"a switch between two clocks shows within {1000 * shows_s:.1f} ms and takes {1000 * takes_s:.1f} ms ({path})"
