@@ -9,18 +9,24 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
 
+import uvicorn
 from sqlalchemy import select
 
 from wattune.errors import InputError, Interrupted
-from wattune.server import api_server, logs
-from wattune.server.api_server import noting_signals
+from wattune.server import connections, logs
+from wattune.server.application import create_app
 from wattune.server.backup import copy_before_migration
 from wattune.server.jobs.runners import Runners
-from wattune.server.locks import database_locked, store_locked
+from wattune.server.locks import database_locked, store_locked, watching
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
-from wattune.server.store import Database, tokens
+from wattune.server.store import Database, FileStore, tokens
 from wattune.server.store.schema import JobRow
+
+SHUTDOWN_S = 5
+"""Timeout in seconds of open requests after a signal."""
 
 log = logging.getLogger("wattune.server.lifecycle")
 
@@ -37,7 +43,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
     """
     logs.configure()
     with ExitStack() as stack:
-        signals = stack.enter_context(noting_signals())
+        signals = stack.enter_context(_noting_signals())
         # What can be refused without the store comes first, so that no folder is left behind.
         _check_proxy(settings)
         listening = stack.enter_context(_listening(settings))
@@ -62,8 +68,11 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
             ready += (
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
-        checks = [check_store, check_database]
-        api_server.run(settings, database, listening, signals, on_start=lambda: say(ready), checks=checks)
+        app = create_app(settings, database, FileStore(settings.store / "files"))
+        config = connections.configured(app, settings, timeout_graceful_shutdown=SHUTDOWN_S)
+        server = _Server(config, signals, on_start=lambda: say(ready), on_stop=app.state.job_watch.close)
+        with watching([check_store, check_database], server.stop):
+            server.run(sockets=[listening])
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
 
@@ -149,3 +158,46 @@ def _demo(url: str) -> Iterator[None]:
     finally:
         stopping.set()
         thread.join()
+
+
+@contextmanager
+def _noting_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM; uvicorn handles them itself, and re-raises them on exit."""
+    numbers: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        numbers.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield numbers
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers.
+
+    ``on_stop`` is called before it waits for the open requests.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None], on_stop: Callable[[], None]
+    ):
+        super().__init__(config)
+        self._signals, self._on_start, self._on_stop = signals, on_start, on_stop
+
+    def stop(self) -> None:
+        """Stop as on a signal; may be called from any thread."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.should_exit = self.should_exit or bool(self._signals)
+        if not self.should_exit:
+            self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        await super().shutdown(sockets)
