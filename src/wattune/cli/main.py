@@ -57,7 +57,7 @@ COMMANDS = {
     "report": "Write records as one HTML file.",
     "monitor": "Show power, clock, temperature and throttling of a board; it is read and never changed.",
     "doctor": "Diagnose a device and suggest fixes.",
-    "guard": "Run any program under a cap: training at the fastest clocks: meter, guard, restore.",
+    "guard": "Run any program under a cap, training at the fastest clocks: meter, guard, restore.",
     "restore": "Restore clocks that a killed process left changed.",
     "contribute": "Measure reference workloads on this board, to share.",
     "serve": "Serve models and proxy sweeps to a fleet of devices.",
