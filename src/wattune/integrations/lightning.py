@@ -1,54 +1,57 @@
-"""Lightning under a power cap: one callback chooses batch size, micro-batches and clock while the Trainer trains.
+"""Lightning under a power cap: one callback chooses how a batch is divided, and the board's clocks.
 
     from wattune.integrations.lightning import PowerCapCallback
 
     trainer = Trainer(callbacks=[PowerCapCallback(10)])
 
-The Trainer still fetches, accumulates, steps, validates and logs; the callback only changes how large the batches are
-and how many of them make an optimizer step. Settings in batches or steps keep their meaning in samples:
-``limit_train_batches``, ``max_steps``, ``val_check_interval`` and schedulers that tick with each step.
+Trial passes before the first step choose the sizes, which are set once: those of the loader's batches and
+``accumulate_grad_batches``. From then on the Trainer's own steps choose the clocks, and the board stays below the cap.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from wattune.cap import Over, PowerCap
 from wattune.devices import Device
-from wattune.errors import InputError, SensorError
+from wattune.errors import InputError, SensorError, WattuneError
 from wattune.goal import TIME, Goal
-from wattune.integrations.lightning_calendar import Calendar, trainer_state
-from wattune.integrations.lightning_loader import LightningBatches
-from wattune.integrations.lightning_setup import LoaderSource, check_trainer, in_run_of, set_fit_check
-from wattune.integrations.lightning_step import LightningStep, division, division_from
+from wattune.integrations.lightning_loader import FitLoader
+from wattune.integrations.lightning_setup import Trials, check_fit, check_trainer, in_run_of
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import batch_sizes as sizes_of
+from wattune.online.batch_shapes import rows as rows_of
+from wattune.online.micro_batching import shapes
+from wattune.online.probing import probe
 from wattune.online.ranks.meeting import refusing
 from wattune.online.request import session_goal
+from wattune.online.rng_state import states
 from wattune.online.sample_model import opened_curve
-from wattune.online.session_cap import constant_cap
+from wattune.online.session_cap import constant_cap, opened_profile
 from wattune.online.session_run import run_state
-from wattune.records import SampleEfficiency, SessionRecord
+from wattune.point import BatchShape
+from wattune.records import ProfileTable, SampleEfficiency, SessionRecord
 from wattune.tracking.trackers import LogTo
 
 
 class PowerCapCallback(Callback):
     """Trains below ``cap_w`` watts, as fast as the board can; see ``wattune.capped`` for the arguments.
 
-    The batch size of the user's recipe is the loader's times ``accumulate_grad_batches``; ``keep_recipe`` leaves it as
-    it is. The loss of ``training_step`` is taken as a mean over the samples, and weighted by their number. The board
-    stays below the cap during the sanity check and validations, too, and is restored afterwards. Lightning's
-    checkpoints hold the search, so that training resumes without probing again, and in the middle of an epoch with
-    the remaining samples. Lightning's own loggers get power, energy and the point, with or without ``log_to``.
-    ``session`` is the current session, ``record`` the record of the last one.
+    The batch size of the user's recipe is the loader's times ``accumulate_grad_batches``, and stays, unless
+    ``keep_recipe=False``, ``efficiency`` or ``batch_sizes`` asks for another one. ``profile``: a profile, or the
+    record's table of an earlier session, to choose by without trial passes. The board stays below the cap during the
+    sanity check and validations, too, and is restored afterwards. Lightning's checkpoints hold the search and the
+    sizes. Lightning's own loggers get power, energy and the point, with or without ``log_to``. ``session`` is the
+    current session, ``record`` the record of the last one.
 
     With ``strategy="ddp"``, batch sizes are per process, and ``over`` says what the cap is for; rank 0 chooses for all
     ranks, controls their devices, and alone has the record.
@@ -61,8 +64,9 @@ class PowerCapCallback(Callback):
         goal: Goal | str = TIME,
         device: str | Device = "auto",
         over: Over = "device",
-        keep_recipe: bool = False,
+        keep_recipe: bool = True,
         efficiency: SampleEfficiency | str | Path | None = None,
+        profile: ProfileTable | str | Path | None = None,
         batch_sizes: Sequence[int] | None = None,
         record: str | Path | None = None,
         log_to: LogTo = None,
@@ -70,7 +74,8 @@ class PowerCapCallback(Callback):
     ):
         self.session: Session | None = None
         self.record: SessionRecord | None = None
-        self._keep, self._efficiency, self._batch_sizes = keep_recipe, efficiency, batch_sizes
+        self._keep = keep_recipe and efficiency is None and batch_sizes is None
+        self._efficiency, self._profile, self._batch_sizes = efficiency, profile, batch_sizes
         self._log_to = log_to
         self._options: dict[str, Any] = {
             "device": device,
@@ -81,61 +86,71 @@ class PowerCapCallback(Callback):
             "seed": seed,
         }
         self._trainer: Any  # its type does not know the attributes that are set from elsewhere
-        self._passes: LightningBatches | None = None
-        self._attached: LightningBatches | None = None
-        self._calendar: Calendar | None = None
-        self._source: Any = None
+        self._session: Session
+        self._loader: FitLoader
+        self._shape: Any  # the sizes that are trained with, None before they are chosen
         self._checkpoint: dict[str, Any] | None = None
         self._final: dict[str, Any] = {}
-        self._evaluation: AbstractContextManager[None] | None = None
-        self._step: LightningStep | None = None
-        self._open = False
+        self._is_open = False
 
     # --------------------------------------------------------------------------------------------- setup and teardown
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Insert itself between the Trainer and its loader. Raises: InputError for an unsupported setting."""
-        if stage != "fit":
-            return
-        with refusing():
-            check_trainer(trainer, pl_module)
-        self._trainer, self._passes, self._attached = trainer, None, None
-        self._source = trainer.fit_loop._data_source
-        trainer.fit_loop._data_source = LoaderSource(self._source, self._take)
+        """Check the Trainer. Raises: InputError for an unsupported setting."""
+        if stage == "fit":
+            with refusing():
+                check_trainer(trainer, pl_module)
+            self._trainer = trainer
+            self._before = self._random()
+
+    def _random(self) -> list[Tensor]:
+        return states(self._trainer.fit_loop._data_source.instance)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring the board below the cap, before anything runs on it. Raises: InputError, DeviceError."""
+        loop, ranks = self._trainer.fit_loop, trainer.world_size
         with refusing():
-            trainer.fit_loop.setup_data()
-            passes, optimizer, ranks = self._passes, trainer.optimizers[0], trainer.world_size
-            if passes is None:
+            check_fit(trainer, keep=self._keep)
+            if trainer.train_dataloader is None:  # otherwise configure_optimizers has asked for its length
+                self._before = self._random()
+            loop.setup_data()
+            if trainer.train_dataloader is None or not trainer.num_training_batches:
                 return  # nothing to train on
-            batch_size, parts = passes.batch_source.batch_size, trainer.accumulate_grad_batches
-            curve, sizes = opened_curve(self._efficiency), self._batch_sizes
-            model: Any = pl_module if ranks == 1 else trainer.strategy.model  # with DDP around it
+            self._loader = loader = FitLoader(trainer, trainer.accumulate_grad_batches)
+            self._combined = loop._combined_loader
+            own, curve, sizes = loader.start.batch, opened_curve(self._efficiency), self._batch_sizes
+            self._table = opened_profile(self._profile)
             if not self._keep:
-                sizes = sizes_of(batch_size * parts, sizes, curve, keep=False, samples=passes.samples, ranks=ranks)
+                sizes = sizes_of(own, sizes, curve, keep=False, samples=loader.samples, ranks=ranks)
             self._check_checkpoint(ranks)
-        self.record, self._evaluation, self._final = None, None, {}
-        self.session = session = capped(
+        model: Any = pl_module if ranks == 1 else self._trainer.strategy.model  # with DDP around it
+        optimizer = trainer.optimizers[0]
+        self.session = self._session = session = capped(
             model=model,
             optimizer=optimizer,
             keep_recipe=self._keep,
             efficiency=curve,
             batch_sizes=sizes,
-            batch_size=batch_size * parts,
-            micro_batch_size=batch_size,
+            batch_size=own,
+            micro_batch_size=loader.batch_size,
             log_to=in_run_of(trainer.loggers, self._log_to),
             **self._options,
         )
-        session.options.loader = passes.loader
-        set_fit_check(session, pl_module, batch_size)
-        self._calendar = Calendar(trainer, batch_size, parts, moves=not self._keep)
-        self._session_state = self._restore(passes)
-        session.__enter__()
-        self._open = True
-        self._last_log, self._last_batch = (0.0, 0.0), 0
-        self._step = LightningStep(session, trainer, optimizer)
+        session.options.loader = loader.loader
+        self.record, self._final, self._shape, self._last_log = None, {}, None, (0.0, 0.0)
+        self._is_under_way, self._is_stepped, self._is_complete = False, False, True
+        self._restore(session)
+        self._stack, self._evaluation = ExitStack(), ExitStack()
+        self._stack.callback(lambda: self._loader.reset(trainer))
+        self._stack.enter_context(session)
+        self._is_open = True
+        # After the counter's own hook: Lightning runs forward and backward passes within the optimizer's step.
+        before = optimizer.register_step_pre_hook(lambda *_: session.run.counter.optimizing(self._is_complete))
+        for hook in (before, optimizer.register_step_post_hook(lambda *_: self._stepped())):
+            self._stack.callback(hook.remove)
+
+    def _stepped(self) -> None:
+        self._is_stepped = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the board, and write the record."""
@@ -150,128 +165,133 @@ class PowerCapCallback(Callback):
         self._close(exception)
 
     def _close(self, error: BaseException | None) -> None:
-        if self._source is not None:
-            self._trainer.fit_loop._data_source, self._source = self._source, None
-        if not self._open or self.session is None or self._calendar is None:
+        if not self._is_open:
             return
-        self._open = False
-        exception = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+        self._is_open, kind = False, None if error is None else type(error)
         try:
-            self._end_evaluation(error or GeneratorExit())
+            self._evaluation.__exit__(kind, error, None)
         finally:
             try:
-                self.session.__exit__(*exception)
+                self._stack.__exit__(kind, error, None)
             finally:
-                self._give_back()
-
-    def _give_back(self) -> None:
-        assert self.session is not None
-        assert self._calendar is not None
-        assert self._step is not None
-        self.record = self.session.record
-        self._final = self._state()  # for a checkpoint that is saved afterwards
-        self._step.close()
-        self._calendar.give_back(self._trainer)
-
-    def _end_evaluation(self, error: BaseException | None) -> None:
-        evaluation, self._evaluation = self._evaluation, None
-        if evaluation is not None:
-            exception = (None, None, None) if error is None else (type(error), error, error.__traceback__)
-            evaluation.__exit__(*exception)
+                self.record, self._final = self._session.record, self._state()  # a checkpoint may be saved afterwards
 
     # -------------------------------------------------------------------------------------------------------- training
 
-    def _take(self, loader: Any) -> LightningBatches:
-        self._passes = LightningBatches(loader, keep=self._keep)
-        return self._passes
-
-    def _attach(self) -> None:
-        trainer, passes, session = self._trainer, self._passes, self.session
-        if self._attached is passes or passes is None or session is None or self._calendar is None:
-            return
-        self._attached = passes
-        self._calendar.read(trainer, passes.batches, passes.samples)
-        self._calendar.take_over(trainer)
-        passes.attach(session, self._calendar.parts)
-        fetcher: Any = trainer.fit_loop._data_fetcher
-        fetcher.length = None  # it has cached the length of the first pass
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take over from Lightning all counting of batches."""
-        self._attach()
-        state, self._session_state = self._session_state, None
-        if state is not None and self._passes is not None:
-            # In the middle of an epoch, Lightning reads these before it fetches.
-            is_over = self._passes.samples is not None and state["position"] >= self._passes.samples
-            trainer.val_check_batch = state["trainer"]["val_check_batch"]
-            trainer.fit_loop.max_batches = (state["trainer"]["max_batches"] if is_over else None) or float("inf")
-            trainer.fit_loop.epoch_loop.batch_progress.is_last_batch &= is_over
-            self._trainer.accumulate_grad_batches = division_from(state["trainer"]["division"])
+        """Choose the sizes, and set them. Raises: SafetyStop, DeviceError."""
+        is_known = self._shape is not None and self._loader.allows(self._shape)
+        self._use_only(self._shape if is_known else self._chosen(pl_module))
+        self._loader.use(self._trainer, self._shape, before=self._before)
+
+    def _use_only(self, shape: BatchShape) -> None:
+        self._shape = shape
+        if self._session.ranks is None or self._session.ranks.is_leader:
+            self._session.run.keep_only(shape)
+
+    def _chosen(self, module: LightningModule) -> BatchShape:
+        trainer, loader, run = self._trainer, self._loader, self._session.run
+        rows = rows_of(self._session.sample_model.batch_sizes, loader.start)
+        refused = [row for row in rows if not loader.allows(row)]
+        if loader.fixed is not None:
+            run.note(f"the loader's batches stay as they are: {loader.fixed}")
+        elif self._session.size > 1:
+            run.note("with several processes, batch size and micro-batch size stay yours, and clocks alone are chosen")
+        elif trainer.ckpt_path is not None:  # it counts batches of the user's size
+            run.note("the checkpoint is of training without PowerCapCallback, whose sizes stay")
+        elif len(refused) < len(rows) - 1:
+            for row in refused:
+                run.explorer.leave_out(row)
+            return self._probed(module)
+        return loader.start
+
+    def _probed(self, module: LightningModule) -> BatchShape:
+        trainer, loader, session = self._trainer, self._loader, self._session
+        cells = () if self._table is None else self._table.cells
+        sizes = session.sample_model.batch_sizes
+        known = [one for one in cells if one.batch_size in sizes and loader.allows(one.point.shape)]
+        trials, steps = Trials(trainer, module, loader), trainer.estimated_stepping_batches - trainer.global_step
+        try:
+            with trials.without_trace():
+                return probe(session, trials.passes, steps=steps, known=known)
+        except WattuneError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's own module may raise anything, here or in training alone
+            session.drop_step()
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
+            session.run.note(
+                f"the sizes stay yours, since training_step cannot be tried: {type(error).__name__}: {text}"
+            )
+            return loader.start
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a pass over the data set."""
-        self._attach()
-        passes = self._passes
-        if passes is not None and self._calendar is not None:
-            passes.cut(self._calendar.samples_left(trainer))
-            trainer.fit_loop.max_batches = passes.expected()
+        """Set the sizes again, since Lightning may have remade the loader."""
+        combined, loader = self._trainer.fit_loop._combined_loader, self._loader
+        if combined is not self._combined:
+            self._combined = combined
+            self._loader = loader = FitLoader(trainer, loader.start.batch // loader.batch_size)
+        is_too_fast = self._shape.batch > loader.start.batch and not self._session.recipe.may_rise  # the loss has risen
+        if is_too_fast or not loader.allows(self._shape):
+            self._use_only(loader.start)
+        loader.use(self._trainer, self._shape, before=None)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Tell Lightning what to do with the micro-batch that was fetched."""
-        passes, calendar, step = self._passes, self._calendar, self._step
-        assert passes is not None
-        assert calendar is not None
-        assert step is not None
-        passes.arrived()
-        part = passes.part
-        self._trainer.accumulate_grad_batches = division(part, batch_idx + 1)
-        if part.first:
-            step.begin()
-            if passes.left is not None:
-                self._last_batch = batch_idx + passes.left
-            calendar.begin_step(trainer)
-        trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = part.ends_pass
-        trainer.fit_loop.max_batches = batch_idx + 1 if part.ends_pass else max(self._last_batch, batch_idx + 2)
+        """Begin a step with its first batch. Raises: SafetyStop, DeviceError."""
+        session, shape = self._session, self._shape
+        self._factor = self._loader.factor(shape, batch_idx)
+        if batch_idx % trainer.accumulate_grad_batches:
+            return
+        self._is_under_way, self._is_stepped, self._is_complete = True, False, False
+        self._samples, self._done = self._loader.samples_of_step(shape, batch_idx), 0
+        session.begin_step(self._samples, key=shapes(batch) if session.run.counter.counts else None, data=batch)
+        if self._samples < shape.batch:  # the rest of a pass: no smaller than in the user's own recipe
+            session.recipe.use(max(self._samples, min(shape.batch, session.recipe.batch_size)))
 
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the gradients of a micro-batch."""
-        if self._open and self._passes is not None and self._step is not None and self._step.is_under_way:
-            self._step.backward(self._passes.part, wants_norms=self._passes.wants_norms)
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Weight the batches of a step that is not whole."""
+        factor = self._factor
+        if factor != 1.0 and loss.requires_grad:
+            loss.register_hook(lambda gradient: gradient * factor)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Read the complete gradients of a step."""
-        if self._open and self._step is not None and self._step.is_under_way:
-            self._step.complete(optimizer)
+        """Separate the optimizer's work from the work of the passes."""
+        self._is_complete = True
+        self._session.run.counter.optimizing(True)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """End the step if the micro-batch was its last one. Raises: like the session."""
-        passes, calendar, step = self._passes, self._calendar, self._step
-        assert passes is not None
-        assert calendar is not None
-        assert step is not None
-        step.loss(outputs)
-        if not passes.part.last:
+        """End the step with its last batch. Raises: like the session."""
+        session, watch = self._session, self._session.rate_watch
+        if not self._is_under_way:
             return
-        passes.advance()
-        step.end(passes.step_samples)
-        calendar.end_step(trainer, pl_module, passes.position, passes.step_samples, is_end=passes.part.ends_pass)
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if watch is not None and isinstance(loss, Tensor):
+            with session.run.counter.uncounted():
+                watch.add(loss, self._factor)  # already weighted by its share
+        self._done += self._loader.samples_of_batch(batch, self._shape, batch_idx)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
+            return
+        self._is_under_way = False
+        is_usual = self._done == self._samples or not self._loader.is_even
+        session.end_step(stepped=self._is_stepped and is_usual)
+        session.run.samples += self._done - self._samples
+        if watch is not None:
+            watch.end_step()
         if trainer.loggers and trainer.global_step % self._trainer.log_every_n_steps == 0:
-            self._log()
+            self._log(session)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the pass, complete or not."""
-        if self._passes is not None and self.session is not None:
-            self.session.passes += self._passes.end_pass()
-            if self._step is not None:
-                self._step.is_under_way = False
+        if self._is_under_way:
+            self._is_under_way = False
+            self._session.drop_step()
+        self._session.passes += trainer.is_last_batch
+        self._loader.reset(self._trainer)  # Lightning may read them to remake the loader
 
-    def _log(self) -> None:
-        session = self.session
-        assert session is not None
+    def _log(self, session: Session) -> None:
         if not self._trainer.is_global_zero:
             return  # as Lightning's own loggers do
         try:
@@ -292,33 +312,26 @@ class PowerCapCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin an evaluation, whose power is not known in advance. Raises: SafetyStop, DeviceError."""
-        if not self._open or self.session is None or self._step is None:
-            return
-        if self._step.is_under_way:  # validation by wall time in the middle of a step counts as part of it
-            self._step.disturb()
-            return
-        self._evaluation = self.session.evaluation()
-        self._evaluation.__enter__()
+        if self._is_open:
+            self._evaluation.enter_context(self._session.evaluation())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Return to the operating point of training. Raises: SafetyStop, DeviceError."""
-        if self._open:
-            self._end_evaluation(None)
+        if self._is_open:
+            self._evaluation.close()
 
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The search, time and energy so far, and the position in the pass; for Lightning's checkpoints."""
-        return self._state() if self._open else self._final
+        """The search, time and energy so far, and the sizes; for Lightning's checkpoints."""
+        return self._state() if self._is_open else self._final
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from ``state_dict`` when the next run begins."""
         self._checkpoint = state_dict
 
     def _state(self) -> dict[str, Any]:
-        session, passes = self.session, self._passes
-        assert session is not None
-        assert passes is not None
+        session = self._session
         values = {
             "recipe": self._recipe(session),
             "rates": session.recipe.state_dict(),
@@ -326,18 +339,12 @@ class PowerCapCallback(Callback):
             "run": session.run.state_dict(),
             "knowledge": session.sample_model.state_dict(),
             "passes": session.passes,
-            "position": passes.position,
-            "order": passes.order,
-            "samples": passes.samples,
-            "trainer": trainer_state(self._trainer),
+            "shape": self._shape,
         }
-        return {"session": json.dumps(values), "random": passes.random}
+        return {"session": json.dumps(values)}
 
     def _check_checkpoint(self, ranks: int) -> None:
-        if not self._checkpoint:
-            return
-        values: dict[str, Any] = json.loads(self._checkpoint["session"])
-        before = values.get("ranks", 1)
+        before = json.loads(self._checkpoint["session"]).get("ranks", 1) if self._checkpoint else ranks
         if before != ranks:  # whose parts of an epoch are others
             raise InputError(
                 "the checkpoint is of another number of processes",
@@ -345,31 +352,26 @@ class PowerCapCallback(Callback):
                 hint="resume with as many processes, or load the weights alone",
             )
 
-    def _restore(self, passes: LightningBatches) -> dict[str, Any] | None:
+    def _restore(self, session: Session) -> None:
         checkpoint, self._checkpoint = self._checkpoint, None
-        session = self.session
-        if not checkpoint or session is None:
-            return None
+        if not checkpoint:
+            return
         values: dict[str, Any] = json.loads(checkpoint["session"])
         rank = 0 if session.ranks is None else session.ranks.rank
-        if values["samples"] == passes.samples:
-            random, order = checkpoint["random"], values["order"]
-            if session.size > 1:  # the order is that of rank 0's samples
-                random, order = random[rank], order if rank == 0 else None
-            passes.resume(values["position"], random, order)
         session.passes = values["passes"]
         here, there = self._recipe(session), values["recipe"]
         is_same = {**there, "device": None} == {**here, "device": None}
         if is_same:  # of any board, since all ranks have to know the same
             session.sample_model.load_state_dict(values["knowledge"])
             session.recipe.load_state_dict(values.get("rates", session.recipe.state_dict()))
+            shape = values.get("shape")
+            self._shape = None if shape is None else BatchShape(*shape)
         if is_same and rank > 0:
             session.run.samples, session.run.steps = values["run"]["samples"], values["run"]["steps"]
         elif is_same and there["device"] == here["device"]:
             session.run.load_state_dict(run_state(values))
         else:
             session.run.note("the checkpoint is of another board or recipe, so the search was restarted")
-        return values
 
     def _recipe(self, session: Session) -> dict[str, Any]:
         recipe = session.recipe

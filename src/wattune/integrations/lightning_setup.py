@@ -1,33 +1,32 @@
-"""Checks of a Lightning Trainer, and the replacement of its loader."""
+"""Checks of a Lightning Trainer, and trial passes of its module."""
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import Logger, MLFlowLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from torch import Tensor
 
 from wattune.errors import InputError
-from wattune.online import Session
-from wattune.online.fit_check import FitCheck
+from wattune.integrations.lightning_loader import FitLoader
+from wattune.online.micro_batching import even
+from wattune.online.ranks.gradient_sync import GradientSync
+from wattune.point import BatchShape
 from wattune.tracking.trackers import LogTo
-
-
-class LoaderSource(_DataLoaderSource):
-    """Lightning's source of the user's loader, with ``replace`` applied to the loader."""
-
-    def __init__(self, source: _DataLoaderSource, replace: Callable[[Any], Any]):
-        super().__init__(source.instance, source.name)
-        self._replace = replace
-
-    def dataloader(self) -> Any:
-        """The replacement of the user's loader."""
-        return self._replace(super().dataloader())
 
 
 def check_trainer(trainer: Any, module: LightningModule) -> None:
@@ -65,6 +64,26 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
         )
 
 
+def check_fit(trainer: Any, *, keep: bool) -> None:
+    """Check what only holds for a fit that trains, which the runs of Lightning's Tuner do not. Raises: InputError."""
+    for other in trainer.callbacks:
+        if isinstance(other, (BatchSizeFinder, LearningRateFinder)):
+            raise InputError(
+                "a finder would run steps without a cap",
+                value=type(other).__name__,
+                hint="use lightning.pytorch.tuner.Tuner before fit",
+            )
+    ticks = [type(c.scheduler).__name__ for c in trainer.lr_scheduler_configs if c.interval == "step"]
+    counts = [f"max_steps={trainer.max_steps}"] * (trainer.max_steps != -1) + [f"{name} per step" for name in ticks]
+    if counts and not keep:
+        raise InputError(
+            "another batch size would change the meaning of what counts optimizer steps",
+            value=", ".join(counts),
+            allowed='max_epochs, and schedulers with interval "epoch"',
+            hint="or keep the recipe: keep_recipe=True without efficiency= and batch_sizes=",
+        )
+
+
 def in_run_of(loggers: Iterable[Logger], log_to: LogTo) -> LogTo:
     """``log_to`` with "mlflow" as the run of Lightning's own logger for it, which is never MLflow's active run."""
     logger = next((one for one in loggers if isinstance(one, MLFlowLogger)), None)
@@ -76,11 +95,63 @@ def in_run_of(loggers: Iterable[Logger], log_to: LogTo) -> LogTo:
     return [MlflowRun(logger.experiment, logger.run_id or "") if one == "mlflow" else one for one in wanted]
 
 
-def set_fit_check(session: Session, module: LightningModule, largest: int) -> None:
-    """Check larger micro-batches with the module that ``training_step`` calls: usually the only child that holds all
-    weights, not the LightningModule itself."""
-    weights = {id(p) for p in module.parameters() if p.requires_grad}
-    children = [child for child in module.children() if weights <= {id(p) for p in child.parameters()}]
-    if len(children) == 1:
-        run = session.run
-        run.fit_check = FitCheck(run.device, children[0], largest, session.optimizer)
+class Trials:
+    """Passes of ``training_step`` over random samples of the data set."""
+
+    def __init__(self, trainer: Any, module: LightningModule, loader: FitLoader):
+        self._trainer, self._module, self._loader = trainer, module, loader
+        parameters = inspect.signature(module.training_step).parameters
+        self._rest = (0,) if len(parameters) > 1 or "args" in parameters else ()
+        self._sync = GradientSync(trainer.strategy.model, trainer.world_size)
+        self._samples: list[Any] = []
+        self._shape: BatchShape | None = None
+        self._batches: list[tuple[Any, int]] = []
+
+    @contextmanager
+    def without_trace(self) -> Iterator[None]:
+        """Context in which modules count on copies of their attributes, such as metrics, and nothing is logged."""
+        trainer, own = self._trainer, self._module
+        inside, loggers = vars(LightningModule()).keys(), trainer.loggers
+        modules = {one: {**vars(one), "_buffers": dict(one._buffers)} for one in own.modules()}
+        shared = [trainer, trainer.datamodule, *modules, *own.parameters(), *own.buffers(), *trainer.optimizers]
+        memo = {id(one): one for one in shared}
+        try:
+            for one, attributes in modules.items():
+                vars(one).update(
+                    {name: copy.deepcopy(value, memo) for name, value in attributes.items() if name not in inside}
+                )
+            vars(own).update(log=lambda *_, **__: None, log_dict=lambda *_, **__: None)
+            trainer.loggers = [DummyLogger() for _ in loggers]
+            yield
+        finally:
+            trainer.loggers = loggers
+            for one, attributes in modules.items():
+                vars(one).clear()
+                vars(one).update(attributes)
+
+    def passes(self, shape: BatchShape) -> None:
+        """Forward and backward passes of one optimizer step."""
+        if shape != self._shape:
+            self._prepare(shape)
+        for index, (batch, size) in enumerate(self._batches):
+            with self._sync.micro_batch(last=index == len(self._batches) - 1):
+                torch.autograd.backward(self._loss(batch) * (size / shape.batch))
+
+    def _prepare(self, shape: BatchShape) -> None:
+        missing = shape.batch - len(self._samples)
+        if missing > 0:
+            self._samples += self._loader.draw(missing, seed=len(self._samples) + self._trainer.global_rank)
+        self._shape, self._batches, begin = shape, [], 0
+        for size in even(*shape):
+            batch = self._loader.collate(self._samples[begin : begin + size])
+            self._batches.append((self._trainer.precision_plugin.convert_input(batch), size))
+            begin += size
+
+    def _loss(self, batch: Any) -> Tensor:
+        strategy = self._trainer.strategy
+        batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
+        outputs = strategy.training_step(strategy.batch_to_device(batch, dataloader_idx=0), *self._rest)
+        loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+        if not isinstance(loss, Tensor):
+            raise InputError("training_step", value=type(loss).__name__, allowed="the loss as a tensor")
+        return loss

@@ -85,7 +85,7 @@ class BatchSource:
     def __init__(self, loader: Any, *, keep: bool, whole: int | None = None):
         self.loader = loader
         self.batch_size = _batch_size(loader, whole)
-        reason = _why_fixed(loader)
+        reason = why_fixed(loader)
         if reason is not None and not keep:
             problem, value, hint = reason
             raise InputError(problem, value=value, hint=hint)
@@ -194,7 +194,7 @@ def _batch_size(loader: Any, whole: int | None) -> int:
     )
 
 
-def _why_fixed(loader: Any) -> tuple[str, str, str] | None:
+def why_fixed(loader: Any) -> tuple[str, str, str] | None:
     """Problem, value and hint if the loader's batch size cannot change; None if it can."""
     if not isinstance(loader, DataLoader):
         hint = f"give a DataLoader over a data set with indices, {OR_KEEP}"

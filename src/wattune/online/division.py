@@ -116,13 +116,15 @@ class DivisionCheck:
     def trying(self, steps: int) -> Iterator[Trial]:
         """Context of a proof, which leaves no trace: no gradients, buffers, random state or mode of a module change."""
         outside = [(p, p.grad) for p in self._parameters]  # some may not be the model's
-        hook = self._model.register_forward_pre_hook(lambda *_: self._prepare())
+        # A framework may call modules inside the model only, such as those of a training_step.
+        hooks = [m.register_forward_pre_hook(lambda *_: self._prepare()) for m in self._model.modules()]
         try:
             with unchanged(self._model):
-                self._model.eval()  # dropout off, and normalisation by its running statistics
+                self._model.eval()
                 yield Trial(self._parameters)
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
             for parameter, gradient in outside:
                 parameter.grad = gradient
         self._again_at = math.inf if steps >= AGAIN_AFTER else AGAIN_AFTER
@@ -145,7 +147,10 @@ class DivisionCheck:
         return verdict
 
     def _prepare(self) -> None:
-        self._model.eval()  # a trainer's own step turns the model to training
+        # Dropout off, and normalisation by its running statistics; before each pass, since a trainer's own step turns
+        # the model to training.
+        if self._model.training:
+            self._model.eval()
         kind = next(self._model.parameters()).device.type
         if torch.is_autocast_enabled(kind):
             self._is_low = torch.get_autocast_dtype(kind) in (torch.float16, torch.bfloat16)
