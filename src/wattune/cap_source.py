@@ -307,7 +307,7 @@ class WatchedCap(_Unannounced):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.file is None:
-            object.__setattr__(self, "file", WatchedFile(self.path, self.stale_s))
+            object.__setattr__(self, "file", WatchedFile(self.path.absolute(), self.stale_s))
 
     def __str__(self) -> str:
         return f"{WATCH}{self.path}{self._at_side}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
+
+from typing_extensions import Self
 
 from wattune.errors import OutputError, RecordError
 from wattune_agent.new_file import rename_to_free
@@ -142,6 +145,64 @@ def set_aside(path: Path) -> Path:
         raise OutputError(
             f"cannot rename {path}", value=error.strerror or str(error), hint="move it to another folder"
         ) from error
+
+
+class Held:
+    """A file, or a folder by a file in it, that this process alone works on until ``release``, or until its end.
+
+    Raises: OutputError if a process has it already, or if the lock beside the file cannot be made.
+    """
+
+    _paths: ClassVar[set[Path]] = set()
+
+    def __init__(self, path: Path):
+        self._lock = path.absolute().with_name(f".{path.name}.lock")
+        busy = OutputError(
+            "another process works on this", value=str(path), hint="wait for its end, or give another path"
+        )
+        if self._lock in self._paths:  # its locks would not stop this process itself
+            raise busy
+        try:
+            while (descriptor := self._locked()) is None:
+                pass
+        except (BlockingIOError, PermissionError) as error:
+            raise busy from error
+        except OSError as error:
+            raise OutputError(
+                f"cannot lock {path}", value=error.strerror or str(error), hint="give another output"
+            ) from error
+        self._descriptor = descriptor
+        self._paths.add(self._lock)
+
+    def _locked(self) -> int | None:
+        """Lock the file; None if its last holder has removed it meanwhile. Raises: OSError."""
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            # A lock of this kind is not handed on to forked workers, which may outlive the process.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(self._lock)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def release(self) -> None:
+        """Let others work on it; do nothing if that was done."""
+        if self._lock in self._paths:
+            self._paths.remove(self._lock)
+            with suppress(OSError):  # its folder may be gone
+                self._lock.unlink()
+            os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def check_writable(folder: Path) -> None:

@@ -79,5 +79,6 @@ def test_an_interrupted_run_says_to_give_the_token_file_again(monkeypatch, tmp_p
     options = ["--server", NOBODY, "--model", "m", "--data", "x.npz", "--set", "token_file=token", "-o", "run"]
     assert main([*RUN, *options]) == 130
     said = capsys.readouterr().err
-    assert "continue with: wattune run --output run --set token_file=token --resume" in said
+    here = tmp_path.resolve()
+    assert f"continue with: wattune run --output {here}/run --set token_file={here}/token --resume" in said
     assert "wt_a_b" not in said

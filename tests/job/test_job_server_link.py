@@ -13,7 +13,12 @@ from wattune.devices import open_device
 from wattune.errors import InputError, ServerRefused
 from wattune.job.coercion import opened
 from wattune.job.config import RunConfig
+<<<<<<< HEAD
 from wattune.job.offered_profiles import offered_prior
+=======
+from wattune.job.folder import RunFolder
+from wattune.job.offered_profiles import covers, offered_profile
+>>>>>>> 6491294 (Save a session's checkpoint at every end but SIGKILL, and keep folders, paths and copies as promised)
 from wattune.job.run import begin
 from wattune.job.with_server import ServerLink
 from wattune.records import ProfileTable, SampleEfficiency, provenance
@@ -65,7 +70,7 @@ def link(made, tmp_path):
         servers.append(server)
         served = {"server": url, "model": made.model.model, "data": "my.npz"}
         config = RunConfig.of_run({"device": board, "cap_w": CAP_W, "output": tmp_path / folder, **served, **asked})
-        return ServerLink(begin(board, made.work, config), server, made.model, "d")
+        return ServerLink(begin(board, made.work, config, RunFolder(config.output)), server, made.model, "d")
 
     yield make
     for one in servers:

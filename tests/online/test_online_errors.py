@@ -145,7 +145,21 @@ class Sharpness(torch.optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Sharpness])
+class Sharper(torch.optim.SGD):
+    def step(self, compute):
+        return super().step(compute)
+
+
+def test_a_device_that_another_session_holds():
+    device = board()
+    with session_of(device=device):
+        with pytest.raises(InputError, match=r"another session holds this device: .*end that session first"):
+            session_of(device=device).__enter__()
+    with session_of(device=device):
+        pass
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Sharpness, Sharper])
 def test_an_optimizer_that_needs_a_closure(kind):
     model = perceptron()
     with pytest.raises(InputError, match=f"closure: {kind.__name__}"):

@@ -1,6 +1,7 @@
 """Passes as a loop counts and shows them: broken off, with a progress bar, and at the end of a session."""
 
 import io
+import shutil
 import warnings
 from functools import partial
 
@@ -77,6 +78,20 @@ def test_a_progress_bar_has_a_total():
     assert "20/20" in out.getvalue()
 
 
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("micro", [32, 8, 5])
+def test_a_progress_bar_ends_at_its_total_with_a_rest_as_well(drops, micro):
+    model = perceptron()
+    loader = DataLoader(Numbered(90), batch_size=32, drop_last=drops)
+    with session_of(model, loader=loader, micro_batch_size=micro, keep_recipe=True) as session:
+        batches = session.batches()
+        length, seen = len(batches), 0
+        for batch in batches:
+            session.backward(loss_of(model, batch))
+            seen += not batch.is_check
+        assert (seen, session.progress.total) == (length, 64 if drops else 90)
+
+
 def test_the_length_counts_from_where_the_pass_is():
     model = perceptron()
     with session_of(model, micro_batch_size=8) as session:
@@ -92,7 +107,7 @@ def test_a_checkpoint_that_cannot_be_saved_at_the_end_is_a_warning(tmp_path):
 
     def run():
         with session_of(model, checkpoint=folder / "c") as session:
-            folder.rmdir()
+            shutil.rmtree(folder)
             folder.touch()  # no file fits there any more, as on a full disk
             train(session, model)
         return session

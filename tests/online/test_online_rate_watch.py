@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wattune.online import capped
-from wattune.online.rate_watch import MOST_RETURNS, LossWatch, RateWatch, TrainingCopy
+from wattune.online.rate_watch import COPY_EVERY, MOST_RETURNS, WINDOW, LossWatch, RateWatch, TrainingCopy
 from wattune.online.recipe import RAMP_STEPS, Recipe
 
 
@@ -113,6 +113,43 @@ def test_a_loop_goes_back_before_it_diverges():
     assert len(reasons) == 1
     assert "and training went back to before that" in reasons[0]
     assert loss_over(model, data) < 0.05
+
+
+def test_a_copy_that_is_not_finite_is_not_kept():
+    """A parameter turns into NaN in the last step before a copy, whose loss was still good."""
+    torch.manual_seed(0)
+    data, model, reasons = regression(), nn.Linear(8, 1), []
+    recipe, optimizer = recipe_of(model, lr=0.01)
+    watch = RateWatch(model, optimizer, recipe, None, reasons.append)
+    recipe.use(256)
+    for step in range(WINDOW * COPY_EVERY * 2 + WINDOW):
+        loss = nn.functional.mse_loss(model(data.tensors[0][:256]), data.tensors[1][:256])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watch.add(loss, 1.0)
+        if step == WINDOW * COPY_EVERY * 2 - 1:
+            with torch.no_grad():
+                model.weight[0, 0] = math.nan
+        watch.end_step()
+    assert len(reasons) == 1
+    assert "training went back to before that" in reasons[0]
+    assert math.isfinite(loss_over(model, data))
+
+
+def test_without_a_finite_copy_nothing_goes_back():
+    model, reasons = nn.Linear(8, 1), []
+    recipe, optimizer = recipe_of(model)
+    watch = RateWatch(model, optimizer, recipe, None, reasons.append)
+    recipe.use(256)
+    with torch.no_grad():
+        model.weight.fill_(math.inf)
+    for _ in range(3):
+        optimizer.step()
+        watch.add(torch.zeros(()), 1.0)
+        watch.end_step()
+    assert recipe.factor == 1.0
+    assert reasons == ["the parameters are not finite any more, so that there is nothing to go back to"]
 
 
 def after_a_return(disturbed, steps=300):

@@ -14,13 +14,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from wattune.errors import InputError, Interrupted, OutputError, SafetyStop, TargetNotReached, WattuneError
-from wattune.files import check_writable, json_bytes, write_new
+from wattune.files import Held, check_writable, json_bytes, write_new
 
 if TYPE_CHECKING:
     from wattune.records import Record, TrainingRecord
@@ -131,6 +131,8 @@ class Output:
     resume: bool = False
     is_finished: bool = False
     default: str | None = None
+    folder: Path = field(default_factory=Path.cwd)
+    """Folder that a relative path was given in: code of a user may change the current one."""
 
     def load(self, kind: type[R]) -> R | None:
         """The finished record of an earlier call, if this one resumes it. Raises: RecordError."""
@@ -153,7 +155,9 @@ class Output:
                 value=str(partial),
                 hint="continue it with --resume, remove it, or give another -o FILE",
             )
-        return partial
+        if self.resume and not self.is_finished and not os.path.exists(partial):
+            note(f"there is no unfinished work in {partial} to resume: it begins from the start")
+        return self.folder / partial
 
     def deliver(self, record: Record, text: str, failure: WattuneError | None = None, *, replace: bool = False) -> None:
         """Save the record, and print it (``--json``) or ``text``; then raise ``failure``, if any.
@@ -166,7 +170,7 @@ class Output:
         """
         try:
             if replace and self.is_finished and self.path is not None:
-                record.save(self.path)
+                record.save(self.folder / self.path)
             self.save(record.dump())
         except OutputError as error:
             if self.as_json:
@@ -196,7 +200,8 @@ class Output:
         """
         if self.path is not None:
             if not self.is_finished:
-                self.path, self.is_finished = write_new(self.path, json_bytes(content)), True
+                saved = write_new(self.folder / self.path, json_bytes(content))
+                self.path, self.is_finished = self.path.with_name(saved.name), True
             note(f"the {content['record']} record is in {self.path}")
 
 
@@ -215,13 +220,16 @@ def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = Fa
 
 
 @contextmanager
-def resumable(arguments: Sequence[str], partial: Path | None) -> Iterator[None]:
+def resumable(arguments: Sequence[str], partial: Path | None, *, holds: bool = True) -> Iterator[None]:
     """A context for work that leaves ``partial`` when interrupted; ``arguments`` and --resume continue it.
 
-    Raises: Interrupted with one line that names the command.
+    ``holds``: no other process may do the same work meanwhile.
+
+    Raises: Interrupted with one line that names the command; OutputError if another process does the same work.
     """
     try:
-        yield
+        with Held(partial) if holds and partial is not None else nullcontext():
+            yield
     except (KeyboardInterrupt, Interrupted) as error:
         if partial is None or not partial.exists():
             raise

@@ -126,8 +126,8 @@ def profile(
 
     algorithm_name = ALGORITHM if algorithm is None else algorithm
     destination = claim(output, "profile.json", as_json=as_json, resume=resume)
-    partial = destination.beside("-partial.json")
     record = destination.load(ProfileTable)
+    partial = destination.beside("-partial.json")
     if command is not None:
         if record is None:
             with resumable(context.obj, partial), shown() as progress:

@@ -37,8 +37,8 @@ def run(config: RunConfig, as_json: Json = False) -> None:
     folder = RunFolder(config.output)
     again = ["run", "--output", str(folder.path)]
     if config.token_file is not None:  # its name is not among the saved arguments
-        again += ["--set", f"token_file={config.token_file}"]
-    with resumable(again, folder.arguments_file), shown() as progress:
+        again += ["--set", f"token_file={config.token_file.absolute()}"]
+    with resumable(again, folder.arguments_file, holds=False), shown() as progress:
         record = run_as(config, progress=progress)
     comparison = folder.load(Comparison) if config.compare else None
     text = f"{summary(record.plan, record, comparison)}\nreport: {folder.report}"

@@ -9,8 +9,9 @@ options of the commands are made from its fields, and arguments that do not go t
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +61,9 @@ CHANGEABLE = ("compare", "server", "name")
 """Keys that may change when a run is resumed: they change none of the records that exist."""
 
 OF_SERVER = ("model", "data", "target", "name", "token_file")
+
+WITH_PATHS = ("workload", "device", "cap", "carbon", "tariff", "data")
+"""Keys whose text may be the path of a file, or have one behind a name, as in "watch:FILE"."""
 
 REMOVED = ("battery", "beside", "latency")
 """Arguments of earlier versions; docs/decisions/0012-what-goes.md has what is in their place."""
@@ -249,11 +253,13 @@ class RunConfig(BaseModel):
             if given.get("output") is None:
                 raise OutputError("resume needs output, the folder of the run to continue")
             before = RunFolder(Path(given["output"])).arguments
-        config = cls.read(*(_with_table(given) if before is None else (before.arguments, given)))
+        if given.get("output") is not None:  # code of a user may change the current folder
+            given = {**given, "output": Path(given["output"]).absolute()}
+        config = cls.read(*(_with_table(given) if before is None else (before.located(given["output"]), given)))
         if config.device is None and config.resume:
             raise OutputError("no run to resume", value=str(config.output), hint="start it again, without --resume")
         config.require("device", "cap", command="run")
-        return config if config.output is not None else config.model_copy(update={"output": free_folder()})
+        return config if config.output is not None else config.model_copy(update={"output": free_folder(Path.cwd())})
 
     def require(self, *keys: str, command: str) -> RunConfig:
         """Check that these are given. Raises: InputError."""
@@ -299,7 +305,15 @@ class RunConfig(BaseModel):
         values = {key: getattr(self, key) for key in type(self).model_fields if key not in NOT_SAVED}
         values["goal"] = self.whole_goal.aim
         texts = {key: _text(value) for key, value in values.items() if value is not None}
+        texts |= {key: with_paths(texts[key], self._kept_path) for key in WITH_PATHS if key in texts}
         return {key: value for key, value in texts.items() if value is not None}
+
+    def _kept_path(self, path: Path) -> Path | None:
+        """The path of a file as a run's folder keeps it: absolute, or relative to the folder if it is in there."""
+        if not os.path.lexists(path):
+            return None
+        path, folder = path.absolute(), self.output and self.output.absolute()
+        return path.relative_to(folder) if folder is not None and folder in path.parents else path
 
     # ------------------------------------------------------------------------------------------------------- checks
 
@@ -432,6 +446,20 @@ def _text(value: object) -> object:
         return value
     # A device has the text that opens it, a workload a name.
     return getattr(value, "spec", None) or getattr(value, "name", None)
+
+
+_WITH_PATH = re.compile(r"(?P<name>(?:watch|replay|recorded|sim):)?(?P<path>[^?@]+)(?P<rest>.*)", re.DOTALL)
+
+
+def with_paths(text: Any, moved: Callable[[Path], Path | None]) -> Any:
+    """An argument, or a list of them, in which ``moved`` gives another path for a file (None: the path stays)."""
+    if isinstance(text, list):
+        return [with_paths(one, moved) for one in text]
+    match = _WITH_PATH.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not (match["name"] or Path(match["path"]).suffix):  # a name, such as auto
+        return text
+    path = moved(Path(match["path"]))
+    return text if path is None else f"{match['name'] or ''}{path}{match['rest']}"
 
 
 def _as_input_error(error: ValidationError) -> InputError:

@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 
 from wattune.cap import PEAK
 from wattune.errors import OutputError
-from wattune.files import check_writable
-from wattune.job.config import CHANGEABLE, RunConfig
+from wattune.files import Held, check_writable
+from wattune.job.config import CHANGEABLE, WITH_PATHS, RunConfig, with_paths
 from wattune.records import Record
 from wattune.records.base import Positive
 
@@ -46,6 +46,15 @@ class RunArguments(Record):
     arguments: dict[str, Any] = Field(default_factory=dict)
     highest_w: Positive | None = None
     fingerprint: str | None = None
+
+    def located(self, folder: Path) -> dict[str, Any]:
+        """The arguments of a run in this folder, whose own files are found wherever the folder is now."""
+
+        def there(path: Path) -> Path | None:
+            return folder / path if os.path.lexists(folder / path) else None
+
+        own = {key: with_paths(self.arguments[key], there) for key in WITH_PATHS if key in self.arguments}
+        return self.arguments | own
 
     @model_validator(mode="before")
     @classmethod
@@ -89,14 +98,16 @@ class RunFolder:
         self.target_curves = path / "curves" / "target"
         self.weights = path / "model.safetensors"
         self.report = path / "report.html"
+        self._held: Held | None = None
 
     def claim(self, arguments: RunArguments, *, resume: bool) -> None:
-        """Make the folder, or with ``resume`` return to it.
+        """Make the folder, or with ``resume`` return to it; no other process can have it until ``close``.
 
-        Raises: OutputError if it is not empty, not writable, or was made for other arguments.
+        Raises: OutputError if it is not empty, not writable, was made for other arguments, or another process has it.
         """
         if resume and (before := self.arguments) is not None:
             self._compare(before, arguments)
+            self._held = Held(self.arguments_file)
             self._sweep()
         elif self._taken():
             raise OutputError(
@@ -107,7 +118,13 @@ class RunFolder:
             )
         else:
             check_writable(self.path)
+            self._held = Held(self.arguments_file)
         arguments.save(self.arguments_file)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        if self._held is not None:
+            self._held.release()
 
     @property
     def arguments(self) -> RunArguments | None:
@@ -137,8 +154,10 @@ class RunFolder:
 
     def _compare(self, before: RunArguments, now: RunArguments) -> None:
         hint = "resume with the original arguments, or choose another output folder"
-        old, new = RunConfig.read(before.arguments).saved(), now.arguments
-        for key in RunConfig.model_fields.keys() - set(CHANGEABLE):
+        old, new = RunConfig.read(before.located(self.path), {"output": self.path}).saved(), now.arguments
+        # Of a workload file the fingerprint tells, wherever the file has moved.
+        moved = {"workload"} if isinstance(old.get("workload"), str) and isinstance(new.get("workload"), str) else set()
+        for key in RunConfig.model_fields.keys() - set(CHANGEABLE) - moved:
             if old.get(key) != new.get(key):
                 raise OutputError(
                     f"cannot resume {self.path} with another {key}",

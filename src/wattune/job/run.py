@@ -7,6 +7,7 @@ skips the records that exist and continues inside the step that was not finished
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -247,6 +248,7 @@ def begin(
     board: Device,
     work: Workload,
     config: RunConfig,
+    folder: RunFolder,
     progress: Progress | None = None,
     yield_to: Callable[[], bool] | None = None,
 ) -> ResumableRun:
@@ -254,8 +256,6 @@ def begin(
 
     Raises: InputError and its kinds.
     """
-    assert config.output is not None
-    folder = RunFolder(config.output)
     before = folder.arguments if config.resume else None
     check_workload(work, board, needs_proxy=config.server is None)
     given = None if config.profile is None else as_record(ProfileTable, config.profile)
@@ -319,14 +319,15 @@ def run_as(
     # Read now, since planning comes late; a plan has its times, and needs the forecast no more.
     if not has_plan and (intensity := steps.intensity_of(config.carbon, config.tariff)) is not None:
         planning.check_intensity(intensity, config.whole_goal)
-    with opened(config.device, seed=config.seed) as board:
+    assert config.output is not None
+    with opened(config.device, seed=config.seed) as board, closing(RunFolder(config.output)) as folder:
         check_scale(config.whole_cap, board.highest_w)
         if config.server is not None:
             from wattune.job.with_server import run_with_server
 
-            job, record = run_with_server(board, config, progress, token, yield_to)
+            job, record = run_with_server(board, config, folder, progress, token, yield_to)
         else:
-            job = begin(board, as_workload(config.workload, progress), config, progress, yield_to)
+            job = begin(board, as_workload(config.workload, progress), config, folder, progress, yield_to)
             table = job.profile()
             check_cap(table, job.cap)
             curve = job.estimate(table)
@@ -334,5 +335,5 @@ def run_as(
             record = job.train(plan)
             if config.compare:
                 job.compare(table, curve)
-    reporting.write_report(job.folder.path, job.folder.report)
+        reporting.write_report(job.folder.path, job.folder.report)
     return record

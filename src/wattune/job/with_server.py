@@ -31,6 +31,7 @@ from wattune.workloads import Workload, device_workload
 def run_with_server(
     board: Device,
     config: RunConfig,
+    folder: RunFolder,
     progress: Progress | None = None,
     token: str | None = None,
     yield_to: Callable[[], bool] | None = None,
@@ -44,7 +45,6 @@ def run_with_server(
     assert config.server is not None
     assert config.model is not None
     assert config.data is not None
-    assert config.output is not None
     device_name = _checked_name(config.name) or own_name()
     if token is None and config.token_file is not None:
         token = token_in(config.token_file)
@@ -55,11 +55,11 @@ def run_with_server(
 
     with Client(config.server, token=token, notify=warn) as client:
         client.deliver()
-        served_model = RunFolder(config.output).load(ServedModel) if config.resume else None
+        served_model = folder.load(ServedModel) if config.resume else None
         served_model = served_model or client.model(config.model)
         weights = client.weights(served_model)
         work = _fitting(device_workload(served_model, weights, config.data, target=config.target), warn)
-        steps = begin(board, work, config, progress, yield_to)
+        steps = begin(board, work, config, folder, progress, yield_to)
         steps.folder.save(served_model)
         link = ServerLink(steps, client, served_model, device_name)
         with link.reporter:

@@ -43,10 +43,12 @@ class Draws(Sampler[list[int]]):
         self.unit = unit
         self.skip = 0
         self.on_skipped: Callable[[int], None] | None = None
+        self.on_begin: Callable[[], None] = lambda: None
         self.drawn: deque[tuple[int, int, int]] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
         self.drawn.clear()
+        self.on_begin()
         indices = iter(self.sampler)
         left: float = float("inf")
         if self.unit is not None:
@@ -90,6 +92,10 @@ class BatchSource:
             problem, value, hint = reason
             raise InputError(problem, value=value, hint=hint)
         self.samples_per_pass = _samples(loader)
+        drops = self.samples_per_pass is not None and getattr(loader, "drop_last", False)
+        rest = (self.samples_per_pass or 0) % self.batch_size if drops else 0
+        self.trained_per_pass = None if self.samples_per_pass is None else self.samples_per_pass - rest
+        """Samples of a pass that are trained on: with ``drop_last``, without the rest."""
         self._draws: Draws | None = None
         self._source: Any = loader
         if reason is None:
@@ -97,6 +103,7 @@ class BatchSource:
             self._source = remade(loader, batch_sampler=self._draws)
         self._batches: Iterator[Any] = iter(())
         self._random: list[Tensor] = []
+        self._order_random: list[Tensor] = []
         self._began_at: dict[str, Any] = {}
 
     @property
@@ -121,8 +128,16 @@ class BatchSource:
         elif state and hasattr(sampler, "load_state_dict"):
             sampler.load_state_dict(state)
 
-    def start(self, *, skip: int = 0, random: list[Tensor] | None = None, order: int | None = None) -> None:
-        """Begin a pass, ``skip`` samples into it and with the random state that it began with, if that is given.
+    def start(
+        self,
+        *,
+        skip: int = 0,
+        random: list[Tensor] | None = None,
+        order_random: list[Tensor] | None = None,
+        order: int | None = None,
+    ) -> None:
+        """Begin a pass, ``skip`` samples into it and with the random states (``random`` and ``order_random``) of its
+        begin, if they are given.
 
         ``order`` is the checksum of the samples to skip, None if it is not known. Raises: RecordError, with the first
         batch, if others were skipped: some samples would then be seen twice, and others not at all.
@@ -142,7 +157,14 @@ class BatchSource:
                     hint="seed the sampler by the epoch, or restart the training run",
                 )
 
+        def draw() -> None:
+            # A loader draws a seed for its workers first, unless they run since an earlier pass.
+            if order_random:
+                restore(self.loader, order_random)
+            self._order_random = states(self.loader)
+
         if self._draws is not None:
+            self._draws.on_begin = draw
             self._draws.skip, self._draws.on_skipped = skip, resume if random is not None else None
         self._batches = iter(self._source)
         if self._draws is None:
@@ -166,6 +188,11 @@ class BatchSource:
     def random(self) -> list[Tensor]:
         """The random state that the present pass began with, which its order depends on."""
         return self._random
+
+    @property
+    def order_random(self) -> list[Tensor]:
+        """The random state with which the sampler drew the order of the present pass."""
+        return self._order_random
 
     def stop(self) -> None:
         """Abandon the present pass."""

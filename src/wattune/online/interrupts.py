@@ -1,7 +1,8 @@
-"""Ctrl-C during an optimizer step: it is deferred until the step is complete, so that a checkpoint can be saved."""
+"""Signals that end training: they wait for the end of an optimizer step, so that a whole checkpoint can be saved."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -10,39 +11,69 @@ from typing import Any
 from typing_extensions import Self
 
 
-class Shield:
-    """A context in which an interrupt between ``hold`` and ``release`` is deferred, and raised by ``release``.
+class Ended(KeyboardInterrupt):
+    """A signal ends this process. ``number``: which one; the session passes it on once all is saved."""
 
-    It has no effect outside the main thread, or if SIGINT already has another handler.
+    def __init__(self, number: int):
+        super().__init__(f"the process got {signal.Signals(number).name}")
+        self.number = number
+
+    def pass_on(self) -> None:
+        """End the process by the signal."""
+        signal.raise_signal(self.number)
+
+
+class Shield:
+    """A context in which signals raise an exception, but between ``hold`` and ``release`` only at ``release``.
+
+    SIGINT raises KeyboardInterrupt. With ``ends``, SIGTERM, SIGHUP and SIGQUIT raise ``Ended``. A signal that has
+    another handler than Python's own keeps it. Outside the main thread there is no effect.
     """
 
-    def __init__(self) -> None:
-        self._holds = self._is_pending = self._is_set = False
+    def __init__(self, *, ends: bool = False) -> None:
+        ending = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if ends else ()
+        self._usual: dict[int, Any] = {
+            signal.SIGINT: signal.default_int_handler,
+            **dict.fromkeys(ending, signal.SIG_DFL),
+        }
+        self._set: set[int] = set()
+        self._holds = False
+        self._pending: int | None = None
 
     def __enter__(self) -> Self:
-        self._holds = self._is_pending = False
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._handle)
-            self._is_set = True
+        self._holds, self._pending = False, None
+        if threading.current_thread() is threading.main_thread():
+            for number, usual in self._usual.items():
+                if signal.getsignal(number) == usual:
+                    signal.signal(number, self._handle)
+                    self._set.add(number)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._is_set:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._is_set = False
+        for number in self._set:
+            if signal.getsignal(number) == self._handle:  # else what has replaced it may still call it
+                signal.signal(number, self._usual[number])
+        self._set.clear()
 
     def hold(self) -> None:
-        """Defer interrupts."""
+        """Defer signals."""
         self._holds = True
 
     def release(self) -> None:
-        """Stop deferring interrupts. Raises: KeyboardInterrupt if one was deferred."""
-        is_pending, self._holds, self._is_pending = self._is_pending, False, False
-        if is_pending:
-            raise KeyboardInterrupt
+        """Stop deferring signals. Raises: KeyboardInterrupt if one was deferred."""
+        pending, self._holds, self._pending = self._pending, False, None
+        if pending is not None:
+            _raise(pending)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._holds:
-            signal.default_int_handler(number, frame)
-        self._is_pending = True
+        if number not in self._set:
+            signal.signal(number, self._usual[number])
+            os.kill(os.getpid(), number)
+        elif self._holds:
+            self._pending = self._pending or number
+        else:
+            _raise(number)
+
+
+def _raise(number: int) -> None:
+    raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)

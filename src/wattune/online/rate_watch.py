@@ -78,6 +78,13 @@ class TrainingCopy:
         self._optimizer = optimizer
         self._state = {p: {k: _copied(v) for k, v in state.items()} for p, state in optimizer.state.items()}
 
+    @property
+    def is_finite(self) -> bool:
+        """True if no parameter, buffer or state of the optimizer is infinite or NaN."""
+        state = (v for values in self._state.values() for v in values.values() if isinstance(v, Tensor))
+        tensors = (*(saved for _, saved in self._tensors), *state)
+        return all(bool(torch.isfinite(t.coalesce().values() if t.is_sparse else t).all()) for t in tensors)
+
     @torch.no_grad()
     def restore(self) -> None:
         """Write all of it back."""
@@ -157,7 +164,14 @@ class RateWatch:
                 self._recipe.hold()
                 self._give_up("there is no memory for a copy of the parameters, to go back to if it were too high")
             return
-        self._copy = TrainingCopy(self._model, self._optimizer)
+        copy = TrainingCopy(self._model, self._optimizer)
+        if self._mean(torch.tensor(float(copy.is_finite), device=self._place)) == 1:
+            self._copy = copy
+        elif self._copy is None:
+            self._is_over = True
+            if self._recipe.may_rise:
+                self._recipe.hold()
+                self._give_up("the parameters are not finite any more, so that there is nothing to go back to")
 
     def _go_back(self, loss: float) -> None:
         assert self._copy is not None  # kept since the rate was first raised, or since the run was resumed

@@ -65,8 +65,9 @@ class Recipe:
             interval = "step"
         if interval not in INTERVALS:
             raise InputError("scheduler_interval", value=interval, allowed=", ".join(INTERVALS))
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is closure.empty:
+        # Of the class: a scheduler puts a function of its own in the place of the optimizer's.
+        needed = list(inspect.signature(type(optimizer).step).parameters.values())[1:]
+        if any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed):
             name = type(optimizer).__name__
             raise InputError(
                 "an optimizer that needs a closure", value=name, allowed="one that steps without a closure"

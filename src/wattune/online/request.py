@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -26,6 +27,8 @@ from wattune.online.session_checkpoint import SessionCheckpoint, own_file
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.tracking.trackers import LogTo, trackers_of
+
+log = logging.getLogger("wattune")
 
 
 class Request:
@@ -101,8 +104,8 @@ class Request:
         if checkpoint is not None and self.sync.is_sharded:
             hint = "save it with torch.distributed.checkpoint"
             raise InputError("checkpoint= of a model in shards", value=str(checkpoint), allowed="none", hint=hint)
-        self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.record = None if record is None else Path(record)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint).absolute()
+        self.record = None if record is None else Path(record).absolute()
         self.listeners = trackers_of(log_to)
         for file in (self.checkpoint, self.record):
             if file is not None:  # hours later, it would cost what was trained
@@ -129,8 +132,12 @@ class Request:
         self.recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
         self.sample_model = SampleModel(own, self.sizes, keep=keep_recipe, curve=self.curve, ranks=ranks)
         self.resumed: SessionCheckpoint | None = None
-        if resume and self.checkpoint is not None and self.checkpoint.exists():
-            self.resumed = SessionCheckpoint(self.checkpoint, own_file(self.checkpoint, rank))
+        if resume and self.checkpoint is not None:
+            if self.checkpoint.exists():
+                self.resumed = SessionCheckpoint(self.checkpoint, own_file(self.checkpoint, rank))
+            elif rank == 0:
+                # No warning of Python: each script that may be resumed says resume=True the first time as well.
+                log.warning("there is no checkpoint %s to resume from: training begins from the start", self.checkpoint)
 
     @property
     def samples_per_pass(self) -> int | None:

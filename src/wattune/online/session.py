@@ -19,10 +19,13 @@ from typing_extensions import Self
 from wattune.algorithms import memory_errors
 from wattune.cap import Over, PowerCap
 from wattune.cap_source import check_scale
+from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory, OutputError, SafetyStop, SensorError, WattuneError
+from wattune.files import Held, set_aside
 from wattune.goal import TIME, Goal
 from wattune.online.batch_source import BatchSource
 from wattune.online.division import DivisionCheck
+from wattune.online.interrupts import Ended, Shield
 from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper, trained
 from wattune.online.prefetch import Prefetcher
@@ -40,6 +43,9 @@ from wattune.point import BatchShape, OperatingPoint
 from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
 from wattune.tracking.trackers import OnUpdate
+
+_in_use: list[Device] = []
+"""Devices of open sessions: an opened device could be given to two of them."""
 
 
 @dataclass
@@ -124,6 +130,9 @@ class Session:
         if recipe.may_rise and (ranks is None or batch_source is not None):
             memory_bytes, give_up = run.device.memory_bytes, self._give_up_raising
             self.rate_watch = RateWatch(run.model, optimizer, recipe, memory_bytes, give_up, sync.mean)
+        self._held: Held | None = None
+        # Of a job's processes each gets the signal, and those that wait for another one cannot answer.
+        self._shield = Shield(ends=ranks is None)
         if batch_source is not None:
             self._stepper = OptimizerStepper(
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
@@ -132,10 +141,13 @@ class Session:
             # Ranks prove at the same step, and parts that the user asks for before they are used.
             at_once = ranks is not None or run.start != BatchShape(recipe.batch_size, recipe.batch_size)
             division = DivisionCheck(run.model, list(trained(optimizer)), at_once=at_once) if divides else None
-            self.loop = UserLoop(run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division)
+            self.loop = UserLoop(
+                run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division, self._shield
+            )
             self.loop.remembers = options.checkpoint is not None
         self._feed = UpdateFeed(self, options.listeners)
         self._passes = 0
+        self._has_device = False
         self._is_open = self._in_pass = self._is_broken = False
         self._agreed: BatchShape | None = None
         self._resumed = resumed
@@ -148,8 +160,11 @@ class Session:
         path = self.options.checkpoint
         if path is not None and self.ranks is None:  # others know nothing of a pause, and save at the end of a pass
             self.run.on_pause = lambda: save_session(self, path)
+        self._shield.__enter__()
         try:
+            self._claim_device()
             if path is not None:
+                self._claim_checkpoint(path)
                 check_savable(self)
             if self._resumed is not None:
                 self._resumed.load(self)
@@ -157,19 +172,19 @@ class Session:
                     self.sample_model.leave_out_above(self.recipe.batch_size)
             self.run.__enter__()
         except BaseException as error:
-            self._close_device()
+            self._let_go()
             if self.ranks is not None and (problem := self.ranks.cannot_begin(error)) is not None:
                 raise problem from error
             raise
         self.recipe.open()
-        if self._stepper is not None and self.loop is not None:
+        if self._stepper is not None:
             self._stepper.open()
-            self.loop.shield.__enter__()
         self._is_open = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self._is_open = False
+        self._shield.hold()  # a second signal must not cost the checkpoint
         if self.ranks is not None:
             self.ranks.channel.leave()
         if error is not None:
@@ -183,13 +198,14 @@ class Session:
         finally:
             lost = None if self.ranks is None else self.ranks.leave(error)
             self.recipe.close()
-            if self._stepper is not None and self.loop is not None:
+            if self._stepper is not None:
                 self._stepper.close()
-                self.loop.shield.__exit__()
             try:
                 self._leave()
             finally:
-                self._close_device()
+                self._let_go()
+        if isinstance(error, Ended):
+            error.pass_on()
         if lost is not None:
             raise lost from error
         if error is not None and self.loop is not None and self.loop.pending is not None:
@@ -203,9 +219,31 @@ class Session:
         self.run.relative(self.sample_model.relative)
         self.run.explorer.choose()
 
-    def _close_device(self) -> None:
+    def _claim_device(self) -> None:
+        if any(device is self.run.device for device in _in_use):
+            raise InputError(
+                "another session holds this device", value=self.run.device.name, hint="end that session first"
+            )
+        _in_use.append(self.run.device)
+        self._has_device = True
+
+    def _claim_checkpoint(self, path: Path) -> None:
+        if self.ranks is not None and not self.ranks.is_leader:
+            return
+        self._held = Held(path)
+        if self._resumed is None and path.exists():
+            warnings.warn(f"the checkpoint of an earlier session is kept in {set_aside(path)}", stacklevel=4)
+
+    def _let_go(self) -> None:
+        """Free the device, the checkpoint and the signals."""
+        if self._has_device:
+            _in_use[:] = [device for device in _in_use if device is not self.run.device]
+            self._has_device = False
+        if self._held is not None:
+            self._held.release()
         if self.options.closes:
             self.run.device.close()
+        self._shield.__exit__()
 
     def _leave(self) -> None:
         if (path := self.options.checkpoint) is not None:
@@ -255,14 +293,15 @@ class Session:
         progress = self.progress
         if progress.total is None:
             raise TypeError("the loader's number of samples is not known")
-        micro = self.run.row.micro if self._is_open else self.recipe.batch_size
-        return -(-(progress.total - progress.samples) // micro)
+        row = self.run.row if self._is_open else BatchShape(self.recipe.batch_size, self.recipe.batch_size)
+        steps, rest = divmod(progress.total - progress.samples, row.batch)
+        return steps * len(self.run.parts(row.batch, row.micro)) + (len(self.run.parts(rest, row.micro)) if rest else 0)
 
     @property
     def progress(self) -> Progress:
         """Samples of the present pass that this rank has trained on, and those of a whole pass: for a progress bar."""
         done = 0 if self.loop is None or self._is_broken else self.loop.position
-        return Progress(done, None if self.batch_source is None else self.batch_source.samples_per_pass)
+        return Progress(done, None if self.batch_source is None else self.batch_source.trained_per_pass)
 
     def _pass(self) -> Iterator[Batch]:
         self._check_open()

@@ -25,6 +25,7 @@ def save_session(session: Session, path: Path) -> None:
     own = {
         "random": [] if session.loop is None else session.loop.random,
         "pass_random": [] if batch_source is None else batch_source.random,
+        "order_random": [] if batch_source is None else batch_source.order_random,
     }
     position = 0 if session.loop is None else session.loop.position
     order = {
@@ -102,7 +103,7 @@ class SessionCheckpoint:
 
         self.ranks: int = self.extra.get("ranks", 1)
         self.steps: int = self.run["steps"]
-        self._random = {name: self.state[name] for name in ("random", "pass_random")}
+        self._random = {name: self.state.get(name) for name in ("random", "pass_random", "order_random")}
         self._order: int | None = self.extra["order"]
         self._order_state: dict[str, Any] = self.extra.get("order_state", {})
         if own != path:
@@ -175,4 +176,9 @@ class SessionCheckpoint:
             return
         session.recipe.resume_pass(self.extra["recipe"]["ticks"])
         session.loop.order = self._order or 0
-        session.batch_source.start(skip=session.loop.position, random=before_pass or None, order=self._order)
+        session.batch_source.start(
+            skip=session.loop.position,
+            random=before_pass or None,
+            order_random=self._random.get("order_random") if before_pass else None,
+            order=self._order,
+        )

@@ -28,7 +28,7 @@ class UserLoop:
 
     ``position``: samples of the present pass that were trained on. ``pending`` is the batch that the user's loop has
     not yet called ``backward`` for. ``random`` is the random state after the last step, if ``remembers`` is set.
-    ``shield`` is entered with the session, and defers interrupts during a step of the optimizer.
+    ``shield`` is entered with the session, and defers signals during a step of the optimizer.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class UserLoop:
         sync: GradientSync,
         watch: RateWatch | None = None,
         division: DivisionCheck | None = None,
+        shield: Shield | None = None,
     ):
         self._watch = watch
         self.division = division
@@ -51,7 +52,7 @@ class UserLoop:
         self.pending: Batch | None = None
         self.random: list[Tensor] = []
         self.remembers = False
-        self.shield = Shield()
+        self.shield = shield or Shield()
         self._run = run
         self._fetcher = fetcher
         self._stepper = stepper
@@ -110,9 +111,9 @@ class UserLoop:
             self._recipe.stepped(self.position)  # also after a skipped step, as in the plain loop
             if self.remembers:
                 self.remember()
+            self._run.end(stepped=stepped, usual=self._is_usual)
         finally:
             self.shield.release()
-        self._run.end(stepped=stepped, usual=self._is_usual)
         if self._watch is not None:
             self._watch.end_step()
         if self._run.steps == 1 and self._sample_model.wants(1) and self._run.may_halve:

@@ -88,7 +88,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | None, device: Device, begin: Partial):
-        self._path = path
+        self._path = None if path is None else path.absolute()  # code of a user may change the current folder
         self._device = device
         self._begin = begin
         self._notes: list[JournalEntry] = []

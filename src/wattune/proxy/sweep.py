@@ -83,6 +83,7 @@ def trainer(
         cluster_address(executor)
     algorithm = canonical(algorithm)
     if folder is not None:
+        folder = folder.absolute()  # code of a user may change the current one
         _make(folder)
     fingerprint = workload.fingerprint()
     report = progress or (lambda curves, total, what: None)

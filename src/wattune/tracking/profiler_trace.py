@@ -30,7 +30,7 @@ class ProfilerTrace:
     """
 
     def __init__(self, path: str | Path = "power.trace.json"):
-        self._path = Path(path)
+        self._path = Path(path).absolute()
         check_writable(self._path.parent)
         self._trace()
         self._counters: list[tuple[int, str, float]] = []

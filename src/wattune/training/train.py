@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from wattune.cap import PEAK, PowerCap
 from wattune.cap_source import PAUSE_W, UNLIMITED_W, CapSource, CapTrace, LowestCap
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, Interrupted, RecordError
-from wattune.files import write_bytes, write_new
+from wattune.files import set_aside, write_bytes, write_new
 from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, Schedule, TrainingRecord
@@ -77,6 +78,8 @@ def train(
     check_limit(device, max_temp_c)
     if yield_to is not None and not callable(yield_to):
         raise InputError("yield_to", value=yield_to, allowed="a function without arguments")
+    # Code of a user may change the current folder.
+    checkpoint, weights = checkpoint and checkpoint.absolute(), weights and weights.absolute()
     workload.check()
     identity = {**_identity(device, workload, plan, seed), "max_temp_c": max_temp_c}
     algorithm = open_algorithm(
@@ -88,8 +91,11 @@ def train(
         on=device.trains_on,
     )
     state = None
-    if resume and checkpoint is not None and checkpoint.exists():
-        state = _load(checkpoint, identity, algorithm)
+    if checkpoint is not None and checkpoint.exists():
+        if resume:
+            state = _load(checkpoint, identity, algorithm)
+        else:
+            warnings.warn(f"the checkpoint of an earlier training run is kept in {set_aside(checkpoint)}", stacklevel=2)
     counts_writes = checkpoint is not None and counts_all(device)
     task = TrainingTask(
         workload=workload,
