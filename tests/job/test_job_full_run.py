@@ -399,6 +399,8 @@ def test_an_empty_folder_and_what_a_kill_leaves_of_the_first_file_will_do(tmp_pa
     assert folder.arguments == ARGUMENTS
     (tmp_path / ".plan.json.x82").write_text('{"record": "pl')
     folder.claim(ARGUMENTS, resume=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".run.json.lock", "run.json"]
+    folder.close()
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 

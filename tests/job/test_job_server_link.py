@@ -13,12 +13,8 @@ from wattune.devices import open_device
 from wattune.errors import InputError, ServerRefused
 from wattune.job.coercion import opened
 from wattune.job.config import RunConfig
-<<<<<<< HEAD
-from wattune.job.offered_profiles import offered_prior
-=======
 from wattune.job.folder import RunFolder
-from wattune.job.offered_profiles import covers, offered_profile
->>>>>>> 6491294 (Save a session's checkpoint at every end but SIGKILL, and keep folders, paths and copies as promised)
+from wattune.job.offered_profiles import offered_prior
 from wattune.job.run import begin
 from wattune.job.with_server import ServerLink
 from wattune.records import ProfileTable, SampleEfficiency, provenance

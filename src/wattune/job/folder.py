@@ -29,7 +29,7 @@ _SAME_IN_VERSION_1 = (
 )
 """Arguments that version 1 has by the same names; ``RunConfig`` refuses those that are no more."""
 
-_UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.\w+")
+_UNFINISHED = re.compile(r"\..+\.(json|html|checkpoint|safetensors)\.(?!lock$)\w+")
 
 
 class RunArguments(Record):
@@ -105,6 +105,7 @@ class RunFolder:
 
         Raises: OutputError if it is not empty, not writable, was made for other arguments, or another process has it.
         """
+        self.close()
         if resume and (before := self.arguments) is not None:
             self._compare(before, arguments)
             self._held = Held(self.arguments_file)
@@ -133,6 +134,7 @@ class RunFolder:
 
     def abandon(self) -> None:
         """Empty a folder in which nothing has been done yet, so that the corrected command can use it."""
+        self.close()
         first = (self.path / "model.json", self.arguments_file)
         if {entry.name for entry in self.path.iterdir()} <= {path.name for path in first}:
             for path in first:
