@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 from wattune.records import LearningCurve, Plan, ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel, SweepRequest
 from wattune.server import dashboard, problems
+from wattune.server.direct import Direct
 from wattune.server.jobs.watch import JobWatch
 from wattune.server.limits import Buckets, Limiter
 from wattune.server.prometheus import Metrics
@@ -60,6 +61,7 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
         app.include_router(router, include_in_schema=False)
     app.mount("/static", dashboard.static)
     # The middleware that is added last is the outermost.
+    app.add_middleware(Direct)
     app.add_middleware(dashboard.Compressed)
     app.add_middleware(Limiter, limits=settings.limits)
     app.add_middleware(Telemetry, metrics=metrics)

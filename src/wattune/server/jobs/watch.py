@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,6 +16,12 @@ from wattune.server.store.database import Database, StoreUnavailable
 
 LOOK_EVERY_S = 0.5
 """Interval in seconds between looks for the waiting devices."""
+
+FRESH_S = 0.25
+"""Time in seconds for which an answer is given without a look: half of the calls of a fleet look at the same job."""
+
+KEPT = 1000
+"""Maximum number of answers in memory."""
 
 
 class JobAnswer(NamedTuple):
@@ -37,9 +44,19 @@ class JobWatch:
 
     def __init__(self, database: Database):
         self._database = database
+        self._kept: dict[str, tuple[float, JobAnswer]] = {}
         self._waiting: dict[asyncio.Future[JobAnswer | None], _Waiter] = {}
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    def fresh(self, job: str) -> JobAnswer | None:
+        """Answer that was read within ``FRESH_S``; None if it must be read."""
+        read_s, answer = self._kept.get(job, (float("-inf"), None))
+        return answer if time.monotonic() - read_s < FRESH_S else None
+
+    def forget(self, job: str) -> None:
+        """Look at the database next time: this server has changed the job."""
+        self._kept.pop(job, None)
 
     def read(self, job: str) -> JobAnswer | None:
         """Read the status of a job; None if there is no such job. Raises: StoreUnavailable."""
@@ -81,10 +98,15 @@ class JobWatch:
                         _tell(future, answers[waiter.job])
 
     def _read(self, jobs: set[str]) -> dict[str, JobAnswer]:
+        read_s = time.monotonic()
         with self._database.session(reads_only=True) as session:
             statuses = {job: queue.status(session, job) for job in jobs}
         found = {job: status.model_dump(mode="json") for job, status in statuses.items() if status is not None}
-        return {job: JobAnswer(to_json(fields), digest(fields)) for job, fields in found.items()}
+        answers = {job: JobAnswer(to_json(fields), digest(fields)) for job, fields in found.items()}
+        if len(self._kept) + len(answers) > KEPT:
+            self._kept.clear()
+        self._kept.update({job: (read_s, answer) for job, answer in answers.items()})
+        return answers
 
 
 def _tell(future: asyncio.Future[JobAnswer | None], answer: JobAnswer | None) -> None:

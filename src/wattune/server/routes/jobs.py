@@ -63,6 +63,7 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
             raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
         status = queue.status(session, job.id)
         assert status is not None
+    request.app.state.job_watch.forget(status.job)
     return answer(status.model_dump(mode="json"), 201 if is_new else 200, Location=f"/v1/jobs/{status.job}")
 
 
@@ -88,7 +89,7 @@ async def get_job(request: Request, job: IdPath) -> Response:
     many seconds at most.
     """
     watch: JobWatch = request.app.state.job_watch
-    status = await run_in_threadpool(watch.read, job)
+    status = watch.fresh(job) or await run_in_threadpool(watch.read, job)
     if status is None:
         raise _unknown(job)
     if not is_cached(request, status.tag):
@@ -122,6 +123,7 @@ def delete_job(request: Request, job: IdPath) -> Response:
         if row.state in OPEN:
             raise Problem(409, f"job {job} has not ended", value=row.state, hint="cancel it first")
         retention.remove(session, JobRow, job)
+    request.app.state.job_watch.forget(job)
     return Response(status_code=204)
 
 
@@ -174,6 +176,7 @@ def _change(request: Request, change: Callable[[Session, str, float], SweepStatu
     try:
         with request.app.state.database.session() as session:
             response = _status_response(change(session, job, time.time()), job)
+        request.app.state.job_watch.forget(job)
         return response
     except WrongState as error:
         raise Problem(409, error.what, value=error.value, allowed=error.allowed, hint=error.hint) from error
