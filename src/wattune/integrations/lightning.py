@@ -251,7 +251,7 @@ class PowerCapCallback(Callback):
         """Weight the batches of a step that is not whole."""
         factor = self._factor
         if factor != 1.0 and loss.requires_grad:
-            loss.register_hook(lambda gradient: gradient * factor)
+            loss.register_hook(lambda gradient: gradient * factor)  # type: ignore[no-untyped-call]
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
