@@ -15,6 +15,7 @@ from wattune.cap import PowerCap
 from wattune.planning import plan
 from wattune.reporting import phrases
 from wattune.server.dashboard import run_views, views
+from wattune.server.dashboard.responses import ago
 from wattune.server.jobs import queue
 from wattune.server.store import tokens
 from wattune.server.store.schema import JobRow
@@ -486,3 +487,18 @@ def test_the_list_of_runs_reads_no_record(sqlite_store):
         run_views.runs(session, run_views.RunQuery("time_s", descending=False), 100)
     assert len([sql for sql in statements if "trainings" in sql]) == 1
     assert not [sql for sql in statements if "record" in sql]
+
+
+@pytest.mark.parametrize(
+    ("seconds_s", "text"),
+    [
+        (0, "just now"),
+        (8, "8 s ago"),
+        (119, "119 s ago"),
+        (150, "2 min ago"),
+        (7300, "2 h ago"),
+        (200_000, "2 days ago"),
+    ],
+)
+def test_elapsed_time_is_formatted(seconds_s, text):
+    assert ago(seconds_s) == text

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from wattune.server.store import Database, StoreUnavailable
-from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
+from wattune.server.store.schema import Base, DeviceRow, JobRow, ProfileRow, TrainingRow
 
 BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
@@ -34,36 +32,6 @@ DEVICE_METRICS = {
     "temperature_c": ("wattune_device_temperature_celsius", "Temperature reported by the online devices."),
 }
 """Field of a device's status -> name and help of its metric."""
-
-
-@dataclass(frozen=True)
-class StoreCounts:
-    """Counts by state, and the devices that reported last, as time and status."""
-
-    jobs: dict[str, int]
-    oldest_waiting_s: float
-    devices: int
-    reported: list[tuple[float, dict[str, Any]]]
-    online: int
-    profiles: int
-    trainings: int
-
-
-def count_store(session: Session, now_s: float) -> StoreCounts:
-    """Count the rows of the store."""
-    jobs = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all())
-    oldest_s = session.scalar(select(func.min(JobRow.created_s)).where(JobRow.state == "waiting"))
-    online = select(func.count()).select_from(DeviceRow).where(DeviceRow.seen_s > now_s - SEEN_S)
-    reported = select(DeviceRow.seen_s, DeviceRow.status).order_by(DeviceRow.seen_s.desc()).limit(DEVICES)
-    return StoreCounts(
-        jobs=jobs,
-        oldest_waiting_s=0.0 if oldest_s is None else max(0.0, now_s - oldest_s),
-        devices=session.scalar(select(func.count()).select_from(DeviceRow)) or 0,
-        reported=[(seen_s, status) for seen_s, status in session.execute(reported)],
-        online=session.scalar(online) or 0,
-        profiles=session.scalar(select(func.count()).select_from(ProfileRow)) or 0,
-        trainings=session.scalar(select(func.count()).select_from(TrainingRow)) or 0,
-    )
 
 
 class Metrics:
@@ -110,23 +78,33 @@ class _StoreCollector:
         up = GaugeMetricFamily("wattune_store_up", "1 if the database responds, else 0.")
         try:
             with self._database.session(reads_only=True) as session:
-                counts = count_store(session, now_s)
+                families = [*_of_store(session, now_s), *_of_devices(session, now_s)]
         except StoreUnavailable:
-            up.add_metric([], 0)
-            yield up
-            return
-        up.add_metric([], 1)
+            families = []
+        up.add_metric([], 1 if families else 0)
         yield up
-        yield _by("wattune_jobs", "Jobs.", "state", counts.jobs)
-        yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting job.", counts.oldest_waiting_s)
-        yield _one("wattune_devices", "Devices that ever reported.", counts.devices)
-        yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", counts.online)
-        yield from _of_devices(counts.reported, now_s)
-        yield _one("wattune_profiles", "Profiles stored.", counts.profiles)
-        yield _one("wattune_trainings", "Training records stored.", counts.trainings)
+        yield from families
 
 
-def _of_devices(reported: list[tuple[float, dict[str, Any]]], now_s: float) -> Iterator[Metric]:
+def _of_store(session: Session, now_s: float) -> Iterator[Metric]:
+    def rows(table: type[Base], *conditions: ColumnElement[bool]) -> int:
+        return session.scalar(select(func.count()).select_from(table).where(*conditions)) or 0
+
+    jobs = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all())
+    oldest_s = session.scalar(select(func.min(JobRow.created_s)).where(JobRow.state == "waiting"))
+    oldest_wait_s = 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
+    yield _by("wattune_jobs", "Jobs.", "state", jobs)
+    yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting job.", oldest_wait_s)
+    yield _one("wattune_devices", "Devices that ever reported.", rows(DeviceRow))
+    online = rows(DeviceRow, DeviceRow.seen_s > now_s - SEEN_S)
+    yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", online)
+    yield _one("wattune_profiles", "Profiles stored.", rows(ProfileRow))
+    yield _one("wattune_trainings", "Training records stored.", rows(TrainingRow))
+
+
+def _of_devices(session: Session, now_s: float) -> Iterator[Metric]:
+    query = select(DeviceRow.seen_s, DeviceRow.status).order_by(DeviceRow.seen_s.desc()).limit(DEVICES)
+    reported = session.execute(query).all()
     last_seen = GaugeMetricFamily(
         "wattune_device_last_seen_timestamp_seconds",
         f"When a device last reported, and the step that it was at; of the {DEVICES} devices that did last.",

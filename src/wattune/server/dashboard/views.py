@@ -15,6 +15,7 @@ from wattune.planning import learns_as
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.records.served import DeviceStatus, ServedModel
 from wattune.reporting.phrases import cap, seconds, watts
+from wattune.server.prometheus import SEEN_S
 from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow
 
 PAGE_ROWS = 100
@@ -23,7 +24,7 @@ PAGE_ROWS = 100
 CARDS = 6
 """Maximum number of devices that are shown as cards; more are rows of a table."""
 
-OFFLINE_S = 60.0
+OFFLINE_S = SEEN_S
 """An active device that has not reported for this long is shown as offline."""
 
 FINAL_STEPS = ("done", "failed")

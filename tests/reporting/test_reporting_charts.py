@@ -1,4 +1,4 @@
-"""What the pages show: charts of a record with any number in it, and texts of times."""
+"""Charts of a record with any number in it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import math
 import re
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.reporting.axes import LARGEST, ticks
 from wattune.reporting.charts import Axis, Chart, Line, Panel, Rule
 from wattune.reporting.drawing import draw
-from wattune.server.dashboard.responses import ago
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -47,18 +45,3 @@ def test_drawing_stays_inside_the_frame(points, target):
     numbers = [tuple(map(float, pair.split())) for line in lines for pair in re.split("[ML]", line)[1:]]
     assert len(numbers) == sum(abs(value) < LARGEST for value in y)
     assert all(0 <= x <= 556 and 0 <= y <= 300 for x, y in numbers)
-
-
-@pytest.mark.parametrize(
-    ("seconds_s", "text"),
-    [
-        (0, "just now"),
-        (8, "8 s ago"),
-        (119, "119 s ago"),
-        (150, "2 min ago"),
-        (7300, "2 h ago"),
-        (200_000, "2 days ago"),
-    ],
-)
-def test_elapsed_time_is_formatted(seconds_s, text):
-    assert ago(seconds_s) == text
