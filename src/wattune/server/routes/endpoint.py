@@ -30,7 +30,6 @@ IdPath = Annotated[str, Path(pattern=ID)]
 ModelQuery = Annotated[str | None, Query(pattern=MODEL_NAME)]
 DeviceQuery = Annotated[str | None, Query(pattern=DEVICE_NAME)]
 IdQuery = Annotated[str | None, Query(pattern=ID)]
-TextQuery = Annotated[str | None, Query(max_length=500, pattern=NO_NUL)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 

@@ -13,7 +13,7 @@ from wattune.records import Kind, ProfileTable
 from wattune.records.served import DEVICE_NAME, SHA256
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import Created, IdPath, IdQuery, Limit, TextQuery, answer, route
+from wattune.server.routes.endpoint import Created, IdPath, IdQuery, Limit, answer, route
 from wattune.server.security import check_device
 from wattune.server.store import profiles, retention
 from wattune.server.store.schema import ProfileRow
@@ -37,17 +37,12 @@ class ProfileSummary(BaseModel):
 def list_profiles(
     request: Request,
     key: Annotated[str | None, Query(pattern=SHA256)] = None,
-    board: TextQuery = None,
-    workload: TextQuery = None,
-    algorithm: TextQuery = None,
     limit: Limit = 50,
     before: IdQuery = None,
 ) -> Response:
     """List profiles, newest first, starting after ``before``. ``key``: SHA-256 of the profile key as canonical JSON."""
     with request.app.state.database.session(reads_only=True) as session:
-        summaries = profiles.listing(
-            session, key=key, board=board, workload=workload, algorithm=algorithm, limit=limit, before=before
-        )
+        summaries = profiles.listing(session, key=key, limit=limit, before=before)
     return answer(summaries)
 
 

@@ -13,23 +13,14 @@ from wattune.server.store.schema import ProfileRow, insert_new, newest
 
 
 def listing(
-    session: Session,
-    *,
-    key: str | None = None,
-    board: str | None = None,
-    workload: str | None = None,
-    algorithm: str | None = None,
-    limit: int = 50,
-    before: str | None = None,
+    session: Session, *, key: str | None = None, limit: int = 50, before: str | None = None
 ) -> list[dict[str, Any]]:
     """List profiles without their tables, newest first. ``key``: ``digest`` of a ``ProfileKey``; ``before``: only the
     profiles that follow this id. Raises: InputError if ``before`` does not exist."""
-    filters = {"key_sha256": key, "board": board, "workload": workload, "algorithm": algorithm}
     columns = (ProfileRow.id, ProfileRow.board, ProfileRow.workload, ProfileRow.algorithm)
     query = select(*columns, ProfileRow.kind, ProfileRow.publisher, ProfileRow.created_s)
-    for name, value in filters.items():
-        if value is not None:
-            query = query.where(getattr(ProfileRow, name) == value)
+    if key is not None:
+        query = query.where(ProfileRow.key_sha256 == key)
     query = newest(session, query, ProfileRow, what="profile", limit=limit, before=before)
     return [dict(row) for row in session.execute(query).mappings()]
 

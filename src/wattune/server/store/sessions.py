@@ -12,9 +12,6 @@ from wattune.server.store.schema import SessionRow
 
 LIFETIME_S = 12 * 3600
 
-MOST = 10_000
-"""Maximum number of sessions; a new one evicts the oldest."""
-
 MOST_PER_TOKEN = 20
 """Maximum number of sessions of one token; a new one evicts the token's oldest, and nobody else's."""
 
@@ -25,11 +22,9 @@ def begin(session: Session, token: str, now_s: float) -> str:
     session.execute(delete(SessionRow).where(SessionRow.until_s <= now_s))
     session.add(SessionRow(id=_hash(value), token=token, until_s=now_s + LIFETIME_S))
     session.flush()
-    newest = select(SessionRow.id).order_by(SessionRow.until_s.desc(), SessionRow.id)
-    of_token = SessionRow.token == token
-    own = newest.where(of_token).limit(MOST_PER_TOKEN)
-    session.execute(delete(SessionRow).where(of_token, SessionRow.id.not_in(own)))
-    session.execute(delete(SessionRow).where(SessionRow.id.in_(newest.offset(MOST))))
+    of_token, newest_first = SessionRow.token == token, (SessionRow.until_s.desc(), SessionRow.id)
+    newest = select(SessionRow.id).where(of_token).order_by(*newest_first).limit(MOST_PER_TOKEN)
+    session.execute(delete(SessionRow).where(of_token, SessionRow.id.not_in(newest)))
     return value
 
 
