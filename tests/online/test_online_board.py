@@ -139,6 +139,11 @@ def test_without_a_cap_the_fastest_is_found_and_with_one_the_fastest_that_keeps_
     assert chosen.power_peak_w <= 4.5
     assert fastest < chosen.step_s < 3 * fastest
     assert "chosen from" in session.explain()
+    own = next(cell for cell in record.table.cells if cell.point == record.own_point.point)
+    assert (own.shape, record.gain_from) == (BatchShape(32, 32), "measured")
+    own_s = record.time_s - record.compute_s + record.samples / 32 * own.step_s
+    assert record.gain == pytest.approx(own_s / record.time_s, rel=0.05)
+    assert session.explain().startswith(f"{record.gain:.2f} times as fast as your own recipe under a cap of 4.5 W")
     assert "energy" in session.explain()  # what a slower point would save, or that none would save much
 
 

@@ -89,3 +89,39 @@ def test_a_saved_search_continues_where_it_was(probes):
     assert later.next() == search.next()
     assert later.best() == search.best()
     assert later.reason == search.reason
+
+
+def test_the_own_recipe_is_the_own_row_at_the_best_of_the_first_clock():
+    search = staged()
+    assert search.own_recipe() is None  # nothing is known yet
+    walk(search)
+    own = search.own_recipe()
+    others = KNOBS[1:]
+    assert own.point.shape == ROWS[0]
+    assert all(own.point.knobs[knob.name] == knob.values[-1] for knob in others)
+    kept = [p for p in search_points(ROWS[0]) if world(p)[1] <= CAP_W and p.knobs.items() >= top(others).items()]
+    fastest_s = min(world(point)[0] for point in kept)
+    assert world(own.point)[1] <= CAP_W
+    assert own.step_s == pytest.approx(world(own.point)[0], rel=0.05)
+    assert own.step_s <= 1.3 * fastest_s  # one setting below it at most: it may not be sure to stay under the cap
+
+    again = staged()
+    again.load_state_dict(json.loads(json.dumps(search.state_dict())))
+    assert again.own_recipe() == own
+
+
+def test_without_a_setting_of_the_first_clock_under_the_cap_there_is_no_own_recipe():
+    alone = [knobs for knobs in combinations(KNOBS) if knobs.items() >= top(KNOBS[1:]).items()]
+    search = Search([ROWS[0]], combinations(KNOBS), cap_w=3.5, start=ROWS[0], noise_w=0.01, cap_window_s=1.0)
+    search.tell(OperatingPoint(ROWS[0], min(combinations(KNOBS))), Stretch(1.0, 2.4, 2.4, 3.0))
+    for knobs in alone:
+        search.above(OperatingPoint(ROWS[0], knobs), 4.0)
+    assert search.own_recipe() is None
+
+
+def search_points(row):
+    return [OperatingPoint(row, knobs) for knobs in combinations(KNOBS)]
+
+
+def top(knobs):
+    return {knob.name: knob.values[-1] for knob in knobs}

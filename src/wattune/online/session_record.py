@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattune.cap import Over
 from wattune.planning import front_of
@@ -14,10 +14,12 @@ from wattune.records import (
     SessionRecord,
     provenance,
 )
+from wattune.reporting.phrases import under
 from wattune.reporting.plan_text import trade_off
 
 if TYPE_CHECKING:
     from wattune.online.session import Session
+    from wattune.search.search import OwnRecipe
 
 SOURCES = {
     "curve": "the given efficiency curve",
@@ -36,12 +38,63 @@ OVER_IN_WORDS: dict[Over, str] = {
 }
 
 
+class Gain(NamedTuple):
+    """``times``: as fast as the user's ``own`` recipe, with all that the search took; ``ahead``: from here on."""
+
+    times: float
+    ahead: float | None
+    own: OwnRecipe
+
+
+def gain(session: Session) -> Gain | None:
+    """Compare training so far with the user's own recipe, at the best of the first clock alone under the same cap.
+
+    All but the steps themselves would have taken as long: evaluations, waiting for data. None if too little is known.
+    """
+    run, explorer = session.run, session.run.explorer
+    own = run.own_recipe or explorer.search.own_recipe()
+    taken_s = run.capped.meter.elapsed_s
+    if own is None or taken_s <= 0 or not run.changes:
+        return None
+    relative = session.sample_model.relative
+
+    def steps(batch_size: int, samples: float) -> float:
+        """Steps of the own recipe that bring the training as far as samples at a batch size."""
+        return samples / relative.get(batch_size, (1.0, 0.0))[0] / own.point.batch_size
+
+    ends = [*(change["samples"] for change in run.changes[1:]), run.samples]
+    done = sum(
+        steps(change["point"]["batch_size"], end - change["samples"])
+        for change, end in zip(run.changes, ends, strict=True)
+    )
+    others_s = max(0.0, taken_s - run.times.compute_s)
+    cell = None if explorer.probing else explorer.cells.get(explorer.wanted)
+    ahead = None
+    if cell is not None and cell.step_s:
+        ahead = own.step_s * steps(cell.batch_size, cell.batch_size) / cell.step_s
+    return Gain((others_s + done * own.step_s) / taken_s, ahead, own)
+
+
+def _gain_in_words(session: Session) -> list[str]:
+    found = gain(session)
+    if found is None:
+        return []
+    cap = under(session.run.limit.limit_w, session.options.cap.supply_w)
+    ahead = "" if found.ahead is None else f", and {found.ahead:.2f} times from here on"
+    how = "" if found.own.is_measured else "; a step of your own recipe is a forecast"
+    return [
+        f"{found.times:.2f} times as fast as your own recipe {cap}, search included{ahead} (your own: "
+        f"{found.own.point}{how})."
+    ]
+
+
 def session_record(session: Session) -> SessionRecord:
     """The record of a session. Raises: SensorError if the sensor never gave a reading."""
     run, options = session.run, session.options
     device, explorer, times = run.device, run.explorer, run.times
     figures = run.capped.meter.figures()
     sample_model, recipe = session.sample_model, session.recipe
+    found = gain(session)
     return SessionRecord(
         device=device.name,
         mode=device.mode,
@@ -55,6 +108,9 @@ def session_record(session: Session) -> SessionRecord:
         max_temp_c=run.limit.max_temp_c,
         temperature_max_c=run.capped.monitor.temperature_max_c,
         recipe=SessionRecipe(batch_size=recipe.batch_size, keep=recipe.keep, learning_rate_rule=recipe.rule),
+        gain=None if found is None else found.times,
+        own_point=None if found is None else found.own.point,
+        gain_from=None if found is None else "measured" if found.own.is_measured else "forecast",
         table=_table(session),
         efficiency_from=sample_model.source,
         noise_scale=None if sample_model.scale is None else sample_model.scale.samples,
@@ -118,7 +174,8 @@ def explanation(session: Session) -> str:
     if session.size > 1:
         cap = f"{cap} for {OVER_IN_WORDS[options.over or 'device']}"
     of_ranks = "" if session.size == 1 else f" of {session.size} ranks"
-    lines = [f"{device.name} under {cap}, {session.samples} samples in {run.steps} steps{of_ranks}."]
+    lines = _gain_in_words(session)
+    lines += [f"{device.name} under {cap}, {session.samples} samples in {run.steps} steps{of_ranks}."]
     figures = run.capped.meter.figures() if run.capped.limiter.has_read else None
     if figures is not None and figures.readings_above_cap:
         above = f"{figures.readings_above_cap} of {figures.readings} readings exceeded it"

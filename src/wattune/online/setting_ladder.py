@@ -118,6 +118,9 @@ class SettingLadder:
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """Take in relative samples, which matter to the choice of a batch size alone."""
 
+    def own_recipe(self) -> None:
+        """None: under a cap that changes no one setting is the user's own."""
+
     def worth(self) -> float:
         """Share of the remaining time that more measurements would save: settings are measured while training."""
         return 0.0

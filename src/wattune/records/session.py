@@ -33,6 +33,8 @@ class SessionRecord(Record):
     """One session: the board, the recipe, the probed and chosen points, time, energy, and how it ended.
 
     ``table`` has every point that was probed, by ordinary training steps; its ``workload`` is the model's class.
+    ``gain``: how many times as fast training was as with the user's own recipe at ``own_point``, the best of the first
+    clock alone, search included; ``gain_from``: whether the time of a step there was measured.
     ``point`` is the last chosen one, ``changes`` are all points that training ran at, in order. Time and energy are of
     the whole session, with evaluations; ``compute_s``, ``waiting_s`` and ``copying_s`` are parts of its steps.
     ``cap_w`` is the limit at the sensor; ``supply_cap_w`` the cap at the supply that it was computed from.
@@ -56,6 +58,9 @@ class SessionRecord(Record):
     max_temp_c: Number | None = None
     temperature_max_c: Number | None = None
     recipe: SessionRecipe
+    gain: Positive | None = None
+    gain_from: Literal["measured", "forecast"] | None = None
+    own_point: PointRecord | None = None
     table: ProfileTable | None = None
     efficiency_from: EfficiencySource
     noise_scale: Positive | None = None

@@ -30,6 +30,9 @@ def type_of(session: SessionRecord) -> str:
 
 def _headline(session: SessionRecord) -> str:
     under = phrases.under(session.cap_w, session.supply_cap_w)
+    if session.gain is not None:
+        how = "" if session.gain_from == "measured" else ", whose steps are a forecast"
+        return f"{session.gain:.2f} times as fast as your own recipe{how}, {under}, search included"
     if session.point is None:
         return f"Training ended before the search for the best point did, {under}"
     where = str(session.point)

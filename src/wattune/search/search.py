@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -43,6 +43,14 @@ UNLIKE: Final = 1.5
 
 FAR: Final = 50.0
 """Logarithm of a time slower than any other, for batch sizes without an estimate of the samples that they need."""
+
+
+class OwnRecipe(NamedTuple):
+    """Point of the user's own recipe, and seconds of a step there, measured or forecast."""
+
+    point: OperatingPoint
+    step_s: float
+    is_measured: bool
 
 
 class Search:
@@ -206,6 +214,17 @@ class Search:
     def settings(self) -> tuple[Knobs, ...]:
         """All settings that are searched, ascending."""
         return self._grid.settings
+
+    def own_recipe(self) -> OwnRecipe | None:
+        """The user's own row at the best value of the first knob, with the other knobs at their highest values.
+
+        None before the first measurement, and if none of these settings is known to stay under the cap.
+        """
+        grid = self._grid
+        is_own = (grid.row == grid.rows.index(self.start)) & (grid.level[:, 1:] == grid.top[1:]).all(axis=1)
+        kept = [grid.points[index] for index in np.flatnonzero(is_own & self._sure())] if self._seen else []
+        point = min(kept, key=self.step_s, default=None)
+        return None if point is None else OwnRecipe(point, self.step_s(point), grid.index(point) in self._seen)
 
     def risk(self, point: OperatingPoint) -> float:
         """The probability that the power there, without the sensor's noise, is above the cap."""

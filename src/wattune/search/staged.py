@@ -11,7 +11,7 @@ from typing import Any
 
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.search.observation import Stretch
-from wattune.search.search import Search
+from wattune.search.search import OwnRecipe, Search
 
 NewSearch = Callable[[Sequence[BatchShape], Sequence[Knobs]], Search]
 """Make a search over these rows and settings."""
@@ -24,8 +24,9 @@ class StagedSearch:
     def __init__(self, new: NewSearch, rows: Sequence[BatchShape], settings: Sequence[Knobs], start: BatchShape):
         self._new = new
         self._rows = tuple(rows)
-        self._settings = tuple(settings)
+        self._settings, self._start = tuple(settings), start
         self._rows_at: Knobs | None = None
+        self._own: OwnRecipe | None = None  # which the second stage may not have
         self._stage = new([start], settings)
 
     def next(self) -> OperatingPoint | None:
@@ -37,7 +38,7 @@ class StagedSearch:
         return self._stage.next()
 
     def _begin_rows(self, at: Knobs) -> None:
-        measured, self._rows_at = self._stage.state_dict(), at
+        measured, self._rows_at, self._own = self._stage.state_dict(), at, self._stage.own_recipe()
         _, *others = at
         self._stage = self._new(self._rows, [k for k in self._settings if all(k[name] == at[name] for name in others)])
         self._stage.load_state_dict(measured)
@@ -63,6 +64,10 @@ class StagedSearch:
         """The best measured point; see ``Search``."""
         return self._stage.best()
 
+    def own_recipe(self) -> OwnRecipe | None:
+        """The user's own row at the best value of the first knob; see ``Search``."""
+        return self._stage.own_recipe() if self._rows_at is None else self._own
+
     def worth(self) -> float:
         """The share of the remaining time that further probing may save."""
         return self._stage.worth()
@@ -73,10 +78,15 @@ class StagedSearch:
 
     def state_dict(self) -> dict[str, Any]:
         """State from which a later search continues, as JSON values."""
-        return {**self._stage.state_dict(), "rows_at": None if self._rows_at is None else dict(self._rows_at)}
+        own = None if self._own is None else [dict(self._own.point.knobs), *self._own[1:]]
+        rows_at = None if self._rows_at is None else dict(self._rows_at)
+        return {**self._stage.state_dict(), "rows_at": rows_at, "own": own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
         if state.get("rows_at") is not None and self._rows_at is None:
             self._begin_rows(Knobs(state["rows_at"]))
+            if state.get("own") is not None:
+                knobs, step_s, is_measured = state["own"]
+                self._own = OwnRecipe(OperatingPoint(self._start, Knobs(knobs)), step_s, is_measured)
         self._stage.load_state_dict(state)
