@@ -10,12 +10,12 @@ INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 JSON = sa.JSON(none_as_null=True)
 
 
-def _text(*names: str, nullable: bool = False, **more: bool) -> list[sa.Column[str]]:
-    return [sa.Column(name, sa.String(), nullable=nullable, **more) for name in names]
+def _text(*names: str, nullable: bool = False) -> list[sa.Column[str]]:
+    return [sa.Column(name, sa.String(), nullable=nullable) for name in names]
 
 
 def _key(name: str = "id") -> list[sa.Column[str]]:
-    return _text(name, primary_key=True)
+    return [sa.Column(name, sa.String(), primary_key=True)]
 
 
 def _number(*names: str, nullable: bool = False) -> list[sa.Column[float]]:
