@@ -69,10 +69,11 @@ def main() -> None:
         ),
         train_dataset=rows(arguments.text.read_text(encoding="utf-8"), arguments.model),
     )
-    capped = attach(trainer, device=arguments.device, cap_w=arguments.cap, record="session.json")
-    trainer.train()
+    with attach(trainer, device=arguments.device, cap_w=arguments.cap, record="session.json") as capped:
+        trainer.train()
     model.save_pretrained("adapters")
-    print(f"{capped.record.tokens_per_s:.0f} tokens/s, {capped.record.power_peak_w:.2f} W at most")
+    rows_per_s = capped.record.samples / capped.record.time_s
+    print(f"{rows_per_s * LENGTH:.0f} tokens/s, {capped.record.power_peak_w:.2f} W at most")
 
 
 if __name__ == "__main__":

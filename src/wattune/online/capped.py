@@ -17,7 +17,6 @@ from wattune.devices import Device, open_device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_shapes import rows as rows_of
-from wattune.online.explorer import AnySearch
 from wattune.online.ranks.following import FollowingSession, follow
 from wattune.online.ranks.leading import Leading, lead
 from wattune.online.ranks.meeting import Ranks, meet, own_rank, processes
@@ -25,12 +24,11 @@ from wattune.online.request import Request
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import planned_settings
 from wattune.online.session_run import SessionRun
+from wattune.online.session_search import session_search
 from wattune.online.setting_ladder import KnownSetting, SettingLadder
 from wattune.point import BatchShape, Knobs
 from wattune.records import ProfileTable, SampleEfficiency
 from wattune.search.policy import SESSION, SESSION_BY_CURVE
-from wattune.search.search import Search
-from wattune.search.staged import StagedSearch
 from wattune.tracking.trackers import LogTo
 
 
@@ -159,7 +157,6 @@ def _session(
             opened.only_knob("a session under a cap that changes", hint="give a constant cap")
         check_scale(moving or asked.cap, opened.highest_w)
         limit = asked.cap.at_sensor(opened.supply, opened.sensor.window_s)
-        sensor, all_rows = opened.sensor, rows_of(asked.sizes, start)
         known: dict[Knobs, KnownSetting] = {}
         shape = start
         if moving is not None and asked.table is not None:
@@ -169,38 +166,20 @@ def _session(
         if moving is not None and asked.resumed is not None:
             shape = asked.resumed.shape or shape  # chosen once
 
-        def new_search(usable: Callable[[BatchShape], bool]) -> AnySearch:
-            if moving is not None:
-                return SettingLadder(shape, opened, known)
-            rows, settings = [row for row in all_rows if usable(row)] or [start], opened.combinations()
-            if len(opened.knobs) > 1:
-                return StagedSearch(search_of, rows, settings, start if start in rows else rows[0])
-            return search_of(rows, settings)
-
-        def search_of(rows: Sequence[BatchShape], settings: Sequence[Knobs]) -> Search:
-            search = Search(
-                rows,
-                settings,
-                cap_w=limit.limit_w,
-                start=start if start in rows else rows[0],
-                margin_w=limit.margin_w,
-                noise_w=sensor.noise_w,
-                resolution_w=sensor.resolution_w,
-                window_s=sensor.window_s,
-                period_s=sensor.period_s,
-                settle_s=sensor.settle_s,
-                cap_window_s=limit.window_s,
-                manner=SESSION if asked.curve is None else SESSION_BY_CURVE,
-                goal=asked.goal,
-            )
-            search.relative(asked.sample_model.relative)
-            return search
-
+        search = session_search(
+            rows_of(asked.sizes, start),
+            start,
+            opened,
+            limit,
+            goal=asked.goal,
+            relative=lambda: asked.sample_model.relative,
+            manner=SESSION if asked.curve is None else SESSION_BY_CURVE,
+        )
         run = SessionRun(
             opened,
             asked.sync.module,
             asked.optimizer,
-            new_search,
+            search if moving is None else lambda usable: SettingLadder(shape, opened, known),
             shape,
             limit,
             cap=moving,

@@ -203,12 +203,6 @@ class Trial:
         """Add the gradient of a part, which has this share of the samples."""
         self.measure(lambda: torch.autograd.backward(loss * share))
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """Sketch of the gradient of a loss."""
-        self._sum = torch.zeros(len(self._parameters) * BUCKETS)
-        self.add(loss, 1.0)
-        return self._sum
-
     def measure(self, passes: Callable[[], None]) -> None:
         """Add the gradient that forward and backward passes leave.
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wattune.algorithms import memory_errors
-from wattune.online.division import DivisionCheck
+from wattune.online.division import DivisionCheck, Verdict
 from wattune.online.explorer import WINDOWS
 from wattune.online.fit_check import FitCheck, unchanged
 from wattune.online.optimizer_step import trained
@@ -28,13 +28,25 @@ from wattune.online.session_run import SessionRun
 from wattune.online.step_counter import StepWorkCounter
 from wattune.point import BatchShape
 from wattune.records import ProfileCell
+from wattune.search.search import PASSES
 
 SHARE: Final = 0.02
 """Largest share of the training's expected time that probing may take."""
 
+TRIAL_STEPS: Final = 5
+"""Steps that it takes to prove a division and to time it."""
+
+POINTS: Final = 10
+"""Number of points that there has to be time for before the session's search begins, which measures power as well."""
+
 Passes = Callable[[BatchShape], None]
 """Forward and backward passes of one optimizer step, in micro-batches of this shape. They add to the gradients, as
 training does before its optimizer steps. A shape of a smaller batch takes the first rows of the same batch."""
+
+
+def is_long_enough(steps: float) -> bool:
+    """True if probing may take as many of these optimizer steps as a single point needs."""
+    return SHARE * steps >= PASSES
 
 
 def probe(
@@ -42,10 +54,11 @@ def probe(
 ) -> BatchShape:
     """Choose the shape that an open session trains with; afterwards the session chooses among its settings alone.
 
-    ``steps``: optimizer steps of the training to come. Probing ends when no point is worth measuring, or before it
-    takes ``SHARE`` of the time that these steps take at most. If that is too short for a single point, the user's own
-    shape stays. ``proof``: the passes that prove a division, where those of ``passes`` are of unusual rows. ``known``:
-    points that were measured before, whose best shape is taken without a trial.
+    ``steps``: optimizer steps of the training to come. Shapes are timed at the lowest setting, and in a long training
+    the session's search then measures time and power at its points, until none is worth it. All of this takes no more
+    than ``SHARE`` of the expected time of the training, so that in a short one the user's own shape stays.
+    ``proof``: passes that prove a division, and that it fits, in place of ``passes``. ``known``: points that were
+    measured before, whose best shape is taken without a trial.
 
     Time and energy count in the session's record, samples do not. Raises: SafetyStop, DeviceError, and what ``passes``
     raise at the user's own shape.
@@ -88,6 +101,7 @@ class _Probing:
         self._proved = {self._own}
         self._begun_s = self._run.device.now_s()
         self._step_s = 0.0
+        self._verdict = Verdict("unknown", math.nan)
         self._division = DivisionCheck(self._run.model, list(trained(session.optimizer)), at_once=True)
 
     def choose(self, known: Sequence[ProfileCell]) -> BatchShape:
@@ -97,15 +111,39 @@ class _Probing:
         run.fit_check = _TrialCheck(run, session.optimizer)
         shape = self._best_of(known)
         with without_trace(run.model, session.optimizer):
-            if shape is None:
-                while run.explorer.probing and self._is_affordable:
-                    self._step(session.row)
-                best = run.explorer.search.best()
-                shape = self._own if best is None else best.shape
-            elif not self._is_proved(shape):
-                shape = self._own
-        run.keep_only(shape)
-        return shape
+            if shape is not None:
+                shape = shape if self._is_proved(shape) else self._own
+            elif is_long_enough(self._steps):
+                shape = self._fastest()
+                if self._may_take(POINTS * self._point_s):
+                    shape = self._searched(shape)
+        run.keep_only(shape or self._own)
+        return run.start
+
+    def _fastest(self) -> BatchShape:
+        """The fastest shape at the lowest setting, as far as there is time: those of fewest passes are tried first."""
+        run, samples = self._run, self._session.sample_model.relative
+        others = sorted(run.explorer.search.rows, key=lambda row: (row.batch != self._own.batch, -row.micro))
+        costs: dict[BatchShape, float] = {}
+        for row in (self._own, *others):
+            if costs and not self._may_take(TRIAL_STEPS * self._step_s * row.batch / self._own.batch):
+                break
+            if row in costs or row not in run.explorer.search.rows or not self._is_proved(row):
+                continue
+            taken_s = [self._step(row) for _ in range(2)]  # the first one may prepare what later ones use
+            if row == self._own:
+                self._step_s = min(taken_s)
+            costs[row] = min(taken_s) / row.batch * samples[row.batch][0]
+        return min(costs, key=costs.__getitem__)
+
+    def _searched(self, fastest: BatchShape) -> BatchShape:
+        """The shape of the point that the session's search finds; ``fastest`` if there is no time for its end."""
+        run, session = self._run, self._session
+        while run.explorer.probing and (run.explorer.is_measuring or self._may_take(self._point_s)):
+            if self._is_proved(session.row):
+                self._step(session.row)
+        best = run.explorer.search.best()
+        return fastest if run.explorer.probing or best is None else best.shape
 
     def _best_of(self, known: Sequence[ProfileCell]) -> BatchShape | None:
         goal, samples = self._session.options.goal, self._session.sample_model.relative
@@ -119,38 +157,36 @@ class _Probing:
         return min(costs, key=costs.__getitem__).shape if costs else None
 
     @property
-    def _is_affordable(self) -> bool:
-        """True while the next point keeps probing within its share of the training's time.
+    def _point_s(self) -> float:
+        """Time that the search takes for one point."""
+        return self._run.device.sensor.settle_s + WINDOWS * self._run.explorer.window_s
 
-        The training is expected to run at the highest setting, as if its time were proportional to the clock, since
-        nobody knows yet which setting the cap allows.
+    def _may_take(self, seconds: float) -> bool:
+        """True if probing may go on for so long.
+
+        Nobody knows yet which setting the cap allows, nor by how much it is faster than the lowest one: the training's
+        expected time is the geometric mean of its time at the lowest setting and what the first clock's range makes of
+        it at most, until the search has measured better.
         """
-        if not self._step_s:
-            return True  # the first step tells how long one takes
-        run, explorer = self._run, self._run.explorer
-        if explorer.is_measuring:
-            return True  # what was begun is worth its end
-        sensor = run.device.sensor
-        point_s = sensor.settle_s + WINDOWS * explorer.window_s
-        spent_s = run.device.now_s() - self._begun_s
-        return spent_s + point_s <= SHARE * self._steps * self._step_s
+        device, best = self._run.device, self._run.explorer.search.best()
+        clocks = [knobs.first for knobs in device.combinations() if knobs.first is not None]
+        step_s = self._step_s / math.sqrt(max(clocks) / min(clocks) if clocks else 1.0)
+        if best is not None and best in self._run.explorer.cells:
+            step_s = min(step_s, self._run.explorer.cells[best].step_s or step_s)
+        return device.now_s() - self._begun_s + seconds <= SHARE * self._steps * step_s
 
-    def _step(self, row: BatchShape) -> None:
-        """Run one trial step of this row, if the gradient of its parts is that of the user's own."""
+    def _step(self, row: BatchShape) -> float:
+        """Run one trial step of a proved row. Returns: its seconds, infinite if it fails."""
         session, run = self._session, self._run
-        if not self._is_proved(row):
-            return
         samples, steps, begun_s = run.samples, run.steps, run.device.now_s()
         session.begin_step(row=row, key="trial")
         if not self._runs(row, lambda: self._pass(row)):
             session.drop_step()
-            return
+            return math.inf
         session.end_step()
         run.samples, run.steps = samples, steps
-        clocks = [knobs.first for knobs in run.device.combinations() if knobs.first is not None]
-        ratio = (run.capped.limiter.knobs.first or 1.0) / max(clocks) if clocks else 1.0
-        step_s = (run.device.now_s() - begun_s) * ratio * self._own.batch / row.batch
-        self._step_s = min(self._step_s or step_s, step_s)
+        fits = row == self._own or row in run.explorer.search.rows  # the device may have left it out
+        return run.device.now_s() - begun_s if fits else math.inf
 
     def _pass(self, row: BatchShape) -> None:
         optimizer = self._session.optimizer
@@ -171,23 +207,28 @@ class _Probing:
 
     def _is_proved(self, row: BatchShape) -> bool:
         """True if parts of this row have the gradient of the user's own parts; otherwise the user's row stays."""
+        run = self._run
         if row in self._proved:
             return True
-        run, batch = self._run, min(row.batch, self._own.batch)
-        own, parts = (BatchShape(batch, min(batch, micro)) for micro in (self._own.micro, row.micro))
-        with run.evaluation(), self._division.trying(run.steps) as trial:
-            for division in trial.plan(own, parts, self._division.tolerance):
-                passes = partial(self._proof, BatchShape(*division))
-                if not self._runs(row, partial(trial.measure, passes)):
-                    return False
-        difference = trial.verdict.difference
-        if trial.verdict.is_equal:
+        if not self._runs(row, lambda: self._prove(row)):
+            return False
+        verdict = self._verdict
+        if verdict.is_equal:
             self._proved.add(row)
-        elif math.isnan(difference):
+        elif math.isnan(verdict.difference):
             run.keep_own("gradients were zero or not finite, and cannot tell whether a batch may be divided")
         else:
-            run.keep_own(f"the gradient of a batch in other parts is off by {100 * difference:.2g} %")
-        return trial.verdict.is_equal
+            run.keep_own(f"the gradient of a batch in other parts is off by {100 * verdict.difference:.2g} %")
+        return verdict.is_equal
+
+    def _prove(self, row: BatchShape) -> None:
+        run, batch = self._run, min(row.batch, self._own.batch)
+        own, parts = (BatchShape(batch, min(batch, micro)) for micro in (self._own.micro, row.micro))
+        what = f"a pass in micro-batches of {row.micro}"
+        with memory_errors(what), run.evaluation(), self._division.trying(run.steps) as trial:
+            for division in trial.plan(own, parts, self._division.tolerance):
+                trial.measure(partial(self._proof, BatchShape(*division)))
+        self._verdict = trial.verdict
 
 
 class _TrialCheck(FitCheck):

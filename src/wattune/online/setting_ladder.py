@@ -91,6 +91,11 @@ class SettingLadder:
 
     # ------------------------------------------------------------------------------------------- as the explorer asks
 
+    @property
+    def rows(self) -> tuple[BatchShape, ...]:
+        """The one row."""
+        return (self.shape,)
+
     def next(self) -> OperatingPoint | None:
         """The point to measure next; None if there is none."""
         unknown = None if self.limit is None else self._unknown(self.limit)

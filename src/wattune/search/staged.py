@@ -44,6 +44,11 @@ class StagedSearch:
         self._stage.load_state_dict(measured)
 
     @property
+    def rows(self) -> tuple[BatchShape, ...]:
+        """The rows that it chooses from."""
+        return self._rows
+
+    @property
     def reason(self) -> str:
         """Why the search ended."""
         return self._stage.reason

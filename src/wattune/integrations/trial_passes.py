@@ -1,0 +1,128 @@
+"""Trial passes of a Transformers ``Trainer``: the forward and backward passes of one optimizer step in any division."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from wattune.online.rng_state import undisturbed
+from wattune.point import BatchShape
+
+SCAN_S: Final = 2.0
+"""Longest time that the data set is searched for its longest row."""
+
+
+class TrialPasses:
+    """Passes over rows of the Trainer's own data set, collated and run as its training does it.
+
+    ``own`` is the user's shape; ``rows``: of a pass over the data set, in this process.
+    """
+
+    def __init__(self, trainer: Any, loader: Any, own: BatchShape):
+        self._trainer, self._own = trainer, own
+        self._collate, data = loader.collate_fn, loader.dataset
+        self.rows = len(data)
+        chosen = torch.randperm(self.rows, generator=torch.Generator().manual_seed(0)).tolist()
+        self._usual = [data[chosen[i % self.rows]] for i in range(own.batch)]
+        longest, self.varies = _longest(data, chosen, trainer)
+        """True unless all rows are known to have one length."""
+        self._longest = None if longest is None else data[longest]
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Optimizer steps of one pass over the data set."""
+        return math.ceil(self.rows / self._own.batch)
+
+    def usual(self, shape: BatchShape) -> None:
+        """Run the passes of one step over rows drawn from the data set."""
+        self._run(self._usual[: shape.batch], shape.micro)
+
+    def proof(self, shape: BatchShape) -> None:
+        """Run the passes that prove a division: a whole step, and the smaller one that ends a pass over the data set.
+
+        The longest row of the data set, as often as a micro-batch has rows, runs before: it has to fit too.
+        """
+        if self._longest is not None:
+            self._run([self._longest] * shape.micro, shape.micro)
+            self._trainer.model.zero_grad()
+        self.usual(shape)
+        if tail := self.rows % self._own.batch:
+            self._run(self._usual[:tail], shape.micro)
+
+    def _run(self, rows: Sequence[Any], micro: int) -> None:
+        trainer = self._trainer
+        parts = [self._collate(list(rows[i : i + micro])) for i in range(0, len(rows), micro)]
+        batches, items = trainer.get_batch_samples(iter(parts), len(parts), trainer.args.device)
+        trainer.current_gradient_accumulation_steps = len(batches)
+        for batch in batches:
+            with trainer.accelerator.autocast():
+                trainer.training_step(trainer.model, batch, items)
+
+
+@contextmanager
+def uncounted(trainer: Any) -> Iterator[None]:
+    """Context that restores random state, the optimizer, and what the Trainer counts in plain attributes: numbers,
+    texts and containers of them.
+
+    Trainers such as those of TRL add to their metrics in ``compute_loss``.
+    """
+    saved = {name: deepcopy(value) for name, value in vars(trainer).items() if _is_plain(value)}
+    optimizer, args = trainer.optimizer, trainer.args
+    averages, args.average_tokens_across_devices = args.average_tokens_across_devices, False  # rank 0 is alone
+    try:
+        with undisturbed():
+            yield
+    finally:
+        for name in [name for name, value in vars(trainer).items() if name not in saved and _is_plain(value)]:
+            delattr(trainer, name)
+        vars(trainer).update(saved)
+        trainer.optimizer, args.average_tokens_across_devices = optimizer, averages
+
+
+def micro_batch_sizes(own: BatchShape, model: nn.Module, *, shares_memory: bool) -> tuple[list[int], str | None]:
+    """Sizes that divide the user's batch evenly, and the reason why some are not among them, if there is one."""
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return [own.micro], "the model has BatchNorm, whose statistics are those of a micro-batch"
+    smaller = [own.micro >> k for k in range(1, own.micro.bit_length()) if own.micro % (1 << k) == 0]
+    if shares_memory:  # a larger one may take the memory that the system needs, and crash the board
+        return [own.micro, *smaller], f"the board shares its memory with the system: none above {own.micro} is tried"
+    parts = own.batch // own.micro
+    larger = [own.batch // n for n in range(1, parts) if parts % n == 0]
+    return [own.micro, *smaller, *larger], None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple, set, deque)):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _longest(data: Any, order: Sequence[int], trainer: Any) -> tuple[int | None, bool]:
+    """Index of the longest row of tokens among as many as are seen in time, None for a data set of something else; and
+    False if all rows have one length."""
+    column, main = trainer.args.length_column_name, getattr(trainer.model, "main_input_name", "input_ids")
+    lengths: dict[int, int] = {}
+    if column in (getattr(data, "column_names", None) or ()):
+        lengths = {index: int(length) for index, length in enumerate(data[column])}
+        order = ()
+    until_s = time.monotonic() + SCAN_S
+    for index in order:
+        item = data[index]
+        ids = item.get(main) if isinstance(item, Mapping) else None
+        if not isinstance(ids, Sized) or getattr(ids, "ndim", 1) != 1:
+            return None, True
+        lengths[index] = len(ids)
+        if time.monotonic() > until_s:
+            break
+    varies = len(lengths) < len(data) or len(set(lengths.values())) > 1
+    return max(lengths, key=lengths.__getitem__), varies
