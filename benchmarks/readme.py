@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.tables import boards, decisions, job, moving_budgets, papers, server, session, several_devices
+from benchmarks.tables import boards, decisions, job, moving_budgets, papers, script, server, session, several_devices
 from benchmarks.tables.results import with_moment
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "algorithms.md",
+    ROOT / "docs" / "any-program.md",
     ROOT / "docs" / "boards.md",
     ROOT / "docs" / "carbon.md",
     ROOT / "docs" / "fleet.md",
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[], str]] = {
     **job.PARTS,
     **moving_budgets.PARTS,
     **papers.PARTS,
+    **script.PARTS,
     **server.PARTS,
     **session.PARTS,
     **several_devices.PARTS,
