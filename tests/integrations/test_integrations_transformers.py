@@ -90,6 +90,7 @@ def test_the_fastest_division_is_set_once_and_its_steps_are_those_of_the_plain_t
     assert capped.record.recipe.keep
     assert capped.record.readings_above_cap == 0
     assert "in 60 steps" in capped.explain()
+    assert "as fast as your own recipe" not in capped.explain()  # which was timed at the lowest clock alone
 
 
 def classifier(folder, **options):

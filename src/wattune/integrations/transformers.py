@@ -42,6 +42,7 @@ from wattune.online.step_counter import StepWorkCounter
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import check_limit
 from wattune.records import ProfileTable, SessionRecord
+from wattune.search.search import OwnRecipe
 from wattune.tracking.trackers import LogTo, trackers_of
 
 STATE_NAME = "wattune"
@@ -116,6 +117,8 @@ class Capped(TrainerCallback):
         self._trials: TrialPasses | None = None
         self._notes: list[str] = []
         self._state: dict[str, Any] | None = None
+        self._own_recipe: OwnRecipe | None = None
+        self._is_divided = False
         self._explanation: str | None = None
         self._stop: SafetyStop | None = None
         self._reached = Knobs()
@@ -184,6 +187,7 @@ class Capped(TrainerCallback):
             if _loader(self._trainer)[1] != answer[1]:
                 self._set(own.batch, own.micro)
                 self._notes.append(f"the micro-batch size stays at {own.micro}: {FIXED}")
+        self._is_divided = self._own != own
 
     @property
     def _own(self) -> BatchShape:
@@ -216,6 +220,7 @@ class Capped(TrainerCallback):
                     with new_session(trainer, device, quiet, own, rows, steps=steps) as session:
                         shape = probe(session, passes.usual, steps=steps, proof=passes.proof, known=known)
                         self._notes += session.run.notes
+                        self._own_recipe = session.run.own_recipe
                         if self.device is not None:
                             self._state = {**session.run.state_dict(), "device": None, "notes": []}
                     return shape
@@ -258,6 +263,7 @@ class Capped(TrainerCallback):
             session = new_session(
                 self._trainer, self.device or self._place, options, shape, [shape], steps=steps, state=saved
             )
+            session.run.is_divided, session.run.own_recipe = self._is_divided, self._own_recipe
             session.__enter__()
             self.session = session
             atexit.register(self.close)

@@ -52,7 +52,7 @@ def gain(session: Session) -> Gain | None:
     All but the steps themselves would have taken as long: evaluations, waiting for data. None if too little is known.
     """
     run, explorer = session.run, session.run.explorer
-    own = run.own_recipe or explorer.search.own_recipe()
+    own = run.own_recipe if run.is_divided else explorer.search.own_recipe()
     taken_s = run.capped.meter.elapsed_s
     if own is None or taken_s <= 0 or not run.changes:
         return None

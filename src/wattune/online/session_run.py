@@ -82,6 +82,8 @@ class SessionRun(LoopRun):
         self.compares_gradients = tries_sizes
         self.own_recipe: OwnRecipe | None = None
         """The user's own recipe as it was known when another division of its batches was chosen for good."""
+        self.is_divided = False
+        """True once such a division was chosen."""
         self._leading, self._step_s = leading, 0.0
         self._yield_to = yield_to
         self._sizes_by_name, self._keeps_shape = sizes_by_name, False
@@ -399,7 +401,8 @@ class SessionRun(LoopRun):
 
     def keep_only(self, row: BatchShape) -> None:
         """Train with this row alone from now on, so that only settings are still chosen."""
-        self.own_recipe = self.explorer.search.own_recipe()
+        if row != self.start:
+            self.is_divided, self.own_recipe = True, self.explorer.search.own_recipe()
         self.start, self._keeps_shape = row, False
         self.explorer.keep_only(row)
 
