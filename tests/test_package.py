@@ -40,3 +40,19 @@ def test_the_command_and_the_package_tell_the_same_version():
     done = subprocess.run([sys.executable, "-m", "wattune", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"wattune {wattune.__version__}\n"
     assert re.fullmatch(r"0\.\d+\.\d+", wattune.__version__)
+
+
+def test_an_interrupt_while_the_command_is_loaded_is_one_line_and_130():
+    """A module that takes Ctrl-C while it is imported stands for the first tenth of a second."""
+    script = (
+        "import sys, signal; sys.modules['typer'] = None\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'wattune.cli': signal.raise_signal(signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from wattune.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "wattune: interrupted\n")

@@ -301,3 +301,28 @@ def test_a_record_is_printed_in_one_short_line_and_is_a_table_in_a_notebook():
     html = plan._repr_html_()
     assert "<th>batch_size</th><td>16</td>" in html
     assert "&lt;mine&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("content", "field", "value", "said"),
+    [
+        (OLD_PLAN, "target", "0.9", "a number"),
+        (OLD_TRAINING, "target", True, "a number"),
+        (OLD_TRAINING, "reached", 1, "true or false"),
+        (OLD_TRAINING, "reached", "yes", "true or false"),
+    ],
+)
+def test_texts_and_booleans_are_no_numbers_and_numbers_no_booleans(content, field, value, said):
+    kind = Plan if content is OLD_PLAN else TrainingRecord
+    with pytest.raises(RecordError, match=f"field {field}: .*; allowed: {said}"):
+        kind.parse({**content, field: value})
+
+
+def test_a_newer_record_within_a_record_is_refused_and_the_writer_is_named():
+    with pytest.raises(RecordError, match=r"field plan\.version: 99; allowed: 1 to 1"):
+        TrainingRecord.parse({**OLD_TRAINING, "plan": {**OLD_PLAN, "version": 99}})
+    newer = {**OLD_PLAN, "version": 99, "provenance": {"software": "wattune 9.9.0"}}
+    with pytest.raises(
+        RecordError, match=r"wattune 0\S+ cannot read: 99, written by wattune 9\.9\.0; .*update wattune"
+    ):
+        Plan.parse(newer)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from wattune.cli import main
+
+def main() -> int:
+    """Run the command line and return its exit code, 130 also if it is interrupted while it is loaded."""
+    try:
+        from wattune.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:  # later ones have their own words
+        print("wattune: interrupted", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
     code = main()

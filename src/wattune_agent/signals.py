@@ -1,8 +1,9 @@
 """Signals that would end the process while a board is changed: restore the board first, then handle them as before.
 
-No handler is installed before the first change, and none stays after the last one is undone. SIGTERM and SIGHUP are
-handled unless they are ignored; SIGINT only if it has no handler, because Python's own one (KeyboardInterrupt) unwinds
-the stack. Inside ``held`` all three wait, so that a signal never leaves the board's files half-written.
+No handler is installed before the first change, and none stays after the last one is undone. SIGTERM, SIGHUP and
+SIGQUIT are handled unless they are ignored; SIGINT only if it has no handler, because Python's own one
+(KeyboardInterrupt) unwinds the stack. Inside ``held`` all of them wait, so that a signal never leaves the board's files
+half-written.
 """
 
 import atexit
@@ -15,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 __all__ = ["call_before_end", "ending", "forget", "held", "tidy", "waiting"]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _calls: List[Callable[[], None]] = []
 _before: Dict[int, Any] = {}

@@ -58,7 +58,7 @@ def controller(tree):
 @pytest.fixture(autouse=True)
 def handlers():
     """No test leaves a handler behind."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = [signal.getsignal(number) for number in numbers]
     yield
     assert [signal.getsignal(number) for number in numbers] == before
@@ -400,7 +400,7 @@ def test_what_a_killed_process_left_is_brought_back_and_told(tree, controller, t
     assert texts(tmp_path) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
 @pytest.mark.parametrize("how", ["default", "handled", "exits"])
 def test_signals_bring_it_back_and_then_do_what_they_did(tmp_path, number, how):
     before = texts(gpu_tree(tmp_path))

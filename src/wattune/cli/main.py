@@ -152,10 +152,12 @@ def _call(arguments: list[str]) -> int:
 
 @contextmanager
 def _signals_and_warnings() -> Iterator[None]:
-    """SIGTERM acts as Ctrl-C, and a warning takes one line."""
-    before = None
+    """Signals that end a process act as Ctrl-C, unless they are ignored, and a warning takes one line."""
+    before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGTERM, _terminate)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                before[number] = signal.signal(number, _terminate)
     unraisable, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     with warnings.catch_warnings():
         warnings.showwarning = _warning  # type: ignore[assignment]  # takes fewer arguments by name
@@ -163,8 +165,8 @@ def _signals_and_warnings() -> Iterator[None]:
             yield
         finally:
             sys.unraisablehook = unraisable
-            if before is not None:
-                signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -13,6 +13,7 @@ from wattune.files import set_aside
 from wattune.goal import Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
+from wattune.records.base import Flag, Number, Whole
 
 Place = tuple[str | None, OperatingPoint]
 """Name of the reference workload (None: the workload itself), and a point."""
@@ -56,16 +57,16 @@ class Partial(Record):
 
     key: ProfileKey
     strategy: str
-    cap_w: float | None = None
-    cap_window_s: float | None = None
-    steps: int
+    cap_w: Number | None = None
+    cap_window_s: Number | None = None
+    steps: Whole
     rows: tuple[BatchShape, ...]
-    host_s_per_sample: float
-    strict: bool = False
-    samples: tuple[tuple[int, tuple[float, float]], ...] = ()
+    host_s_per_sample: Number
+    strict: Flag = False
+    samples: tuple[tuple[Whole, tuple[Number, Number]], ...] = ()
     goal: Goal | None = None
     step_time: str | None = None
-    rest_w: float | None = None
+    rest_w: Number | None = None
     notes: tuple[JournalEntry, ...] = ()
     device_state: dict[str, Any] | None = None
 

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 from typing_extensions import Self
 
@@ -57,6 +57,8 @@ def in_words(error: Mapping[str, Any]) -> str:
     return text.removeprefix("Value error, ").removeprefix("Input should be ")
 
 
+Flag = Annotated[bool, Field(strict=True)]
+Whole = Annotated[int, BeforeValidator(number)]
 Number = Annotated[float, BeforeValidator(number)]
 Positive = Annotated[float, BeforeValidator(number), Field(gt=0)]
 NotNegative = Annotated[float, BeforeValidator(number), Field(ge=0)]
@@ -80,7 +82,7 @@ class Provenance(Value):
     model: str | None = None
     data: str | None = None
     software: str | None = None
-    seed: int | None = None
+    seed: Whole | None = None
     created_at: str | None = None
 
     def kind_on(self, kind: Kind | None) -> list[str]:
@@ -123,9 +125,10 @@ class Record(Value):
         version = data.get("version", 1)
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= cls.version_read:
             raise RecordError(
-                f"{source} has a version that this wattune cannot read",
-                value=version,
+                f"{source} has a version that wattune {__version__} cannot read",
+                value=f"{version}{_written_by(data)}",
                 allowed=f"1 to {cls.version_read}",
+                hint="update wattune",
             )
         try:
             return cls.model_validate(data)
@@ -171,6 +174,14 @@ class Record(Value):
         """Write the record as JSON, replacing the file atomically. Raises: OutputError."""
         return write_json(path, self.dump())
 
+    @field_validator("version", mode="before")
+    @classmethod
+    def _is_known(cls, value: object) -> object:
+        # Also of a record within another one.
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= cls.version_read:
+            raise ValueError(f"1 to {cls.version_read}")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _without_name(cls, data: object) -> object:
@@ -178,6 +189,13 @@ class Record(Value):
         if not isinstance(data, dict):
             return data
         return {k: v for k, v in data.items() if k != "record" and (k, v) != ("provenance", None)}
+
+
+def _written_by(data: Mapping[str, Any]) -> str:
+    """The software that wrote a record, as a clause, if the record tells."""
+    origin = data.get("provenance")
+    software = origin.get("software") if isinstance(origin, dict) else None
+    return f", written by {software}" if isinstance(software, str) else ""
 
 
 def _shown(value: object) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Value
+from wattune.records.base import BatchSize, Flag, NotNegative, Number, Positive, Record, Samples, Value, Whole
 from wattune.records.profile import ProfileCell, ProfileKey, ProfileTable
 from wattune.records.work import AtPoint
 
@@ -62,15 +62,15 @@ class Contribution(Record):
     name = "contribution"
 
     board: ContributedBoard
-    set_version: int
+    set_version: Whole
     workloads: tuple[ContributedWorkload, ...]
     points: Samples
     planned: BatchSize
     limit_s: Positive
     time_s: NotNegative
     energy_j: NotNegative
-    is_complete: bool
-    is_steady: bool
+    is_complete: Flag
+    is_steady: Flag
     within: Positive
     throttled_cells: Samples
     events: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from pydantic import model_validator
 from typing_extensions import Self
 
 from wattune.errors import RecordError
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Value
+from wattune.records.base import BatchSize, Flag, NotNegative, Number, Positive, Record, Samples, Share, Value, Whole
 
 BAND_SD = 1.6449
 """Half-width of a 90 % band in standard deviations."""
@@ -62,10 +62,10 @@ class ProxyObservation(Value):
 
     batch_size: BatchSize
     samples: Positive
-    reached: bool
-    seed: int | None = None
+    reached: Flag
+    seed: Whole | None = None
     spacing: NotNegative = 0.0
-    left_out: bool = False
+    left_out: Flag = False
 
 
 class SampleEfficiency(Record):
@@ -101,7 +101,7 @@ class SampleEfficiency(Record):
     covariance: tuple[tuple[Number, ...], ...] | None = None
     runs_used: Samples | None = None
     censored: Samples | None = None
-    misfit: bool | None = None
+    misfit: Flag | None = None
     stopped_because: str | None = None
     best: BatchSize | None = None
     p_best: dict[int, NotNegative] | None = None
@@ -109,7 +109,7 @@ class SampleEfficiency(Record):
     critical_batch_size: Positive | None = None
     critical_log_sd: NotNegative | None = None
     observations: tuple[ProxyObservation, ...] = ()
-    whole_runs: bool = False
+    whole_runs: Flag = False
     own_batch_size: BatchSize | None = None
     p_faster: Share | None = None
     expected_gain: Number | None = None

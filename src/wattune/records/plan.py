@@ -5,7 +5,7 @@ from __future__ import annotations
 from wattune.cap import CapSide, SensorLimit
 from wattune.goal import TIME, Goal
 from wattune.intensity import Unit
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
+from wattune.records.base import BatchSize, Flag, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.profile import ProfileCost, ProfileKey, Program
 from wattune.records.work import AtPoint, AtPointIfAny
 
@@ -13,7 +13,7 @@ from wattune.records.work import AtPoint, AtPointIfAny
 class Candidate(AtPoint):
     """One point that was considered. ``why_not``: why it was not chosen, None for the chosen one."""
 
-    feasible: bool
+    feasible: Flag
     relative_time: Positive | None = None
     predicted_s: Positive | None = None
     predicted_j: Positive | None = None
@@ -45,7 +45,7 @@ class FrontPoint(AtPoint):
 
 class _UnderCap(Value):
     cap_w: Positive
-    feasible: bool
+    feasible: Flag
 
 
 class CapGain(AtPointIfAny, _UnderCap):
@@ -61,7 +61,7 @@ class CapGain(AtPointIfAny, _UnderCap):
 
 class _WithAlgorithm(Value):
     algorithm: str
-    feasible: bool
+    feasible: Flag
 
 
 class AlgorithmChoice(AtPointIfAny, _WithAlgorithm):
@@ -105,7 +105,7 @@ class Robustness(Value):
 class _AskedFor(Value):
     asked_w: NotNegative
     share: Share
-    feasible: bool
+    feasible: Flag
 
 
 class PlannedCap(AtPointIfAny, _AskedFor):
@@ -256,7 +256,7 @@ class Plan(AtPoint, Record):
     device: str | None = None
     workload: str | None = None
     algorithm: str = "backprop"
-    target: float | None = None
+    target: Number | None = None
     key: ProfileKey | None = None
     profile_cost: ProfileCost | None = None
     sensor_window_s: NotNegative | None = None

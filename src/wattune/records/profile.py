@@ -9,7 +9,19 @@ from typing_extensions import Self
 
 from wattune.goal import TIME, Goal
 from wattune.point import Knobs
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
+from wattune.records.base import (
+    BatchSize,
+    Flag,
+    NotNegative,
+    Number,
+    Positive,
+    Record,
+    Samples,
+    Share,
+    Supply,
+    Value,
+    Whole,
+)
 from wattune.records.work import AtPoint, KnobFields, PointRecord
 
 
@@ -34,7 +46,7 @@ class ProfileCell(AtPoint):
     power_peak_w: Positive | None = None
     power_window_w: Positive | None = None
     steps: BatchSize | None = None
-    out_of_memory: bool = False
+    out_of_memory: Flag = False
     throttled: tuple[str, ...] = ()
     over_current: Samples | None = None
     swapped_bytes: NotNegative | None = None
@@ -104,7 +116,7 @@ class ReferencePower(KnobFields, _OfReference):
     power_std_w: NotNegative | None = None
     step_s: Positive | None = None
     steps: BatchSize | None = None
-    stopped: bool = False
+    stopped: Flag = False
 
 
 class ProfileCost(Value):
@@ -123,7 +135,7 @@ class ReferenceSet(Value):
     ``cost``: the cost of measuring them, once per device; it is not included in the profile's own cost.
     """
 
-    set_version: int
+    set_version: Whole
     powers: tuple[ReferencePower, ...]
     cost: ProfileCost | None = None
 
@@ -167,7 +179,7 @@ class Guidance(Value):
     expected share of the training time, or of what the ``goal`` makes least, that more probes could save.
     """
 
-    strict: bool
+    strict: Flag
     samples_from: Literal["efficiency", "prior"]
     stopped_because: str
     may_save: NotNegative

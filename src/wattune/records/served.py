@@ -7,11 +7,11 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from wattune.cap import CapSide
-from wattune.records.base import BatchSize, NotNegative, Number, Positive, Record, Samples, Share, Value
+from wattune.records.base import BatchSize, Flag, NotNegative, Number, Positive, Record, Samples, Share, Value, number
 from wattune.records.efficiency import EfficiencyStrategy
 
 FACTORIES = (
@@ -51,7 +51,7 @@ class ServedFile(Strict):
     """A file of the server, by its content."""
 
     sha256: Sha256
-    bytes: Annotated[int, Field(ge=1)]
+    bytes: Annotated[int, BeforeValidator(number), Field(ge=1)]
 
 
 class ServedOptimizer(Strict):
@@ -68,8 +68,8 @@ class ServedOptimizer(Strict):
 class ServedAugmentation(Strict):
     """``wattune.Augmentation`` as JSON."""
 
-    flip: bool = False
-    shift: Annotated[int, Field(ge=0, le=1000)] = 0
+    flip: Flag = False
+    shift: Annotated[int, BeforeValidator(number), Field(ge=0, le=1000)] = 0
     noise: NotNegative = 0.0
 
 
@@ -166,7 +166,7 @@ class SweepRequest(Strict):
     model: ModelName
     algorithm: Annotated[str, Field(max_length=100)] = "backprop"
     strategy: EfficiencyStrategy = "pooled"
-    seeds: Annotated[int, Field(ge=1, le=100)] | None = None
+    seeds: Annotated[int, BeforeValidator(number), Field(ge=1, le=100)] | None = None
     target: Number | None = None
     batch_sizes: Annotated[tuple[BatchSize, ...], Field(min_length=1, max_length=64)] | None = None
     log_step_times: dict[int, tuple[Number, NotNegative]] | None = None
@@ -190,7 +190,7 @@ class SweepRun(Value):
     batch_size: BatchSize
     seed: Samples
     samples: Samples | None = None
-    reached: bool | None = None
+    reached: Flag | None = None
     curve: Sha256 | None = None
 
 

@@ -6,7 +6,18 @@ from typing import Literal
 
 from wattune.cap import CapSide, Over
 from wattune.goal import TIME, Goal
-from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Supply, Value
+from wattune.records.base import (
+    BatchSize,
+    BoardEvent,
+    Flag,
+    NotNegative,
+    Number,
+    Positive,
+    Record,
+    Samples,
+    Supply,
+    Value,
+)
 from wattune.records.profile import ProfileTable
 from wattune.records.training import CapInterval, ExactFigures, GuardEvent, PointChange
 from wattune.records.work import PointRecord
@@ -25,7 +36,7 @@ class SessionRecipe(Value):
     """
 
     batch_size: BatchSize
-    keep: bool
+    keep: Flag
     learning_rate_rule: str
 
 

@@ -6,7 +6,18 @@ from typing import Literal
 
 from wattune.cap import CapSide
 from wattune.goal import TIME, Goal
-from wattune.records.base import BatchSize, BoardEvent, NotNegative, Number, Positive, Record, Samples, Value
+from wattune.records.base import (
+    BatchSize,
+    BoardEvent,
+    Flag,
+    NotNegative,
+    Number,
+    Positive,
+    Record,
+    Samples,
+    Value,
+    Whole,
+)
 from wattune.records.plan import Plan
 from wattune.records.work import AtPointIfAny, AtSetting, PointRecord
 
@@ -15,10 +26,10 @@ class Evaluation(Value):
     """The metric after ``samples`` samples, and the time and energy spent until then."""
 
     samples: Samples
-    metric: float
+    metric: Number
     time_s: NotNegative | None = None
     energy_j: NotNegative | None = None
-    loss: float | None = None
+    loss: Number | None = None
 
 
 class _Reading(Value):
@@ -117,8 +128,8 @@ class TrainingRecord(Record):
 
     plan: Plan
     metric: str | None = None
-    target: float | None = None
-    reached: bool
+    target: Number | None = None
+    reached: Flag
     ended: Ending | None = None
     reason: str | None = None
     samples: Samples
@@ -169,10 +180,10 @@ class LearningCurve(Record):
     workload: str
     algorithm: str = "backprop"
     batch_size: BatchSize
-    seed: int
+    seed: Whole
     metric: str | None = None
-    target: float | None = None
-    reached: bool
+    target: Number | None = None
+    reached: Flag
     samples: Samples
     budget_samples: Samples
     evaluations: tuple[Evaluation, ...] = ()
@@ -199,7 +210,7 @@ class ComparisonRow(AtPointIfAny, _ByRule):
     energy_std_j: NotNegative | None = None
     power_peak_w: Positive | None = None
     speed_up: Positive | None = None
-    above_fastest: float | None = None
+    above_fastest: Number | None = None
     why_not: str | None = None
 
 
@@ -220,6 +231,6 @@ class Comparison(Record):
     supply_cap_w: Positive | None = None
     caps: str | None = None
     goal: Goal = TIME
-    seeds: tuple[int, ...]
+    seeds: tuple[Whole, ...]
     method: str
     rows: tuple[ComparisonRow, ...]

@@ -45,7 +45,7 @@ def _uninterrupted() -> Iterator[None]:
     before: dict[int, signal._HANDLER] = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 if callable(signal.getsignal(number)):
                     before[number] = signal.signal(number, lambda number, _: came.append(number))
         yield
