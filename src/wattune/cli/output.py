@@ -141,8 +141,8 @@ class Output:
         self.is_finished = True
         return kind.load(self.path)
 
-    def beside(self, suffix: str) -> Path | None:
-        """A file or folder for unfinished work, named after the record's file.
+    def beside(self, suffix: str, *, resumes: bool = True) -> Path | None:
+        """A file or folder for unfinished work, named after the record's file; ``resumes``: it can be continued.
 
         Raises: OutputError if it exists and is not to be resumed.
         """
@@ -155,7 +155,7 @@ class Output:
                 value=str(partial),
                 hint="continue it with --resume, remove it, or give another -o FILE",
             )
-        if self.resume and not self.is_finished and not os.path.exists(partial):
+        if resumes and self.resume and not self.is_finished and not os.path.exists(partial):
             note(f"there is no unfinished work in {partial} to resume: it begins from the start")
         return self.folder / partial
 

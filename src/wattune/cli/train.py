@@ -51,7 +51,10 @@ def train(
     # One that was stopped for safety continues from its checkpoint: the user has removed the cause by now.
     stopped = record is not None and record.ended == "stopped for safety"
     if record is None or stopped:
-        checkpoint, weights = destination.beside("-checkpoint.safetensors"), destination.beside("-model.safetensors")
+        checkpoint, weights = (
+            destination.beside("-checkpoint.safetensors"),
+            destination.beside("-model.safetensors", resumes=False),
+        )
         with resumable(context.obj, checkpoint), shown() as progress:
             record = steps.train(
                 config.device,
