@@ -155,7 +155,7 @@ def test_devices_as_a_table_and_as_json(wattune):
     assert (code, "sim:jetson-orin-nano, " in uncalibrated, "uncalibrated" in uncalibrated) == (0, True, True)
     assert "sim:jetson-nano" not in uncalibrated
     lines = out.splitlines()
-    assert any(line.startswith("sim:jetson-nano ") and "921.6 MHz" in line and "simulated" in line for line in lines)
+    assert any(line.startswith("sim:jetson-nano ") and " W " in line and "simulated" in line for line in lines)
     code, out, _ = wattune("devices", "--json")
     assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {entry["spec"] for entry in json.loads(out)}
 
