@@ -7,9 +7,9 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import httpx
 import pytest
 from tests.devices.contract import DeviceContract
+from tests.support.fake_server import Answer, faked
 
 import wattune.devices.registry as registry
 from wattune.devices import known_devices, open_device
@@ -90,17 +90,9 @@ def test_the_documented_commands_are_read(tmp_path, monkeypatch):
     assert {device.sensor.period_s for device in devices} == {1.0}
 
 
-def test_the_documented_address_is_read(monkeypatch):
+def test_the_documented_address_is_read():
     (line,) = re.findall(r"^    (external:http.*)$", PAGE, re.MULTILINE)
-    answer = httpx.Response(
-        200, json={"StatusSNS": {"ENERGY": {"Power": 41.5}}}, request=httpx.Request("GET", "http://x")
-    )
-    asked = []
-
-    def send(client, request, **options):
-        asked.append(str(request.url))
-        return answer
-
-    monkeypatch.setattr(httpx.Client, "send", send)
-    assert open_device(line).power_w() == 41.5
-    assert asked[0].endswith("/cm?cmnd=Status%208")
+    with faked(lambda asked: Answer(body={"StatusSNS": {"ENERGY": {"Power": 41.5}}})) as plug:
+        here = re.sub(r"http://[^/]+", plug.url, line)
+        assert open_device(here).power_w() == 41.5
+        assert plug.asked[0].path == "/cm?cmnd=Status%208"

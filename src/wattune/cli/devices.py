@@ -73,7 +73,13 @@ def _listed(devices: list[KnownDevice]) -> str:
     rows = [(d.spec, d.kind or "-", _power(d), _memory(d)) for d in devices]
     # Long texts are below the table, which would otherwise be wider than a terminal.
     about = [
-        textwrap.fill(f"{d.spec}: {'; '.join(part for part in _about(d) if part)}", WIDTH, subsequent_indent="    ")
+        textwrap.fill(
+            f"{d.spec}: {'; '.join(part for part in _about(d) if part)}",
+            WIDTH,
+            subsequent_indent="    ",
+            break_on_hyphens=False,  # a name is copied whole
+            break_long_words=False,
+        )
         for d in devices
     ]
     return "\n".join((table(("device", "origin", "now", "memory"), rows), "", *about))

@@ -46,7 +46,7 @@ def new_session(
     device; JobRefused on all ranks if rank 0 cannot prepare the session, or the ranks were asked for something else.
     """
     if options.over is None:
-        assert isinstance(place, Device)
+        assert not isinstance(place, str)
         return _session(trainer, place, options, start, rows, steps, state)
     same = {
         "per_device_train_batch_size": start.micro,
@@ -120,7 +120,7 @@ def evaluation_run(trainer: Any, place: Place, options: SessionOptions, reached:
     ``reached``: the setting to begin at, or an empty one. Raises: JobRefused, SafetyStop on all ranks, RankLost.
     """
     if options.over is None:
-        assert isinstance(place, Device)
+        assert not isinstance(place, str)
         with _held(place, options, reached) as run:
             yield run
         return

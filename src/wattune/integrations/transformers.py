@@ -111,7 +111,7 @@ class Capped(TrainerCallback):
     def __init__(self, trainer: Any, place: Place, options: SessionOptions, *, path: str | os.PathLike[str] | None):
         self.record: SessionRecord | None = None
         self.session: Session | None = None
-        self.device = place if isinstance(place, Device) and options.over is None else None
+        self.device = place if not isinstance(place, str) and options.over is None else None
         """The device, if this process is alone."""
         self._trainer, self._place, self._options, self._path = trainer, place, options, path
         self._trials: TrialPasses | None = None
