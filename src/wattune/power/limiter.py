@@ -44,8 +44,8 @@ class PowerLimiter:
     """The rule of ``wattune_agent.cap_guard`` on a device, in three modes.
 
     - Hold, the usual one: at the setting it was moved to, or at the highest below it whose mean stays under the cap.
-    - Probe (``move(knobs, probe=True)``): the first reading above the cap ends the probe and brings the device to its
-      safest setting.
+    - Probe (``move(knobs, probe=True)``): a mean over the window that is surely above the cap (without a window, one
+      reading) ends the probe and brings the device to its safest setting.
     - Evaluate (between ``begin_evaluation`` and ``end_evaluation``): for work whose power nobody has measured, a level
       of its own climbs from the first knob's safest value, and the next evaluation begins at what it reached.
 
@@ -61,9 +61,9 @@ class PowerLimiter:
         self.power_w: float | None = None
         """The newest reading."""
         self.crossed_w: float | None = None
-        """The reading that ended the probe."""
+        """The power that ended the probe: a mean over the window, or a reading."""
         self.was_early = False
-        """True if that reading dates from before the probe began."""
+        """True if that power dates from before the probe began."""
         self.ratio: Callable[[Knobs, Knobs], float | None] = lambda low, high: None
         """Power at the second setting over power at the first, as far as it is known."""
         self._device = device

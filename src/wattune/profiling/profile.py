@@ -49,8 +49,8 @@ def profile(
     ``algorithm``: which one trains, with its options, as in "async-fgd:modules=4"; the table holds for it alone.
 
     Each cell is warmed up, then measured for at least ``steps`` steps (two seconds of them, where they are long) and
-    three windows of the power sensor. With a ``limit`` the device goes to its lowest setting at the first reading above
-    it (less its margin), and the probe ends with that step. If all probes ended so, one at the lowest setting runs on,
+    three windows of the power sensor. Once power is surely above the ``limit`` (less its margin), by its window, the
+    device goes to its lowest setting, and the probe ends with that step. If all probes ended so, one at the lowest setting runs on,
     above the limit, and says what the board needs at least. ``strategy``: one of ``STRATEGIES``; by default,
     with a limit, the guided one if the device offers several clocks or for a goal other than the time, else the
     staircase; without a limit the full grid.

@@ -80,7 +80,10 @@ class ProfileCell(AtPoint):
 
 
 class AbortedProbe(AtPoint):
-    """A probe that was stopped at the first reading above the cap, and gave no other figures."""
+    """A probe that was stopped once the mean over the cap's window was surely above the cap; it gave no other figures.
+
+    A cap on peaks stops a probe at the first reading above it.
+    """
 
     cap_w: Positive
     power_w: Positive

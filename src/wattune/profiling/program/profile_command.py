@@ -59,7 +59,8 @@ def profile_command(
     that finds seconds (or milliseconds, where the group is named ``ms``) in the lines that the program prints, the
     first three left out; from the lines of ``step_time_file``, each a number or as ``step_time`` says; or without both
     from runs of two lengths. Power is read while it trains for at least ``steps`` steps, and the peak is that of the
-    whole run. With a ``limit`` the program is ended at the first reading above it, children and all.
+    whole run. The program and its children are ended once power is surely above the ``limit``, by its
+    window.
 
     A program that is killed, or says that memory was not enough, does not fit at this and larger batch sizes.
     ``strategy``, ``partial`` and ``progress`` are as in ``profile``.
