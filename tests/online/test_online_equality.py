@@ -44,6 +44,41 @@ def test_with_the_recipe_kept_200_steps_end_where_those_of_the_plain_loop_do(mic
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("micro", [32, 8])
+def test_sparse_gradients_are_counted_and_added_as_dense_ones(micro):
+    """An embedding of many words is updated where a batch has words alone."""
+
+    def words():
+        torch.manual_seed(1)
+        texts = torch.utils.data.TensorDataset(torch.randint(500, (512, 6)), torch.randint(4, (512,)))
+        bag = torch.nn.EmbeddingBag(500, 16, sparse=True)
+        return torch.nn.Sequential(bag, torch.nn.Linear(16, 4)), DataLoader(texts, batch_size=32)
+
+    (model, loader), (other, _) = words(), words()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with capped(
+        device=board(),
+        cap_w=4.5,
+        model=model,
+        optimizer=optimizer,
+        loader=loader,
+        keep_recipe=True,
+        micro_batch_size=micro,
+    ) as session:
+        for _ in range(10):
+            for batch in session.batches():
+                session.backward(functional.cross_entropy(model(batch.x), batch.y))
+    plain_optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    for _ in range(10):
+        for x, y in loader:
+            functional.cross_entropy(other(x), y).backward()
+            plain_optimizer.step()
+            plain_optimizer.zero_grad()
+    assert session.record.steps == 160
+    assert distance(model, other) < 1e-5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -50,10 +50,10 @@ def profile(
 
     Each cell is warmed up, then measured for at least ``steps`` steps (two seconds of them, where they are long) and
     three windows of the power sensor. Once power is surely above the ``limit`` (less its margin), by its window, the
-    device goes to its lowest setting, and the probe ends with that step. If all probes ended so, one at the lowest setting runs on,
-    above the limit, and says what the board needs at least. ``strategy``: one of ``STRATEGIES``; by default,
-    with a limit, the guided one if the device offers several clocks or for a goal other than the time, else the
-    staircase; without a limit the full grid.
+    device goes to its lowest setting, and the probe ends with that step. If all probes ended so, one at the lowest
+    setting runs on, above the limit, and says what the board needs at least. ``strategy``: one of ``STRATEGIES``; by
+    default, with a limit, the guided one if the device offers several clocks or for a goal other than the time, else
+    the staircase; without a limit the full grid.
     Neither weights nor data of the workload are read, and no step is executed if the device does not execute any.
 
     The guided strategy sets every knob that the device offers, the others those that it has (``device.knobs``). It

@@ -75,9 +75,12 @@ def moved_bytes(operation: OpOverload, arguments: Arguments, outputs: Any) -> fl
 
 
 def tensors(values: Any) -> Iterator[Tensor]:
-    """Yield every tensor in nested lists, tuples and dictionaries."""
+    """Yield every tensor in nested lists, tuples and dictionaries; of a sparse one, those that it is stored as."""
     if isinstance(values, Tensor):
-        yield values
+        if values.layout == torch.sparse_coo:
+            yield from (values._indices(), values._values())
+        else:
+            yield values
     elif isinstance(values, (list, tuple)):
         for value in values:
             yield from tensors(value)
