@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,9 @@ _WIDTH = 110
 @configured("device", "sysfs_root")
 def doctor(
     config: RunConfig,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="A program: look at its interpreter instead.")
+    ] = None,
     submit: Annotated[
         Path | None,
         typer.Option("--submit", metavar="FILE", help="Write the readings of this board to a record to share."),
@@ -47,15 +51,22 @@ def doctor(
 
     Nothing is changed on the board, except by --try, which asks first, pins three settings, reads back clock and power,
     and restores the board. --calibrate puts the board under several loads, compares its sensor with your meter at the
-    supply, and saves the difference.
+    supply, and saves the difference. With a command, its Python is examined in place of the device: version, torch,
+    GPU, numpy, and whether `wattune guard` sees its steps.
 
     \b
     Example:  wattune doctor
+              wattune doctor -- python3 train.py
               wattune doctor --try
               wattune doctor --calibrate 'external:http://192.168.1.20/cm?cmnd=Status%208#field=StatusSNS.ENERGY.Power'
     """
     from wattune.doctor import default_device, examine
 
+    if command:
+        if try_settings or submit is not None or calibrate is not None:
+            raise InputError("a command", allowed="without --try, --submit and --calibrate")
+        _told(_program(command), as_json=as_json)
+        return
     root = "/" if config.sysfs_root is None else str(config.sysfs_root)
     device = config.device or default_device(root)
     spec = str(RunConfig.read({"device": device, "sysfs_root": config.sysfs_root}).device)
@@ -75,6 +86,11 @@ def doctor(
     result = examine(spec, say=note)
     if submit is not None:
         _submit(spec, result, destination)
+    _told(result, as_json=as_json)
+
+
+def _told(result: Examination, *, as_json: bool) -> None:
+    """Print the findings. Raises: DeviceError if one of them prevents training."""
     content = {
         "device": result.device,
         "findings": [vars(finding) for finding in result.findings],
@@ -90,6 +106,32 @@ def doctor(
         emit(_text(result))
     if failure is not None:
         raise failure
+
+
+def _program(command: Sequence[str]) -> Examination:
+    """Examine the interpreter of a program. Raises: InputError."""
+    from wattune.doctor import Examination, Finding
+    from wattune.doctor.board_checks import Torch, check_torch
+    from wattune.script.interpreter import examine
+
+    found = examine(command)
+    name = " ".join(command)
+    if found is None:
+        text = f"{command[0]} does not start Python: the guard holds the cap, and chooses clocks by --step-time alone"
+        return Examination(name, (Finding("interpreter", "warn", text),))
+    findings = [Finding("interpreter", "ok", f"Python {found.python}: {found.path}")]
+    torch = check_torch(Torch(found.torch, found.cuda, found.gpu, found.failure), needs_gpu=found.cuda is not None)
+    findings.append(torch if found.torch or torch.state == "ok" else replace(torch, state="warn"))
+    if found.misfit:
+        fix = "install the numpy that this torch was built for: for torch before 2.3, numpy<2"
+        findings.append(Finding("numpy", "fail", f"numpy {found.numpy} does not fit torch: {found.misfit}", fix))
+    if found.sees_steps:
+        findings.append(Finding("steps", "ok", "wattune guard sees the steps of its optimizers"))
+    elif found.torch is not None:
+        text = "the steps of its optimizers are not seen, so that wattune guard holds the cap alone"
+        fix = "start Python without -I, -E and -S, and let sitecustomize.py be found on PYTHONPATH; else --step-time"
+        findings.append(Finding("steps", "warn", text, fix))
+    return Examination(name, tuple(findings))
 
 
 def _text(result: Examination) -> str:

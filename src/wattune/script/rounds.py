@@ -88,6 +88,11 @@ class StepPage:
             self._pid = followed.pid
         return followed
 
+    @property
+    def has_stamps(self) -> bool:
+        """True if any process has stamped a step, alive or not."""
+        return bool(self._read())
+
     def _read(self) -> list[Stamp]:
         page = os.pread(self._file, SLOTS * SLOT, 0)
         return [Stamp(*slot) for slot in struct.iter_unpack(FORMAT, page) if slot[0] > 0 and slot[1] > 0]

@@ -1,0 +1,123 @@
+"""The interpreter of a program, and whether the guard can see the steps that the program makes in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from wattune.errors import InputError
+from wattune.script.rounds import StepPage
+
+TIMEOUT_S: Final = 180.0
+"""Timeout for importing torch: on a small board with a slow card the first import takes minutes."""
+
+WITH_VALUE: Final = ("-X", "-W", "--check-hash-based-pycs")
+"""Options of Python that the next word belongs to."""
+
+# Python 3.6, as boards have it.
+_QUERY = """
+import json, sys
+said = {"python": "%d.%d.%d" % sys.version_info[:3]}
+try:
+    import torch
+    said["torch"], said["cuda"] = str(torch.__version__), torch.version.cuda
+    said["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    try:
+        import numpy
+        said["numpy"] = numpy.__version__
+        torch.from_numpy(numpy.zeros(1))
+    except ImportError:
+        pass
+    except Exception as error:
+        said["misfit"] = str(error)
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.sum().backward()
+    optimizer.step()
+except Exception as error:
+    said["failure"] = "%s: %s" % (type(error).__name__, error)
+print()
+print(json.dumps(said))
+"""
+
+
+class Interpreter(NamedTuple):
+    """What a program's interpreter has: versions, None for what is missing.
+
+    ``cuda``: the CUDA that torch was built for, ``gpu``: the GPU that it can use. ``misfit``: why numpy and torch do
+    not work together; ``failure``: why torch cannot be loaded. ``sees_steps``: the guard sees its optimizers' steps.
+    """
+
+    path: str
+    python: str
+    torch: str | None = None
+    cuda: str | None = None
+    gpu: str | None = None
+    numpy: str | None = None
+    misfit: str = ""
+    failure: str = ""
+    sees_steps: bool = False
+
+
+def examine(command: Sequence[str]) -> Interpreter | None:
+    """Examine the interpreter that a command starts, in a process of its own; None if that is no Python.
+
+    Raises: InputError if there is no such program, or its interpreter cannot be started.
+    """
+    start = interpreter_of(command)
+    if start is None:
+        return None
+    with StepPage() as page:
+        try:
+            with page.stamped():
+                done = subprocess.run(
+                    [*start, "-c", _QUERY], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+                )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InputError("the interpreter cannot be started", value=f"{start[0]}: {error}") from error
+        sees_steps = page.has_stamps
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    try:
+        said: dict[str, Any] = json.loads(last)
+    except ValueError:
+        reason = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        said = {"python": "?", "failure": reason}
+    return Interpreter(start[0], sees_steps=sees_steps, **said)
+
+
+def interpreter_of(command: Sequence[str]) -> list[str] | None:
+    """The Python that a command starts, with its own options; None if it starts none. Raises: InputError."""
+    found = shutil.which(command[0])
+    if found is None:
+        raise InputError("no such program", value=command[0])
+    if _is_python(found):
+        return [found, *_own_options(command[1:])]
+    with Path(found).open("rb") as file:
+        line = file.readline(4096)
+    words = shlex.split(line[2:].decode("utf-8", "replace")) if line.startswith(b"#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
+    path = shutil.which(words[0]) if words else None
+    return [path, *words[1:]] if path is not None and _is_python(path) else None
+
+
+def _is_python(path: str) -> bool:
+    return re.fullmatch(r"python[\d.]*", os.path.basename(path)) is not None
+
+
+def _own_options(words: Sequence[str]) -> list[str]:
+    """Options of the interpreter itself, before the script, the module or the text that it runs."""
+    options: list[str] = []
+    for word in words:
+        is_value = bool(options) and options[-1] in WITH_VALUE
+        if not is_value and (not word.startswith("-") or word in ("-", "-m", "-c")):
+            break
+        options.append(word)
+    return options
