@@ -49,7 +49,7 @@ print(json.dumps(said))
 
 
 class Interpreter(NamedTuple):
-    """What a program's interpreter has: versions, None for what is missing.
+    """A program's interpreter, with the versions of what it has; None for a missing one.
 
     ``cuda``: the CUDA that torch was built for, ``gpu``: the GPU that it can use. ``misfit``: why numpy and torch do
     not work together; ``failure``: why torch cannot be loaded. ``sees_steps``: the guard sees its optimizers' steps.
@@ -67,7 +67,7 @@ class Interpreter(NamedTuple):
 
 
 def examine(command: Sequence[str]) -> Interpreter | None:
-    """Examine the interpreter that a command starts, in a process of its own; None if that is no Python.
+    """Examine the interpreter that a command starts, in a process of its own; None for another program than Python.
 
     Raises: InputError if there is no such program, or its interpreter cannot be started.
     """
