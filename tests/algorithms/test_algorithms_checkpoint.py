@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from wattune.algorithms import load_checkpoint, save_checkpoint, state_bytes
 from wattune.errors import OutputError, RecordError
 
-TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+TYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
+    *(torch.int64, torch.int32, torch.uint8, torch.uint16, torch.bool),
+)
 
 
 @st.composite
@@ -141,6 +144,15 @@ def test_a_malformed_description_is_refused(tmp_path: Path, tree: str) -> None:
     path = tmp_path / "c"
     save_file({"0": torch.zeros(3)}, path, metadata={"wattune": "checkpoint", "version": "1", "tree": tree})
     refused(path)
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint32])
+def test_rarer_numbers_are_saved(tmp_path: Path, kind: torch.dtype) -> None:
+    values = torch.arange(6).reshape(2, 3).to(torch.complex64 if kind.is_complex else torch.float32)
+    made = (values * 1j).conj() if kind.is_complex else values.to(kind)
+    found = load_checkpoint(save_checkpoint(tmp_path / "c", {"weight": made}, extra={}))[0]["weight"]
+    assert found.dtype == kind
+    assert torch.equal(found.to(torch.complex64), made.to(torch.complex64))
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ DATA_TYPES: Final = {
     torch.int16: "I16",
     torch.int32: "I32",
     torch.int64: "I64",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
     torch.float32: "F32",
@@ -102,14 +107,16 @@ def _parts(contents: list[Tensor], tree: bytes) -> Iterator[bytes | memoryview]:
     yield tree
 
 
-# A tensor becomes {"tensor": its name in the file}; a dictionary {"dict": [[key, value], ...]}, since keys in JSON are
-# strings; lists and plain values stay the same.
+# A tensor becomes {"tensor": its name in the file}, and one of complex numbers {"complex": the tensor of their parts}.
+# A dictionary becomes {"dict": [[key, value], ...]}, since keys in JSON are strings. Lists and plain values stay.
 
 
 def _encode(value: Any, contents: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
+        if value.is_complex():  # which older releases of safetensors do not read
+            return {"complex": _encode(torch.view_as_real(value.detach().resolve_conj()), contents)}
         if value.dtype not in DATA_TYPES or value.layout != torch.strided:
-            raise TypeError(f"a checkpoint holds dense tensors of real numbers, not {value.dtype}, {value.layout}")
+            raise TypeError(f"a checkpoint holds dense tensors of numbers, not {value.dtype}, {value.layout}")
         contents.append(value.detach())
         return {"tensor": str(len(contents) - 1)}
     if isinstance(value, dict):
@@ -129,6 +136,8 @@ def _decode(value: Any, file: Any) -> Any:
     if isinstance(value, dict):
         if "tensor" in value:
             return file.get_tensor(value["tensor"])
+        if "complex" in value:
+            return torch.view_as_complex(_decode(value["complex"], file))
         return {key: _decode(item, file) for key, item in value["dict"]}
     if isinstance(value, list):
         return [_decode(item, file) for item in value]

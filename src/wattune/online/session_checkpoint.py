@@ -58,10 +58,11 @@ def save_session(session: Session, path: Path) -> None:
 def check_savable(session: Session) -> None:
     """Check, before anything is trained, that a checkpoint can be written. Raises: InputError."""
     try:
-        check_state({"optimizer": session.optimizer.state_dict(), "recipe": session.recipe.state_dict()})
+        parts = (session.run.model, session.optimizer, session.recipe)
+        check_state({"parts": [part.state_dict() for part in parts]})
     except TypeError as error:
         raise InputError(
-            "the state of the optimizer or a scheduler cannot be saved",
+            "the state of the model, the optimizer or a scheduler cannot be saved",
             value=str(error),
             hint="train without checkpoint=",
         ) from error
