@@ -264,6 +264,8 @@ class Capped(TrainerCallback):
                 self._trainer, self.device or self._place, options, shape, [shape], steps=steps, state=saved
             )
             session.run.is_divided, session.run.own_recipe = self._is_divided, self._own_recipe
+            if self.device is not None:  # an interrupt of several processes ends all of them at once
+                self._interrupts.open()  # before the session, which takes the signal where nobody else has
             session.__enter__()
             self.session = session
             atexit.register(self.close)
@@ -271,8 +273,6 @@ class Capped(TrainerCallback):
                 session.run.note(note)
             if args.fp16 and not getattr(self._trainer.accelerator, "native_amp", True):
                 session.run.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
-        if self.device is not None:  # an interrupt of several processes ends all of them at once
-            self._interrupts.open()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """End the session. Raises: SafetyStop or KeyboardInterrupt if one of them has ended the training."""
