@@ -163,6 +163,11 @@ class BoardDevice(RealDevice):
                 self._board.restore()
             self._collect()
 
+    def adopt(self, knobs: Knobs) -> None:
+        """Note that ``controller`` has pinned these: ``at`` brings them back, also where it fails."""
+        with self._changing:
+            self._pinned = knobs
+
     def arm_guard(self, limit: SensorLimit) -> None:
         """Arm the agent's guard with this limit; do nothing without an agent or a clock.
 

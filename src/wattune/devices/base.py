@@ -435,6 +435,9 @@ class Device(ABC):
         """Events on the board since the last call: another writer, a clamp, a stuck sensor."""
         return ()
 
+    def adopt(self, knobs: Knobs) -> None:  # noqa: B027 - most have no controller
+        """Note that ``controller`` has pinned these: ``at`` brings them back, also where it fails."""
+
     def arm_guard(self, limit: SensorLimit) -> None:  # noqa: B027 - most cannot
         """Arm the board's own guard, inside ``at`` and until that context is left.
 

@@ -15,6 +15,7 @@ from wattune.devices import Device
 from wattune.devices.real_time import unmapped
 from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.files import cache_folders, read_json, write_json
+from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.script.controller import Choice, StepController, new_search
 from wattune.script.rounds import StepPage
@@ -124,7 +125,16 @@ class ProgramClocks:
             self._gave_up = True
             self._inside.close()
             self._say(f"clocks are not chosen: {error}")
+            if held is None:
+                self._claim_again()
         return not self._gave_up
+
+    def _claim_again(self) -> None:
+        """Claim the board for the guard, which has pinned nothing yet: a failed pin has released it."""
+        controller = self._device.controller
+        self._device.arm_guard(self._limit)
+        if controller is not None and hasattr(controller, "claim"):  # an agent's board is claimed by its guard
+            controller.claim()
 
     def _take(self, held: float | None) -> None:
         """Hold all knobs at their highest values, the first one where the guard holds it."""
@@ -133,6 +143,7 @@ class ProgramClocks:
         knobs = device.combinations()[-1]
         if held is not None and device.knobs:
             knobs = knobs.replace(**{device.knobs[0].name: held})
+            device.adopt(Knobs({device.knobs[0].name: held}))  # a failure must not release what holds the cap
         deciding = self._inside.enter_context(ThreadPoolExecutor(1, "decision"))
         setting = self._inside.enter_context(device.at(knobs))  # left first: a decision may still be made
         self._limiter = PowerLimiter(device, setting, self._limit)
