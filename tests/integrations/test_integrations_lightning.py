@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from tests.support.device_examples import FileDevice
 from tests.support.sessions import distance
 from torch import nn
@@ -31,6 +32,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import InputError, SafetyStop
 from wattune.integrations.lightning import PowerCapCallback
+from wattune.online.interrupts import Ended, Shield
 from wattune.point import BatchShape, Knobs
 from wattune.records import ProfileCell, ProfileTable, SessionRecord, provenance
 
@@ -397,6 +399,36 @@ def test_an_interrupted_training_run_restores_the_board_and_resumes(tmp_path):
     assert again.record.time_s > cap.record.time_s
     assert again.record.changes[: len(cap.record.changes)] == cap.record.changes
     assert again.record.readings_above_cap == 0
+
+
+class Ending(Module):
+    """Gets SIGTERM in its 20th batch, or in a trial."""
+
+    def __init__(self, in_trial=False):
+        super().__init__()
+        self.in_trial = in_trial
+
+    def training_step(self, batch, batch_idx):
+        if len(self.sizes) == 20 or self.in_trial:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("in_trial", [False, True])
+def test_lightning_saves_when_the_process_is_told_to_end(tmp_path, in_trial):
+    device = slow()
+    before, known = device.current(), None if in_trial else profile((16, 8))
+    cap = PowerCapCallback(CAP_W, device=device, profile=known)
+    module = Ending(in_trial)
+    with pytest.raises(SIGTERMException):
+        fit(module, cap, OnExceptionCheckpoint(tmp_path), max_epochs=40)
+    assert len(module.sizes) == (0 if in_trial else 21)
+    assert (tmp_path / "on_exception.ckpt").exists()
+    assert device.current() == before
+    assert (cap.record.ended, cap.record.reason) == ("interrupted", "the process got SIGTERM")
+    with Shield(ends=True), pytest.raises(Ended):  # the next session is told as well
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_it_resumes_as_lightning_alone_does(tmp_path):

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from wattune.cap import Over, PowerCap
@@ -137,6 +138,7 @@ class PowerCapCallback(Callback):
             **self._options,
         )
         session.options.loader = loader.loader
+        session.shield.yields = True  # Lightning ends training after the batch, and saves
         self.record, self._final, self._shape, self._last_log = None, {}, None, (0.0, 0.0)
         self._is_under_way, self._is_stepped, self._is_complete = False, False, True
         self._restore(session)
@@ -167,6 +169,8 @@ class PowerCapCallback(Callback):
     def _close(self, error: BaseException | None) -> None:
         if not self._is_open:
             return
+        if isinstance(error, SIGTERMException):
+            error = KeyboardInterrupt("the process got SIGTERM")
         self._is_open, kind = False, None if error is None else type(error)
         try:
             self._evaluation.__exit__(kind, error, None)

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import Logger, MLFlowLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from wattune.errors import InputError
@@ -130,7 +131,9 @@ class Trials:
                 vars(one).update(attributes)
 
     def passes(self, shape: BatchShape) -> None:
-        """Forward and backward passes of one optimizer step."""
+        """Forward and backward passes of one optimizer step. Raises: SIGTERMException once Lightning got the signal."""
+        if self._trainer.received_sigterm:
+            raise SIGTERMException
         if shape != self._shape:
             self._prepare(shape)
         for index, (batch, size) in enumerate(self._batches):

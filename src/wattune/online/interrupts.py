@@ -30,6 +30,9 @@ class Shield:
     another handler than Python's own keeps it. Outside the main thread there is no effect.
     """
 
+    yields = False
+    """True if a later handler that calls this one decides alone what its signal does."""
+
     def __init__(self, *, ends: bool = False) -> None:
         ending = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if ends else ()
         self._usual: dict[int, Any] = {
@@ -44,7 +47,8 @@ class Shield:
         self._holds, self._pending = False, None
         if threading.current_thread() is threading.main_thread():
             for number, usual in self._usual.items():
-                if signal.getsignal(number) == usual:
+                handler = signal.getsignal(number)
+                if handler == usual or _is_over(handler, number):
                     signal.signal(number, self._handle)
                     self._set.add(number)
         return self
@@ -66,6 +70,8 @@ class Shield:
             _raise(pending)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.yields and signal.getsignal(number) != self._handle:
+            return
         if number not in self._set:
             signal.signal(number, self._usual[number])
             os.kill(os.getpid(), number)
@@ -73,6 +79,12 @@ class Shield:
             self._pending = self._pending or number
         else:
             _raise(number)
+
+
+def _is_over(handler: Any, number: int) -> bool:
+    """True for the handler of a shield whose context is over, which a framework has restored."""
+    shield = getattr(handler, "__self__", None)
+    return isinstance(shield, Shield) and number not in shield._set
 
 
 def _raise(number: int) -> None:

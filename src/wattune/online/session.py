@@ -132,7 +132,7 @@ class Session:
             self.rate_watch = RateWatch(run.model, optimizer, recipe, memory_bytes, give_up, sync.mean)
         self._held: Held | None = None
         # Of a job's processes each gets the signal, and those that wait for another one cannot answer.
-        self._shield = Shield(ends=ranks is None)
+        self.shield = Shield(ends=ranks is None)
         if batch_source is not None:
             self._stepper = OptimizerStepper(
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
@@ -142,7 +142,7 @@ class Session:
             at_once = ranks is not None or run.start != BatchShape(recipe.batch_size, recipe.batch_size)
             division = DivisionCheck(run.model, list(trained(optimizer)), at_once=at_once) if divides else None
             self.loop = UserLoop(
-                run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division, self._shield
+                run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division, self.shield
             )
             self.loop.remembers = options.checkpoint is not None
         self._feed = UpdateFeed(self, options.listeners)
@@ -160,7 +160,7 @@ class Session:
         path = self.options.checkpoint
         if path is not None and self.ranks is None:  # others know nothing of a pause, and save at the end of a pass
             self.run.on_pause = lambda: save_session(self, path)
-        self._shield.__enter__()
+        self.shield.__enter__()
         try:
             self._claim_device()
             if path is not None:
@@ -184,7 +184,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         self._is_open = False
-        self._shield.hold()  # a second signal must not cost the checkpoint
+        self.shield.hold()  # a second signal must not cost the checkpoint
         if self.ranks is not None:
             self.ranks.channel.leave()
         if error is not None:
@@ -243,7 +243,7 @@ class Session:
             self._held.release()
         if self.options.closes:
             self.run.device.close()
-        self._shield.__exit__()
+        self.shield.__exit__()
 
     def _leave(self) -> None:
         if (path := self.options.checkpoint) is not None:
