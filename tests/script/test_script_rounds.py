@@ -129,6 +129,18 @@ def test_printed_step_times_are_rounds():
         assert page.read().rounds == pytest.approx(12 * 40)
 
 
+@pytest.mark.parametrize("line", ["step", "step 1e-300 s", "step nan s", "step inf s", "step 1e400 s", "step -1 s"])
+def test_an_odd_line_changes_neither_the_output_nor_the_rounds(capfd, line):
+    with StepPage() as page:
+        with printed_steps(re.compile(r"step(?: ([-+.\w]+) s)?"), page):
+            for text in ("step 0.01 s", line, "step 0.01 s", "last"):
+                os.write(1, f"{text}\n".encode())
+                time.sleep(0.05)
+        assert page.read() is not None
+        assert 5 < page.read().rounds < 1000
+    assert capfd.readouterr().out == f"step 0.01 s\n{line}\nstep 0.01 s\nlast\n"
+
+
 def test_output_goes_on_to_where_it_went(capfd):
     with StepPage() as page:
         with printed_steps(re.compile("step ([0-9.]+) s"), page):

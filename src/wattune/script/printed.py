@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from wattune.script.rounds import StepPage
+
+SHORTEST_S = 1e-6
+"""Shortest step time that a number can mean."""
 
 LONGEST = 1 << 16
 """Bytes of a line; a program may print none for days."""
@@ -36,9 +40,9 @@ class PrintedRounds:
     def _step(self, found: re.Match[str], time_s: float) -> None:
         try:
             step_s = float(found.group(1)) * (1e-3 if "ms" in found.re.groupindex else 1.0)
-        except ValueError:
+        except (TypeError, ValueError):  # TypeError: the line has the pattern without its group
             return
-        if step_s <= 0:
+        if not SHORTEST_S <= step_s < math.inf:
             return
         if self._last_s is not None:
             self._rounds += (time_s - self._last_s) / step_s
@@ -61,7 +65,8 @@ def printed_steps(pattern: re.Pattern[str], page: StepPage) -> Iterator[None]:
     def forward() -> None:
         is_open = True
         while data := os.read(read, 1 << 14):
-            rounds.take(data, time.monotonic())
+            with suppress(Exception):  # the output has to go on, whatever is in it
+                rounds.take(data, time.monotonic())
             try:
                 while is_open and data:
                     data = data[os.write(own, data) :]
