@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,22 @@ def test_the_users_own_sitecustomize_runs_too(tmp_path):
         both = os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])
         out = run("-c", "import sys, sitecustomize; print(sys.own, sitecustomize.__file__)", PYTHONPATH=both)
     assert out.split() == 2 * [str(tmp_path / "sitecustomize.py")]
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_python_2_is_left_alone(tmp_path, has_own):
+    python = shutil.which("python2.7")
+    if python is None or subprocess.run([python, "-V"], capture_output=True).returncode != 0:
+        pytest.skip("needs a Python 2.7 on PATH")
+    if has_own:
+        (tmp_path / "sitecustomize.py").write_text("import sys\nsys.own = __file__\n")
+    text = "import json, sys; print([getattr(sys, 'own', None), len(sys.meta_path)])"
+    with StepPage() as page, page.stamped():
+        both = os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])
+        environment = {**os.environ, "PYTHONPATH": both, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([python, "-c", text], env=environment, capture_output=True, text=True)
+    own = str(tmp_path / "sitecustomize.py") if has_own else None
+    assert (done.stdout, done.stderr) == (f"[{own!r}, 0]\n", "")
 
 
 @pytest.mark.parametrize("path", ["/no/such/file", "/", "/dev/null", ""])

@@ -1,7 +1,8 @@
 """Count optimizer steps of a program that ``wattune guard`` runs, in a page of memory that the guard reads.
 
 Python imports this file at the start of every interpreter below the guard, since its folder is on ``PYTHONPATH``.
-Standard library only, Python 3.6. Nothing here blocks, raises, prints or holds a lock: the program must not notice.
+Standard library only, Python 3.6; nothing is counted in an older one. Nothing here blocks, raises, prints or holds a
+lock: the program must not notice.
 
 The protocol, for programs that count their own steps: the environment variable ``WATTUNE_STEPS`` names a file of
 ``SLOTS`` slots of 32 bytes. A process takes a free slot and writes its process id, the number of its steps so far, the
@@ -195,6 +196,9 @@ def begin(here):
     # type: (str) -> None
     """Wait for torch, and run the ``sitecustomize`` that this one hides."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    if sys.version_info < (3, 6):  # no torch of these is counted
+        _run_hidden_one()
+        return
     path = os.environ.get(VARIABLE)
     if path:
         sys.meta_path.insert(0, Finder(path))
@@ -206,6 +210,17 @@ def begin(here):
         own = module_from_spec(spec)
         sys.modules["sitecustomize"] = own
         spec.loader.exec_module(own)
+
+
+def _run_hidden_one():
+    # type: () -> None
+    """Run the user's own ``sitecustomize`` as Python 2 does, which knows no specs."""
+    imp = __import__("imp")  # gone from Python 3.12
+    try:
+        found = imp.find_module("sitecustomize", sys.path)
+    except ImportError:
+        return
+    imp.load_module("sitecustomize", *found)
 
 
 if __name__ == "sitecustomize":
