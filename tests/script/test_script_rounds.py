@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattune.errors import OutputError
 from wattune.script.printed import PrintedRounds, printed_steps
 from wattune.script.rounds import GAP, Interval, StepPage, Window, ordinary
 
@@ -114,6 +117,33 @@ def test_one_process_is_followed_while_it_lives():
                 assert page.read().marker == 3
                 second.communicate()
         assert page.read() is None
+
+
+def test_the_page_has_its_memory_from_the_start():
+    with StepPage() as page:
+        assert os.stat(page._path).st_blocks > 0, "a page without memory ends the program that writes to it by SIGBUS"
+
+
+@pytest.mark.parametrize("folders_full", [1, 2])
+def test_a_full_memory_folder_is_passed_over(monkeypatch, folders_full):
+    full: list[str] = []
+    allocate = os.posix_fallocate
+
+    def allocated(file: int, offset: int, size: int) -> None:
+        if len(full) < folders_full:
+            full.append(os.readlink(f"/proc/self/fd/{file}"))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(file, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocated)
+    page = StepPage()
+    if folders_full == 1:
+        with page:
+            assert os.path.dirname(page._path) == tempfile.gettempdir()
+    else:
+        with pytest.raises(OutputError, match="no room"):
+            page.__enter__()
+    assert not any(map(os.path.exists, full)), "what had no room is removed"
 
 
 def test_printed_step_times_are_rounds():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from typing_extensions import Self
 
+from wattune.errors import OutputError
 from wattune.script.hook.sitecustomize import FORMAT, SLOT, SLOTS, VARIABLE
 
 HOOK = Path(__file__).parent / "hook"
@@ -40,15 +41,27 @@ class Stamp(NamedTuple):
 
 
 class StepPage:
-    """The page of memory that programs stamp, as a context. It follows one process for as long as that lives."""
+    """The page of memory that programs stamp, as a context. It follows one process for as long as that lives.
+
+    Raises: OutputError if there is no room for the page.
+    """
 
     def __enter__(self) -> Self:
-        memory = Path("/dev/shm")
-        folder = memory if os.access(memory, os.W_OK) else None
-        self._file, self._path = tempfile.mkstemp(prefix="wattune-steps-", dir=folder)
-        os.truncate(self._file, SLOTS * SLOT)
         self._pid = 0
-        return self
+        folders = "/dev/shm", tempfile.gettempdir()
+        for folder in folders:
+            try:
+                self._file, self._path = tempfile.mkstemp(prefix="wattune-steps-", dir=folder)
+            except OSError:
+                continue
+            try:
+                # A program that writes to a mapped page without memory behind it is killed by SIGBUS.
+                os.posix_fallocate(self._file, 0, SLOTS * SLOT)
+            except OSError:
+                self.__exit__()
+                continue
+            return self
+        raise OutputError("no room for the page of a program's steps", value=" and ".join(folders), hint="free 4 KiB")
 
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
