@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +17,8 @@ from torch.utils.data import IterableDataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback
 from transformers.training_args import ParallelMode
 
-from wattune import Goal, InputError, SafetyStop, open_device
+from wattune import Goal, InputError, SafetyStop, SessionRecord, open_device
+from wattune.errors import OutputError
 from wattune.integrations.trainer_sessions import check_trainer
 from wattune.integrations.transformers import STATE_NAME, attach
 
@@ -377,12 +381,46 @@ def test_after_an_error_the_trainer_can_train_again(tmp_path):
     device = open_device(NANO)
     made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(64))
     made.add_callback(FailingOnce())
-    capped = attach(made, device=device, cap_w=CAP_W)
+    updates = []
+    capped = attach(made, device=device, cap_w=CAP_W, log_to=updates.append)
     with pytest.raises(ZeroDivisionError):
         made.train()
     made.train()
+    reasons = [update.reason for update in updates if update.event == "end"]
+    assert reasons == ["failed: train() was left by an error", "finished"]
     assert (capped.record.ended, capped.record.samples) == ("finished", 64)
     assert device.current() == device.combinations()[-1]
+
+
+ENDED = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from contextlib import nullcontext
+from tests.support import tiny_models
+from transformers import TrainerCallback
+from wattune.integrations.transformers import attach
+
+class Ending(TrainerCallback):
+    def on_step_begin(self, args, state, control, **others):
+        if state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+made = tiny_models.trainer("out", tiny_models.model(), tiny_models.texts(128, 40, 60))
+capped = attach(made, device="sim:jetson-nano", cap_w=4.6, record="session.json")
+made.add_callback(Ending())
+with capped if {inside} else nullcontext():
+    made.train()
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_signal_that_ends_the_process_leaves_a_record(tmp_path, inside):
+    script = ENDED.format(root=str(Path(__file__).parents[2]), inside=inside)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    record = SessionRecord.load(tmp_path / "session.json")
+    assert (record.ended, record.samples) == ("interrupted", 3 * 16)
+    assert "SIGTERM" in record.reason
 
 
 def test_a_cap_that_cannot_be_kept_stops_the_training(tmp_path):
@@ -420,6 +458,8 @@ def test_what_cannot_be_held_is_refused_in_one_line(tmp_path):
         made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(16), **options)
         with pytest.raises(InputError, match=said):
             attach(made, **{"device": NANO, "cap_w": CAP_W, **others})
+    with pytest.raises(OutputError, match="a folder has the name of the file"):  # before anything is trained
+        attach(made, device=NANO, cap_w=CAP_W, record=tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------- on real time

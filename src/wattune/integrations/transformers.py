@@ -9,13 +9,14 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from traceback import walk_stack
+from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import Any
 
@@ -34,7 +35,7 @@ from wattune.integrations.trial_passes import TrialPasses, micro_batch_sizes, un
 from wattune.online.optimizer_step import Overflows
 from wattune.online.probing import is_long_enough, probe
 from wattune.online.ranks.meeting import refused, refusing
-from wattune.online.request import session_goal
+from wattune.online.request import check_file, session_goal
 from wattune.online.rng_state import undisturbed
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import constant_cap, opened_profile
@@ -85,8 +86,13 @@ def attach(
             raise InputError("over", value=over, allowed=", ".join(OVER))
         cap, asked_goal = constant_cap(cap_w, "attach()"), session_goal(goal)
         listeners, table = trackers_of(log_to), opened_profile(profile)
+        file = None if record is None else Path(record).absolute()
+        if file is not None:
+            check_file(file)
     is_alone = trainer.args.world_size == 1
-    options = SessionOptions(cap, asked_goal, over=None if is_alone else over, seed=seed, listeners=listeners)
+    options = SessionOptions(
+        cap, asked_goal, over=None if is_alone else over, seed=seed, record=file, listeners=listeners
+    )
     if is_alone:
         board = open_device(device, seed=seed) if isinstance(device, str) else device
         if board is not device:
@@ -94,7 +100,7 @@ def attach(
         check_limit(board, cap.max_temp_c)
         limit_of(options, board)
         device = board
-    capped = Capped(trainer, device, options, path=record)
+    capped = Capped(trainer, device, options)
     capped.divide(table)
     trainer.add_callback(capped)
     return capped
@@ -108,12 +114,12 @@ class Capped(TrainerCallback):
     current one, None outside of training. ``record``: of the last training; rank 0 alone has it.
     """
 
-    def __init__(self, trainer: Any, place: Place, options: SessionOptions, *, path: str | os.PathLike[str] | None):
+    def __init__(self, trainer: Any, place: Place, options: SessionOptions):
         self.record: SessionRecord | None = None
         self.session: Session | None = None
         self.device = place if not isinstance(place, str) and options.over is None else None
         """The device, if this process is alone."""
-        self._trainer, self._place, self._options, self._path = trainer, place, options, path
+        self._trainer, self._place, self._options = trainer, place, options
         self._trials: TrialPasses | None = None
         self._notes: list[str] = []
         self._state: dict[str, Any] | None = None
@@ -135,8 +141,21 @@ class Capped(TrainerCallback):
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Restore the board, and end the session of a training that ``error`` has ended."""
-        atexit.unregister(self.close)
+        """Restore the board, and end the session of a training that has not reached its end, because of ``error``."""
+        if error is None and self.session is not None:
+            error = RuntimeError("train() was left by an error")
+        self._end(error)
+
+    def _exit(self) -> None:
+        """End the session when the program ends, with the error of ``train()`` if that ends the program."""
+        error = getattr(sys, "last_value", None)
+        trains = error is not None and any(
+            frame.f_code is Trainer.train.__code__ for frame, _ in walk_tb(error.__traceback__)
+        )
+        self.close(error if trains else None)
+
+    def _end(self, error: BaseException | None) -> None:
+        atexit.unregister(self._exit)
         self._interrupts.close()
         session, self.session = self.session, None
         self._evaluates = False
@@ -147,8 +166,6 @@ class Capped(TrainerCallback):
         self._explanation, self.record = session.explain(), session.record
         if _leads(session):
             self._reached = Knobs(session.run.capped.limiter.state_dict()["reached"])
-        if self.record is not None and self._path is not None:
-            self.record.save(Path(self._path))
 
     @property
     def point(self) -> OperatingPoint | None:
@@ -216,7 +233,7 @@ class Capped(TrainerCallback):
                 known = () if table is None else [cell for cell in table.measured if cell.point.shape in rows]
                 if len(rows) > 1 and (known or is_long_enough(steps)):
                     trainer.create_optimizer()
-                    quiet = replace(options, over=None, listeners=(), loader=None)
+                    quiet = replace(options, over=None, record=None, listeners=(), loader=None)
                     with new_session(trainer, device, quiet, own, rows, steps=steps) as session:
                         shape = probe(session, passes.usual, steps=steps, proof=passes.proof, known=known)
                         self._notes += session.run.notes
@@ -268,7 +285,7 @@ class Capped(TrainerCallback):
                 self._interrupts.open()  # before the session, which takes the signal where nobody else has
             session.__enter__()
             self.session = session
-            atexit.register(self.close)
+            atexit.register(self._exit)
             for note in self._notes:
                 session.run.note(note)
             if args.fp16 and not getattr(self._trainer.accelerator, "native_amp", True):
@@ -277,7 +294,7 @@ class Capped(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """End the session. Raises: SafetyStop or KeyboardInterrupt if one of them has ended the training."""
         error = self._stop or (KeyboardInterrupt() if self._interrupts.is_pending else None)
-        self.close(error)
+        self._end(error)
         if error is not None:
             raise error
 

@@ -108,8 +108,8 @@ class Request:
         self.record = None if record is None else Path(record).absolute()
         self.listeners = trackers_of(log_to)
         for file in (self.checkpoint, self.record):
-            if file is not None:  # hours later, it would cost what was trained
-                _check_file(file)
+            if file is not None:
+                check_file(file)
         self.batch_source = None if loader is None else BatchSource(self.loader, keep=keep_recipe, whole=batch_size)
         self._check_samples()
         own = self._own_batch_size(batch_size)
@@ -208,7 +208,8 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
         )
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Check that a file can be saved: hours later, it would cost what was trained. Raises: OutputError."""
     if path.is_dir():
         raise OutputError("a folder has the name of the file", value=str(path), hint="give another path")
     check_writable(path.parent)
