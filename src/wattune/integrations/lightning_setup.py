@@ -155,6 +155,6 @@ class Trials:
         batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
         outputs = strategy.training_step(strategy.batch_to_device(batch, dataloader_idx=0), *self._rest)
         loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
-        if not isinstance(loss, Tensor):
-            raise InputError("training_step", value=type(loss).__name__, allowed="the loss as a tensor")
+        if not isinstance(loss, Tensor):  # None skips a batch
+            raise TypeError(f"training_step returned {type(loss).__name__}, not the loss as a tensor")
         return loss
