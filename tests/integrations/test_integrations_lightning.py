@@ -167,6 +167,8 @@ def one_cycle(optimizer, trainer):
         ((16, 8), None, {"limit_train_batches": 13, "val_check_interval": 5}, {"drop_last": True}, 632),
         ((16, 8), None, {"max_steps": 47, "max_epochs": -1}, {"shuffle": False}, 640),
         ((16, 8), None, {"check_val_every_n_epoch": None, "val_check_interval": 30}, {"num_workers": 1}, 640),
+        ((16, 8), None, {}, {"num_workers": 1, "persistent_workers": True}, 640),
+        ((32, 32), None, {"accumulate_grad_batches": 2}, {}, 656),  # another order in the next epoch
         ((16, 8), one_cycle, {"reload_dataloaders_every_n_epochs": 1}, {"num_workers": 1}, 640),
         ((64, 16), None, {}, {"batch_size": 64}, 650),  # the last step has 10 samples
         ((64, 8), None, {"accumulate_grad_batches": 4}, {}, 650),
@@ -193,7 +195,7 @@ def test_the_same_training_as_without_it(shape, scheduler, options, load, sample
     assert plain.rates == capped.rates
     assert distance(plain, capped) < (5e-3 if is_low else 1e-5)
     assert cap.record.readings_above_cap == 0
-    assert max(capped.sizes) == (16 if shape == (64, 32) else shape[1])
+    assert max(capped.sizes) == (16 if shape == (64, 32) or samples == 656 else shape[1])
     # Nothing is left in the Trainer, and in the loader.
     assert trainers[1].accumulate_grad_batches == options.get("accumulate_grad_batches", 1)
     assert of.batch_sampler.batch_size == of.batch_size
@@ -249,6 +251,22 @@ def test_a_division_is_proved_before_it_is_used(module, micro, said):
     fit(module, cap)
     assert cap.record.changes[-1].point.shape == BatchShape(16, micro)
     assert any(said in note for note in cap.record.notes)
+
+
+class Skipping(Module):
+    """Skips each third batch, and the batches of each trial."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return None if len(self.sizes) % 3 == 1 else loss
+
+
+@pytest.mark.filterwarnings("ignore:.training_step. returned .None.")
+def test_a_batch_that_is_skipped_in_a_trial_leaves_the_sizes_as_they_are():
+    module, cap = Skipping(), PowerCapCallback(CAP_W, device=slow())
+    fit(module, cap, load=loader(data(32), 4), max_epochs=40, limit_val_batches=0)
+    assert set(module.sizes) == {4}
+    assert any("cannot be tried: TypeError: training_step returned NoneType" in note for note in cap.record.notes)
 
 
 class SameLength(BatchSampler):

@@ -68,9 +68,22 @@ class FitLoader:
         is_mixed = own % micro and self.samples % own and batch == self.start.batch  # of batches that weigh otherwise
         if is_mixed or (is_cut and self.samples % micro):
             return False
+        if batch == self.start.batch and self._draws_otherwise(micro, is_cut):
+            return False
         if after in (None, math.inf, self.batches):
             return True
         return not (self.samples % own or self.samples % micro or after * own % micro)
+
+    def _draws_otherwise(self, micro: int, is_cut: bool) -> bool:
+        """True if a sampler with a generator of its own may begin the next pass from another state.
+
+        RandomSampler draws from it once more when it is asked for a sample after its last one. Workers ask in advance.
+        """
+        if self.samples is None or getattr(self.loader.sampler, "generator", None) is None:
+            return False
+        if self.loader.num_workers:
+            return is_cut
+        return (self.samples % self.batch_size == 0) != (self.samples % micro == 0)
 
     def use(self, trainer: Any, shape: BatchShape, *, before: list[Any] | None) -> None:
         """Train in this shape from the next pass on. ``before``: the random state before the pass was begun, if its
@@ -90,6 +103,7 @@ class FitLoader:
             before is not None and self.loader.num_workers and shape.micro != self.batch_size
         ):  # workers have fetched batches of the other size
             restore(self.loader, before)
+            self.loader._iterator = None  # persistent workers, which would go on from the batches that they fetched
             iter(loop._data_fetcher)
 
     def reset(self, trainer: Any) -> None:
