@@ -163,3 +163,24 @@ def test_uneven_steps_are_not_compared():
     run.rounds(600, gap=lambda number: (0.0, 0.5, 0.9)[number % 3])
     assert run.controller.is_over
     assert "too uneven" in run.controller.outcome().in_words()[0]
+
+
+def test_steps_that_change_after_choosing_was_given_up_are_chosen_for():
+    run = Run(6.5)
+    run.rounds(600, gap=lambda number: (0.0, 0.5, 0.9)[number % 3])
+    assert run.controller.is_over
+    assert run.capped.limiter.top == SETTINGS[-1], "a lighter phase may run faster"
+    run.rounds(900, marker=1)
+    choice = run.controller.outcome()
+    assert "too uneven" not in choice.reason
+    assert choice.chosen == dict(run.knobs)
+    assert step_s(run.knobs) <= 1.1 * best(6.5)
+
+
+def test_a_short_run_stays_alone_when_its_steps_change():
+    run = Run(6.5, expect_s=60.0)
+    run.rounds(200)
+    run.rounds(200, marker=1)
+    assert run.controller.is_over
+    assert "too short" in run.controller.outcome().in_words()[0]
+    assert len(run.told) == 1

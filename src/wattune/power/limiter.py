@@ -81,7 +81,7 @@ class PowerLimiter:
         self._blames_work = False  # whether an old reading in an evaluation is the work's, which was interrupted
         self.top = setting.knobs
         """The setting that it was last moved to: the highest one."""
-        self._work = self._new_guard(self._setting.knobs, None)
+        self._work = self._new_guard(device.ladder(self._setting.knobs), None)
 
     @property
     def knobs(self) -> Knobs:
@@ -129,7 +129,22 @@ class PowerLimiter:
             self._window.restart(self._device.sensor.settle_s)  # at the same setting, another batch draws another power
             self._evaluation, self._blames_work = None, False
             self.top = self._setting.knobs
-            self._work = self._new_guard(self._setting.knobs, self._work)
+            self._work = self._new_guard(self._device.ladder(self.top), self._work)
+
+    def free(self) -> None:
+        """Hold the device at the present setting or lower, and let it rise up to its highest one as far as the cap
+        allows."""
+        with self._lock:
+            self._probing, self.crossed_w = False, None
+            steps = list(self._device.ladder(self._setting.knobs))
+            at = len(steps) - 1
+            for knob in reversed(self._device.knobs if steps else ()):
+                above = knob.by_power[knob.by_power.index(steps[-1][knob.name]) + 1 :]
+                steps += [steps[-1].replace(**{knob.name: value}) for value in above]
+            if len(steps) > at + 1:
+                self.top = steps[-1]
+                self._work = self._new_guard(steps, self._work)
+                self._work.begin_at(at)
 
     def start_over(self) -> None:
         """Start over at the safest setting of a device that has other knobs now. Raises: DeviceError."""
@@ -137,7 +152,7 @@ class PowerLimiter:
             self._setting.change(self._device.safest)
             self._window.restart(self._device.sensor.settle_s)
             self.top, self._reached = self._setting.knobs, _first_lowered(self._device)
-            self._work = self._new_guard(self._setting.knobs, self._work)
+            self._work = self._new_guard(self._device.ladder(self.top), self._work)
 
     def move_cap(self, limit_w: float | None) -> None:
         """Answer readings above this limit from now on, None: none."""
@@ -199,13 +214,13 @@ class PowerLimiter:
 
     def _new_guard(
         self,
-        top: Knobs,
+        steps: Sequence[Knobs],
         after: CapGuard | None,
         change: Callable[[Knobs], None] | None = None,
         up_per_s: float = UP_PER_S,
     ) -> CapGuard:
-        """A guard at ``top``, the highest setting that it may use."""
-        steps, limit, sensor = self._device.ladder(top), self.limit, self._device.guarded_sensor
+        """A guard at the last of the ``steps``, the settings that it may use."""
+        limit, sensor = self.limit, self._device.guarded_sensor
         sensing = Sensing(limit.window_s or 0.0, sensor.window_s, sensor.lag_s, sensor.period_s, sensor.noise_w)
         level = CapLevel(self._table(steps), limit.limit_w, sensing, up_per_s=up_per_s)
         return CapGuard(steps, change or self._set_for_work, level, limit.max_temp_c, after)
@@ -291,8 +306,8 @@ class PowerLimiter:
             self._was_probing, self._probing = self._probing, False
             if knobs and self.limit.limit_w is not None:
                 self._blames_work = True
-                self._evaluation = self._new_guard(self._work.value, self._work, self._setting.change, CLIMBS_PER_S)
                 rungs = self._device.ladder(self._work.value)
+                self._evaluation = self._new_guard(rungs, self._work, self._setting.change, CLIMBS_PER_S)
                 at = next(i for i in reversed(range(len(rungs))) if self._is_below(rungs[i], self._reached))
                 self._go(rungs[at])
                 self._evaluation.begin_at(at)

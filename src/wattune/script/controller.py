@@ -205,22 +205,29 @@ class StepController:
 
     def _start_over(self, rounds: int, time_s: float, marker: int, pid: int) -> None:
         """Forget what other rounds took. Another process with equal ones begins at what is known."""
-        if self._source is not None:
+        reason = self.choice.reason if self.is_over and self._is_short else ""
+        if self._source is not None and not reason:
             is_equal = marker == self._source[0]
             self._say("another process makes steps" if is_equal else "the program's steps have changed: choosing again")
             self._remembered = self.state_dict() if is_equal else None
+            self._limiter.free()
         self._source, self._first, self._target, self._decided = (marker, pid), (rounds, time_s), None, None
-        self._search, self.choice, self._probed, self._gaps = self._new_search(), Choice(), [], {}
+        self._search, self.choice, self._probed, self._gaps = self._new_search(), Choice(reason=reason), [], {}
+        self.is_over, self._held_from = bool(reason), 0
         self._watts.clear()
 
     def _begin(self) -> None:
         """Measure the setting that the guard has come to, or the choice of an earlier run."""
         if (best := self._recalled()) is not None:
             self._move(best, probing=True)
-        elif self._expect_s is not None and self._expect_s < SHORTEST_S:
+        elif self._expect_s is not None and self._is_short:
             self._give_up(f"a run of {self._expect_s:.0f} s is too short to find faster clocks")
         else:
             self._move(OperatingPoint(ROW, _on_grid(self._search.settings, self._limiter.knobs)), probing=False)
+
+    @property
+    def _is_short(self) -> bool:
+        return self._expect_s is not None and self._expect_s < SHORTEST_S
 
     def _recalled(self) -> OperatingPoint | None:
         """The choice of an earlier run, whose measurements the search begins with; None without one."""
@@ -342,10 +349,10 @@ class StepController:
             self._say(f"chosen: {best.knobs}, {1e3 * choice.step_s:.4g} ms a step")
 
     def _give_up(self, reason: str) -> None:
-        """Leave the cap to the limiter, below the best setting that was measured, or below the highest of all."""
-        best = self._search.best() if self._watts else None
-        if best is not None or not self._watts:
-            self._limiter.move(self._search.settings[-1] if best is None else best.knobs)
+        """Leave the cap to the limiter, from the best setting that was measured or from the present one."""
+        if (best := self.best) is not None:
+            self._limiter.move(best)
+        self._limiter.free()
         self.is_over, self.choice.reason = True, reason
         self._say(f"clocks are not chosen: {reason}")
 

@@ -147,6 +147,7 @@ class ProgramClocks:
         deciding = self._inside.enter_context(ThreadPoolExecutor(1, "decision"))
         setting = self._inside.enter_context(device.at(knobs))  # left first: a decision may still be made
         self._limiter = PowerLimiter(device, setting, self._limit)
+        self._limiter.free()  # until something is chosen, the clock goes up and down as under the guard alone
 
         def later(call: Callable[[], Any]) -> Callable[[], bool]:
             made = deciding.submit(call)
