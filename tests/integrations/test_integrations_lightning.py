@@ -269,6 +269,28 @@ def test_a_batch_that_is_skipped_in_a_trial_leaves_the_sizes_as_they_are():
     assert any("cannot be tried: TypeError: training_step returned NoneType" in note for note in cap.record.notes)
 
 
+class Stopping(Module):
+    """Ends a training without an end after 60 steps."""
+
+    def training_step(self, batch, batch_idx):
+        self.trainer.should_stop = len(self.sizes) > 60
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("options", "most_s"), [({}, 0.1), ({"max_time": {"seconds": 50}}, 1.5)])
+def test_the_trials_of_a_training_without_an_end_are_bounded(options, most_s):
+    cap, taken_s = PowerCapCallback(CAP_W, device=slow()), []
+
+    class Look(lightning.Callback):
+        def on_train_start(self, *_):
+            taken_s.append(cap.session.run.capped.meter.elapsed_s)
+
+    fit(Stopping(), cap, Look(), load=loader(data(32), 4), max_epochs=-1, limit_val_batches=0, **options)
+    assert taken_s[0] < most_s
+    said = "the sizes stay yours, since nobody knows how long the training takes"
+    assert (said in cap.record.notes) == (not options)
+
+
 class SameLength(BatchSampler):
     """Batches of 10 and 22 samples in turn."""
 

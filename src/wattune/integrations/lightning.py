@@ -11,6 +11,7 @@ Trial passes before the first step choose the sizes, which are set once: those o
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
@@ -215,9 +216,14 @@ class PowerCapCallback(Callback):
         sizes = session.sample_model.batch_sizes
         known = [one for one in cells if one.batch_size in sizes and loader.allows(one.point.shape)]
         trials, steps = Trials(trainer, module, loader), trainer.estimated_stepping_batches - trainer.global_step
+        left_s = [one.time_remaining() for one in trainer.callbacks if isinstance(one, Timer)]  # also for max_time
+        within_s = min((seconds for seconds in left_s if seconds is not None), default=math.inf)
+        if not known and math.isinf(steps) and math.isinf(within_s):
+            session.run.note("the sizes stay yours, since nobody knows how long the training takes")
+            return loader.start
         try:
             with trials.without_trace():
-                return probe(session, trials.passes, steps=steps, known=known)
+                return probe(session, trials.passes, steps=steps, within_s=within_s, known=known)
         except WattuneError:
             raise
         except Exception as error:  # noqa: BLE001 - the user's own module may raise anything, here or in training alone

@@ -103,7 +103,8 @@ class FitLoader:
             before is not None and self.loader.num_workers and shape.micro != self.batch_size
         ):  # workers have fetched batches of the other size
             restore(self.loader, before)
-            self.loader._iterator = None  # persistent workers, which would go on from the batches that they fetched
+            # Persistent workers would keep their place, after the batches that they have fetched.
+            self.loader._iterator = None
             iter(loop._data_fetcher)
 
     def reset(self, trainer: Any) -> None:

@@ -50,20 +50,27 @@ def is_long_enough(steps: float) -> bool:
 
 
 def probe(
-    session: Session, passes: Passes, *, steps: float, proof: Passes | None = None, known: Sequence[ProfileCell] = ()
+    session: Session,
+    passes: Passes,
+    *,
+    steps: float,
+    within_s: float = math.inf,
+    proof: Passes | None = None,
+    known: Sequence[ProfileCell] = (),
 ) -> BatchShape:
     """Choose the shape that an open session trains with; afterwards the session chooses among its settings alone.
 
-    ``steps``: optimizer steps of the training to come. Shapes are timed at the lowest setting, and in a long training
-    the session's search then measures time and power at its points, until none is worth it. All of this takes no more
-    than ``SHARE`` of the expected time of the training, so that in a short one the user's own shape stays.
+    ``steps``: optimizer steps of the training to come, which ends after ``within_s`` seconds at the latest. Shapes are
+    timed at the lowest setting, and in a long training the session's search then measures time and power at its points,
+    until none is worth it. All of this takes no more than ``SHARE`` of the expected time of the training, so that in a
+    short one the user's own shape stays.
     ``proof``: passes that prove a division, and that it fits, in place of ``passes``. ``known``: points that were
     measured before, whose best shape is taken without a trial.
 
     Time and energy count in the session's record, samples do not. Raises: SafetyStop, DeviceError, and what ``passes``
     raise at the user's own shape.
     """
-    return _Probing(session, passes, passes if proof is None else proof, steps).choose(known)
+    return _Probing(session, passes, passes if proof is None else proof, steps, within_s).choose(known)
 
 
 @contextmanager
@@ -95,9 +102,9 @@ def _copied(value: Any) -> Any:
 class _Probing:
     """One choice of a shape; see ``probe``."""
 
-    def __init__(self, session: Session, passes: Passes, proof: Passes, steps: float):
+    def __init__(self, session: Session, passes: Passes, proof: Passes, steps: float, within_s: float):
         self._session, self._run, self._passes, self._proof = session, session.run, passes, proof
-        self._steps, self._own = steps, session.run.start
+        self._steps, self._within_s, self._own = steps, within_s, session.run.start
         self._proved = {self._own}
         self._begun_s = self._run.device.now_s()
         self._step_s = 0.0
@@ -173,7 +180,8 @@ class _Probing:
         step_s = self._step_s / math.sqrt(max(clocks) / min(clocks) if clocks else 1.0)
         if best is not None and best in self._run.explorer.cells:
             step_s = min(step_s, self._run.explorer.cells[best].step_s or step_s)
-        return device.now_s() - self._begun_s + seconds <= SHARE * self._steps * step_s
+        training_s = min(self._steps * step_s, self._within_s)
+        return device.now_s() - self._begun_s + seconds <= SHARE * training_s
 
     def _step(self, row: BatchShape) -> float:
         """Run one trial step of a proved row. Returns: its seconds, infinite if it fails."""
