@@ -47,10 +47,10 @@ class Asked(NamedTuple):
     Without ``slices``, no two neighbouring clocks share the window where that is worth it (``slicing.gains_for``).
     ``stall_s``: time after which power that has fallen to nearly the power at rest is told.
 
-    ``choice`` may take the board over while the program runs: it is called with each reading's time, power and the
-    clock that is held, if one is, and changes settings itself from the first time on that it returns True. Its
-    ``stopped`` then says why the program has to end, ``lower`` brings the board to its lowest setting, ``restore`` to
-    the guard's again, and ``take_events`` are the report's.
+    ``choice`` may take the board over while the program runs: it is called with each reading's time, power, the clock
+    that is held, if one is, and the present cap, and changes settings itself from the first time on that it returns
+    True. Its ``held`` is then the first knob's value, ``stopped`` says why the program has to end, ``lower`` brings the
+    board to its lowest setting, ``restore`` to the guard's again, and ``take_events`` are the report's.
     """
 
     clock_mhz: Optional[float] = None
@@ -273,8 +273,9 @@ class _Run:
     def _count(self, time_s: float) -> None:
         """Count the time until now at the setting that is held."""
         guard = self._guard
-        if guard.is_held and guard.value is not None and not self._is_chosen:
-            self._at_s[guard.value] = self._at_s.get(guard.value, 0.0) + max(0.0, time_s - self._counted_s)
+        held = self._choice.held if self._is_chosen else guard.value if guard.is_held else None
+        if held is not None:
+            self._at_s[held] = self._at_s.get(held, 0.0) + max(0.0, time_s - self._counted_s)
         self._counted_s = time_s
 
     def _look(self) -> None:
@@ -311,12 +312,14 @@ class _Run:
         )
         if stalled is not None:
             self._tell("stalled", stalled)
-        if self._why or self._choose(time_s, power_w):
+        if self._why:
             return
         if reading.get("set_cap_w") != self._set_w and self._moving is None:
             self._set_w, self._has_moved = reading.get("set_cap_w"), True
             self._cap_w = self._joules.cap_w = self._asked_w if self._set_w is None else self._set_w
             guard.move_cap(self._cap_w)
+        if self._choose(time_s, power_w):
+            return
         try:
             if self._moving is None or not self._follow(self._moving, time_s):
                 self._guard_clock(time_s, power_w, temperature_c, reading.get("clock_mhz"))
@@ -340,7 +343,7 @@ class _Run:
             return False
         try:
             held = guard.value if guard.is_held else self._clock_mhz
-            self._is_chosen = choice(time_s, power_w, held) or self._is_chosen
+            self._is_chosen = choice(time_s, power_w, held, self._cap_w) or self._is_chosen
         except AgentError as error:
             self._stop("the clock cannot be changed: {}".format(error))
         for event in choice.take_events():

@@ -31,7 +31,8 @@ class Report(NamedTuple):
     restored" that the board is not in its original state; ``restore_left_behind`` can then restore it. ``exit_code``:
     the program's (128 + n if signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
     ``cap_intervals``, ``paused_s``: under a cap that changes, its intervals, as in a training record, and the seconds
-    in which the program was held. ``settings_s``: each setting that the guard held, and for how many seconds.
+    in which the program was held. ``settings_s``: each setting that the guard held (each value of the first knob, where
+    clocks were chosen), and for how many seconds.
     """
 
     time_s: float
@@ -100,12 +101,15 @@ def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, 
     return record
 
 
-def in_words(report: Report, request: GuardRequest, board: Dict[str, Any], kind: str) -> List[str]:
-    """The report in a few lines. ``board``: as a controller describes it."""
+def in_words(
+    report: Report, request: GuardRequest, board: Dict[str, Any], kind: str, choice: Sequence[str] = ()
+) -> List[str]:
+    """The report in a few lines. ``board``: as a controller describes it; ``choice``: lines of a choice of clocks that
+    took the board over."""
+    clock = "the clocks held below the cap" if choice else _clock(report, request, board)
     lines = [
-        "{} after {:.1f} s on {}, {}{}".format(
-            report.ended, report.time_s, board["name"], _clock(report, request, board), _origin(kind)
-        ),
+        "{} after {:.1f} s on {}, {}{}".format(report.ended, report.time_s, board["name"], clock, _origin(kind)),
+        *choice,
         "{:.1f} J, mean {:.2f} W, highest reading {:.2f} W of {} ({})".format(
             report.energy_j, report.power_mean_w, report.power_peak_w, report.readings, board["rail"]
         ),

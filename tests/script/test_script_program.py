@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time as monotonic
+
 import pytest
 from tests.support.live.tree import LiveTree
 from tests.support.live_devices import virtual
+from tests.support.virtual_time import VirtualProgram, VirtualTime
 
 from wattune.cap import PowerCap
 from wattune.devices.agent import BoardDevice
 from wattune.script.program import ProgramClocks
 from wattune.script.rounds import StepPage
 from wattune_agent.errors import Busy
+from wattune_agent.guarded import run_guarded
+from wattune_agent.outcome import GuardRequest, in_words
 
 CPU_FILES = "/sys/devices/system/cpu/cpufreq/*"
 
@@ -39,7 +44,7 @@ def test_a_board_that_cannot_be_taken_stays_as_the_guard_held_it(tmp_path, page,
     tree.fault(CPU_FILES, "refused")
     page.stamp(1, 0.0)
     clocks = made(device, page)
-    assert not clocks(0.1, 4.0, held)
+    assert not clocks(0.1, 4.0, held, 5.0)
     assert [event["text"].split(":")[0] for event in clocks.take_events()] == ["clocks are not chosen"]
     assert tree.state() == guarded
     highest = max(device.offered[0].values)
@@ -61,7 +66,35 @@ def test_a_program_of_two_rounds_rises_above_the_clock_that_was_held(tmp_path, p
     for i in range(1, 1200):
         tree.sleep(0.1)
         page.stamp(2, 0.0)
-        assert clocks(i / 10, 2.0, lowest)
+        assert clocks(i / 10, 2.0, lowest, 5.0)
     assert device.current()[device.offered[0].name] == highest
     clocks.restore()
+    device.close()
+
+
+def test_a_cap_that_another_client_sets_is_kept_by_a_choice_and_not_remembered(tmp_path, page):
+    tree = LiveTree(tmp_path / "board")
+    tree.board.load = 1.0
+    device = virtual(tree)
+    controller = device.controller
+    time, read, watts = VirtualTime(passes=tree.sleep), controller.read, []
+    begun_s = time.now_s()
+
+    def reading():
+        now = read()
+        watts.append((time.now_s() - begun_s, now["power_w"]))
+        page.stamp(len(watts), monotonic.monotonic())
+        return {**now, "set_cap_w": 5.5 if watts[-1][0] > 20 else None}
+
+    controller.read = reading
+    clocks = made(device, page, 8.0)
+    report = run_guarded(controller, VirtualProgram(time, 40.0), cap_w=8.0, window_s=1.0, choice=clocks)
+    assert clocks.choice is not None, "it was choosing"
+    assert max(power_w for time_s, power_w in watts if time_s > 23) < 5.8
+    assert report.above_cap_s < 3.0
+    assert clocks.state_dict() is None
+    assert sum(seconds for _, seconds in report.settings_s) == pytest.approx(report.time_s, abs=1.0)
+    request = GuardRequest(["program"], None, 8.0, None, None, 1.0)
+    first = in_words(report, request, controller.describe(), "simulated", clocks.choice.in_words())[0]
+    assert "the clocks held below the cap" in first
     device.close()

@@ -161,10 +161,9 @@ def guard(
         if report is None:
             raise
         report = report.not_restored(str(error))
-    text = in_words(report, request, described, board.kind)
+    text = in_words(report, request, described, board.kind, [] if chosen is None else chosen.in_words())
     record = as_record(report, request, device=board.name, mode=board.mode, kind=board.kind)
     if chosen is not None:
-        text[1:1] = chosen.in_words()
         record["choice"] = chosen.as_json()
     destination.save(record)
     failure = None

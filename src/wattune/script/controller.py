@@ -352,9 +352,18 @@ class StepController:
         """Leave the cap to the limiter, from the best setting that was measured or from the present one."""
         if (best := self.best) is not None:
             self._limiter.move(best)
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
         self._limiter.free()
         self.is_over, self.choice.reason = True, reason
         self._say(f"clocks are not chosen: {reason}")
+
+    def pause(self, reason: str) -> None:
+        """Leave the cap to the limiter; the next ``look`` begins to choose again. Raises: DeviceError."""
+        if not self.is_over:
+            self._end(reason)
+        self._source = None
 
     # ---------------------------------------------------------------------------------------------------------- state
 

@@ -52,14 +52,19 @@ class ProgramClocks:
         self._told = 0
         self._time_s = self._loaded_s = 0.0
         self._lowest_w = float("inf")
-        self._is_told = self._gave_up = False
+        self._is_told = self._gave_up = self._was_foreign = False
 
     # --------------------------------------------------------------------------------------- of the guard's interface
 
-    def __call__(self, time_s: float, power_w: float, held: float | None) -> bool:
-        """Take a reading; returns true once the board is this object's. Raises: the agent's errors."""
+    def __call__(self, time_s: float, power_w: float, held: float | None, cap_w: float | None) -> bool:
+        """Take a reading; returns true once the board is this object's. Raises: the agent's errors.
+
+        Under a cap that another client set, nothing is chosen.
+        """
         stamp = self._page.read()
-        if self._gave_up:
+        is_foreign = cap_w != self._limit.limit_w
+        self._was_foreign = self._was_foreign or is_foreign
+        if self._gave_up or (self._limiter is None and is_foreign):
             return False
         if self._limiter is None and stamp is None:
             self._look_for_steps(time_s, power_w)
@@ -68,18 +73,33 @@ class ProgramClocks:
         with unmapped():
             if self._limiter is None or self._controller is None:
                 return self._try_to_take(held)
+            if cap_w != self._limiter.limit.limit_w:
+                self._move_cap(self._limiter, self._controller, cap_w)
             now_s = self._device.now_s()
             if self._limiter(time_s, self._device.guarded_w(power_w)):
                 self._controller.reading(now_s, power_w)
-            if stamp is not None and elapsed_s < 1.0:  # else the guard itself stood still
+            is_on_time = elapsed_s < max(1.0, 3 * self._device.sensor.period_s)  # else the guard itself stood still
+            if stamp is not None and not is_foreign and is_on_time:
                 at_s = now_s - (time.monotonic() - stamp.time_s)
                 self._controller.look(stamp.rounds, at_s, stamp.marker, stamp.pid)
         return True
+
+    def _move_cap(self, limiter: PowerLimiter, controller: StepController, cap_w: float | None) -> None:
+        limiter.move_cap(cap_w)
+        if cap_w != self._limit.limit_w:
+            controller.pause(f"another client set the cap to {cap_w:g} W")
+        else:
+            self._say(f"the cap is {cap_w:g} W again")
 
     @property
     def stopped(self) -> str | None:
         """Why the program has to end; None while the board can be held."""
         return None if self._limiter is None else self._limiter.stopped
+
+    @property
+    def held(self) -> float | None:
+        """The first knob's value; None before the board is taken."""
+        return None if self._limiter is None else next(iter(self._limiter.knobs.values()), None)
 
     def take_events(self) -> list[dict[str, Any]]:
         """The events since the last call."""
@@ -112,8 +132,8 @@ class ProgramClocks:
         return None if self._controller is None else self._controller.outcome()
 
     def state_dict(self) -> dict[str, Any] | None:
-        """State for the next run of the same program; None if nothing was chosen."""
-        return None if self._controller is None else self._controller.state_dict()
+        """State for the next run of the same program; None if nothing was chosen, or not under this cap alone."""
+        return None if self._controller is None or self._was_foreign else self._controller.state_dict()
 
     # ------------------------------------------------------------------------------------------------------ beginning
 
