@@ -10,10 +10,12 @@ import pytest
 import torch
 from tests.support.sessions import Numbered, board, perceptron
 from torch.nn import functional
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from wattune.errors import OutOfDeviceMemory
 from wattune.online import capped
 from wattune.online.probing import SHARE, probe, without_trace
+from wattune.online.rng_state import undrawn
 from wattune.point import BatchShape
 
 OWN = BatchShape(32, 4)
@@ -76,6 +78,68 @@ def test_trial_passes_leave_no_trace(steps_before):
     assert (random.getstate(), np.random.get_state()[1].tolist()) == drawn[1:]
     assert not model.training
     assert optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_trial_passes_leave_no_trace_in_parameters_that_the_step_itself_moves():
+    student, teacher = perceptron(), perceptron()
+    teacher.requires_grad_(False)
+    model = torch.nn.ModuleList([student, teacher])
+    optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
+    passes, _ = passes_of(student)
+    before = [p.clone() for p in teacher.parameters()]
+    with without_trace(model, optimizer):
+        passes(OWN)
+        optimizer.step()
+        for one, other in zip(teacher.parameters(), student.parameters(), strict=True):
+            one.data.mul_(0.9).add_(other.data, alpha=0.1)
+    assert all(torch.equal(p, value) for p, value in zip(teacher.parameters(), before, strict=True))
+    assert not any(p.requires_grad for p in teacher.parameters())
+
+
+class Noisy:
+    """Draws from generators of its own, one of which is made when it is first used, as a collator's in Transformers."""
+
+    def __init__(self):
+        self.parts = [np.random.default_rng(0), random.Random(0), np.random.RandomState(0)]
+        self.torch = torch.Generator().manual_seed(0)
+        self.late = None
+
+    def draw(self, *_):
+        if self.late is None:
+            self.late = torch.Generator().manual_seed(0)
+        drawn = [part.random() for part in self.parts[:2]] + [self.parts[2].rand()]
+        return drawn + [float(torch.rand(1, generator=one)) for one in (self.torch, self.late)]
+
+
+@pytest.mark.parametrize("wrap", [lambda noisy: noisy, lambda noisy: noisy.draw, lambda noisy: lambda: noisy])
+def test_generators_of_the_users_own_draw_the_same_after_trials(wrap):
+    noisy = Noisy()
+    with undrawn(Subset(TensorDataset(torch.ones(1)), [0]), wrap(noisy)):
+        noisy.draw()
+    assert noisy.late is None
+    assert noisy.draw() == Noisy().draw()
+
+
+class NoisyData(Numbered):
+    """A data set with random samples."""
+
+    def __init__(self, samples):
+        super().__init__(samples)
+        self.noisy = Noisy()
+
+
+def test_trials_do_not_draw_from_the_generators_of_the_data_set():
+    model, data = perceptron(width=512), NoisyData(OWN.batch)
+    passes, _ = passes_of(model)
+
+    def drawing(shape):
+        data.noisy.draw()
+        passes(shape)
+
+    with make(model) as session:
+        session.options.loader = DataLoader(Subset(data, range(8)))
+        probe(session, drawing, steps=1_000_000)
+    assert data.noisy.draw() == Noisy().draw()
 
 
 def test_the_best_shape_is_found_within_its_share_and_kept_while_steps_choose_the_clock():

@@ -36,7 +36,7 @@ from wattune.online.optimizer_step import Overflows
 from wattune.online.probing import is_long_enough, probe
 from wattune.online.ranks.meeting import refused, refusing
 from wattune.online.request import check_file, session_goal
-from wattune.online.rng_state import undisturbed
+from wattune.online.rng_state import undisturbed, undrawn
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import constant_cap, opened_profile
 from wattune.online.step_counter import StepWorkCounter
@@ -220,7 +220,7 @@ class Capped(TrainerCallback):
         trainer, args, options = self._trainer, self._trainer.args, self._options
         self._averages = args.average_tokens_across_devices
         with uncounted(trainer), ExitStack() as stack:
-            why = self._no_division(own)
+            why = self._no_division(own, stack)
             if why is None and self._trials is not None:
                 device = self.device
                 if device is None:
@@ -245,7 +245,7 @@ class Capped(TrainerCallback):
                 self._notes.append(f"the micro-batch size stays at {own.micro}: {why}")
         return own
 
-    def _no_division(self, own: BatchShape) -> str | None:
+    def _no_division(self, own: BatchShape, stack: ExitStack) -> str | None:
         """The reason why a step cannot be divided in another way; None if it may be, by ``self._trials``."""
         args = self._trainer.args
         if args.world_size > 1:
@@ -258,6 +258,7 @@ class Capped(TrainerCallback):
             return FIXED
         if isinstance(loader.dataset, IterableDataset):
             return "the rows of a stream cannot be drawn twice"
+        stack.enter_context(undrawn(loader.dataset, loader.collate_fn))
         self._trials = TrialPasses(self._trainer, loader, own)
         uneven = self._trials.rows % (own.batch * args.world_size)
         if uneven and (args.dataloader_drop_last or args.world_size > 1):

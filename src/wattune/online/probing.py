@@ -19,16 +19,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wattune.algorithms import memory_errors
+from wattune.devices import host_memory
+from wattune.devices.real_time import told
 from wattune.online.division import DivisionCheck, Verdict
 from wattune.online.explorer import WINDOWS
 from wattune.online.fit_check import FitCheck, unchanged
 from wattune.online.optimizer_step import trained
+from wattune.online.rng_state import undrawn
 from wattune.online.session import Session
 from wattune.online.session_run import SessionRun
 from wattune.online.step_counter import StepWorkCounter
 from wattune.point import BatchShape
 from wattune.records import ProfileCell
 from wattune.search.search import PASSES
+from wattune_agent.tree import Tree
 
 SHARE: Final = 0.02
 """Largest share of the training's expected time that probing may take."""
@@ -75,9 +79,14 @@ def probe(
 
 @contextmanager
 def without_trace(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
-    """Context that restores parameters, gradients, buffers, the optimizer, random state and modes of modules."""
+    """Context that restores parameters, gradients, buffers, the optimizer, random state and modes of modules.
+
+    A training step may move other parameters than the optimizer's, a teacher's for instance. Their copies are in the
+    memory of the computer, since there may be many of them.
+    """
     parameters = [(p, p.detach().clone()) for p in trained(optimizer)]
     outside = [(p, p.grad) for p, _ in parameters]  # some may not be the model's
+    others = [(p, p.detach().to("cpu", copy=True)) for p in _others(model, optimizer)]
     options = [{name: _copied(v) for name, v in group.items() if name != "params"} for group in optimizer.param_groups]
     states = {p: {name: _copied(v) for name, v in state.items()} for p, state in optimizer.state.items()}
     try:
@@ -87,12 +96,25 @@ def without_trace(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
         with torch.no_grad():
             for parameter, value in parameters:
                 parameter.copy_(value)
+            for parameter, value in others:
+                if not torch.equal(parameter, there := value.to(parameter.device)):
+                    parameter.copy_(there)  # a write to a weight file's own memory would take as much again
         for parameter, gradient in outside:
             parameter.grad = gradient
         for group, values in zip(optimizer.param_groups, options, strict=True):
             group.update(values)
         optimizer.state.clear()
         optimizer.state.update(states)
+
+
+def _others(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+    """Parameters of the model that the optimizer does not have; no quantized ones, which nothing moves."""
+    own = {id(p) for p in trained(optimizer)}
+    return [
+        p
+        for p in model.parameters()
+        if id(p) not in own and (p.is_floating_point() or p.is_complex()) and p.element_size() > 1 and not p.is_meta
+    ]
 
 
 def _copied(value: Any) -> Any:
@@ -117,15 +139,29 @@ class _Probing:
         run.fit_check.close()
         run.fit_check = _TrialCheck(run, session.optimizer)
         shape = self._best_of(known)
-        with without_trace(run.model, session.optimizer):
-            if shape is not None:
-                shape = shape if self._is_proved(shape) else self._own
-            elif is_long_enough(self._steps):
-                shape = self._fastest()
-                if self._may_take(POINTS * self._point_s):
-                    shape = self._searched(shape)
+        if shape is not None or is_long_enough(self._steps):
+            shape = self._tried(shape) if self._has_room() else None
         run.keep_only(shape or self._own)
         return run.start
+
+    def _has_room(self) -> bool:
+        """True if there is memory for a copy of what the optimizer does not have; it says so otherwise."""
+        free_bytes = told(host_memory.free_bytes, Tree())
+        frozen_bytes = sum(p.nbytes for p in _others(self._run.model, self._session.optimizer))
+        if not frozen_bytes or free_bytes is None or 2 * frozen_bytes <= free_bytes:
+            return True
+        self._run.keep_own(f"there is no memory for a copy of {frozen_bytes / 2**20:.0f} MiB of frozen parameters")
+        return False
+
+    def _tried(self, shape: BatchShape | None) -> BatchShape:
+        """The known shape if it is proved, else the best one by trial steps."""
+        loader = self._session.options.loader
+        owners = [getattr(loader, name, None) for name in ("dataset", "sampler", "batch_sampler", "collate_fn")]
+        with undrawn(*owners), without_trace(self._run.model, self._session.optimizer):
+            if shape is not None:
+                return shape if self._is_proved(shape) else self._own
+            shape = self._fastest()
+            return self._searched(shape) if self._may_take(POINTS * self._point_s) else shape
 
     def _fastest(self) -> BatchShape:
         """The fastest shape at the lowest setting, as far as there is time: those of fewest passes are tried first."""

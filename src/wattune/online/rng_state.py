@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+LARGEST: Final = 64
+"""Entries of the largest container that is searched for generators: a larger one holds samples."""
+
+DEEPEST: Final = 5
+"""Objects within objects that are searched for generators, a data set within subsets or a list of transforms."""
 
 
 def generators(loader: Any) -> list[torch.Generator]:
@@ -60,3 +68,67 @@ def undisturbed() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+@contextmanager
+def undrawn(*owners: Any) -> Iterator[None]:
+    """Context that restores the generators that these objects hold, and removes those that they make meanwhile.
+
+    Data sets and collators may keep a generator in an attribute, and some make it when it is first used.
+    """
+    found: dict[int, Any] = {}
+    for owner in owners:
+        _search(owner, found, DEEPEST)
+    before = [(one, dict(vars(one))) for one in found.values() if _has_attributes(one)]
+    restores = [restore for one in found.values() if (restore := _saved(one)) is not None]
+    try:
+        yield
+    finally:
+        for restore in restores:
+            restore()
+        for one, attributes in before:
+            for name, value in [*vars(one).items()]:
+                if value is not attributes.get(name) and _saved(value) is not None:
+                    if name in attributes:
+                        vars(one)[name] = attributes[name]
+                    else:
+                        del vars(one)[name]
+
+
+def _search(one: Any, found: dict[int, Any], depth: int) -> None:
+    """Collect generators, and the objects that may hold one."""
+    if depth < 0 or id(one) in found or isinstance(one, (type, ModuleType, Tensor, np.ndarray, nn.Module)):
+        return
+    inside: list[Any] = []
+    if isinstance(one, (list, tuple, set, dict)):
+        inside = [] if len(one) > LARGEST else [*(one.values() if isinstance(one, dict) else one)]
+    elif isinstance(one, MethodType):
+        inside = [one.__self__]
+    elif isinstance(one, partial):
+        inside = [one.func, one.args, one.keywords]
+    elif isinstance(one, FunctionType):
+        for cell in one.__closure__ or ():
+            with suppress(ValueError):  # a variable that is not set yet
+                inside.append(cell.cell_contents)
+    else:
+        found[id(one)] = one
+        inside = [*vars(one).values()] if _has_attributes(one) else []
+    for part in inside:
+        _search(part, found, depth - 1)
+
+
+def _has_attributes(one: Any) -> bool:
+    return isinstance(getattr(one, "__dict__", None), dict)
+
+
+def _saved(one: Any) -> Callable[[], Any] | None:
+    """A function that restores the present state of a generator; None for anything else."""
+    if isinstance(one, torch.Generator):
+        return partial(one.set_state, one.get_state())
+    if isinstance(one, np.random.Generator):
+        return partial(setattr, one.bit_generator, "state", one.bit_generator.state)
+    if isinstance(one, np.random.RandomState):
+        return partial(one.set_state, one.get_state())
+    if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
+        return partial(one.setstate, one.getstate())
+    return None
