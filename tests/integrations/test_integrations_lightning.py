@@ -270,10 +270,14 @@ def test_a_batch_that_is_skipped_in_a_trial_leaves_the_sizes_as_they_are():
 
 
 class Stopping(Module):
-    """Ends a training without an end after 60 steps."""
+    """Ends a training early."""
+
+    def __init__(self, steps=60):
+        super().__init__()
+        self.steps = steps
 
     def training_step(self, batch, batch_idx):
-        self.trainer.should_stop = len(self.sizes) > 60
+        self.trainer.should_stop = self.trainer.global_step >= self.steps
         return super().training_step(batch, batch_idx)
 
 
@@ -493,6 +497,21 @@ def test_it_resumes_as_lightning_alone_does(tmp_path):
         assert plain.validated == capped.validated
         assert plain.rates == capped.rates
         assert distance(plain, capped) < 1e-5
+
+
+@pytest.mark.parametrize(("epochs", "is_searched"), [(5_000, False), (100_000, True)])
+def test_a_resumed_training_compares_itself_with_the_same_recipe(tmp_path, epochs, is_searched):
+    def run(steps, ckpt_path=None):
+        cap, load = PowerCapCallback(CAP_W, device=slow()), loader(data(32), 4)
+        options = {"max_epochs": epochs, "accumulate_grad_batches": 8, "limit_val_batches": 0}
+        fit(Stopping(steps), cap, load=load, ckpt_path=ckpt_path, **options).save_checkpoint(tmp_path / "end.ckpt")
+        return cap.record
+
+    first = run(60)
+    assert first.changes[-1].point.shape == BatchShape(32, 32)
+    assert (first.own_point is not None) == is_searched
+    again = run(90, tmp_path / "end.ckpt")
+    assert (again.own_point, again.gain_from) == (first.own_point, first.gain_from)
 
 
 class Failing(Module):

@@ -39,9 +39,10 @@ from wattune.online.request import session_goal
 from wattune.online.rng_state import states
 from wattune.online.sample_model import opened_curve
 from wattune.online.session_cap import constant_cap, opened_profile
-from wattune.online.session_run import run_state
-from wattune.point import BatchShape
+from wattune.online.session_run import SessionRun, run_state
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import ProfileTable, SampleEfficiency, SessionRecord
+from wattune.search.search import OwnRecipe
 from wattune.tracking.trackers import LogTo
 
 
@@ -342,6 +343,7 @@ class PowerCapCallback(Callback):
 
     def _state(self) -> dict[str, Any]:
         session = self._session
+        own = session.run.own_recipe
         values = {
             "recipe": self._recipe(session),
             "rates": session.recipe.state_dict(),
@@ -350,6 +352,7 @@ class PowerCapCallback(Callback):
             "knowledge": session.sample_model.state_dict(),
             "passes": session.passes,
             "shape": self._shape,
+            "own": None if own is None else [dict(own.point.knobs), own.step_s, own.is_measured],
         }
         return {"session": json.dumps(values)}
 
@@ -380,8 +383,15 @@ class PowerCapCallback(Callback):
             session.run.samples, session.run.steps = values["run"]["samples"], values["run"]["steps"]
         elif is_same and there["device"] == here["device"]:
             session.run.load_state_dict(run_state(values))
+            self._restore_own(session.run, values.get("own"))
         else:
             session.run.note("the checkpoint is of another board or recipe, so the search was restarted")
+
+    def _restore_own(self, run: SessionRun, own: list[Any] | None) -> None:
+        run.is_divided = self._shape not in (None, run.start)
+        if run.is_divided and own is not None:  # from now on the search knows nothing of the user's own sizes
+            knobs, step_s, is_measured = own
+            run.own_recipe = OwnRecipe(OperatingPoint(run.start, Knobs(knobs)), step_s, is_measured)
 
     def _recipe(self, session: Session) -> dict[str, Any]:
         recipe = session.recipe

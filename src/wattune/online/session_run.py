@@ -401,7 +401,7 @@ class SessionRun(LoopRun):
 
     def keep_only(self, row: BatchShape) -> None:
         """Train with this row alone from now on, so that only settings are still chosen."""
-        if row != self.start:
+        if row != self.start and not self.is_divided:
             self.is_divided, self.own_recipe = True, self.explorer.search.own_recipe()
         self.start, self._keeps_shape = row, False
         self.explorer.keep_only(row)
