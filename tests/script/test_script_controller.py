@@ -184,3 +184,22 @@ def test_a_short_run_stays_alone_when_its_steps_change():
     assert run.controller.is_over
     assert "too short" in run.controller.outcome().in_words()[0]
     assert len(run.told) == 1
+
+
+def test_the_search_is_left_alone_while_another_thread_decides():
+    is_made = True
+
+    def later(call):
+        if is_made:
+            call()
+        return lambda: is_made
+
+    run = Run(6.5, later=later)
+    run.rounds(900)
+    is_made = False
+    run.rounds(900)  # until the search is asked again
+    run.rounds(20, pid=2)
+    assert "another process makes steps" not in run.told
+    is_made = True
+    run.rounds(2, pid=2)
+    assert "another process makes steps" in run.told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time as monotonic
+from dataclasses import replace
 
 import pytest
 from tests.support.live.tree import LiveTree
@@ -97,4 +98,38 @@ def test_a_cap_that_another_client_sets_is_kept_by_a_choice_and_not_remembered(t
     request = GuardRequest(["program"], None, 8.0, None, None, 1.0)
     first = in_words(report, request, controller.describe(), "simulated", clocks.choice.in_words())[0]
     assert "the clocks held below the cap" in first
+    device.close()
+
+
+def test_a_meter_that_needs_seconds_is_no_guard_that_stands_still(tmp_path, page):
+    tree = LiveTree(tmp_path / "board")
+    device = virtual(tree)
+    device.sensor = replace(device.sensor, period_s=1.5)
+    clocks = made(device, page)
+    for i in range(1, 5):
+        tree.sleep(1.5)
+        page.stamp(10 * i, monotonic.monotonic())
+        assert clocks(1.5 * i, 3.0, None, 5.0)
+    clocks.restore()
+    assert clocks.choice.rounds == 40
+    device.close()
+
+
+def test_clocks_are_chosen_again_once_the_cap_is_the_programs_own(tmp_path, page):
+    tree = LiveTree(tmp_path / "board")
+    device = virtual(tree)
+    clocks = made(device, page)
+    for i in range(1, 1500):
+        tree.sleep(0.1)
+        page.stamp(i, monotonic.monotonic())
+        clocks(i / 10, 3.0, None, 4.0 if 400 <= i < 800 else 5.0)
+    told = [event["text"] for event in clocks.take_events() if event["kind"] == "clocks"]
+    assert [text.partition(":")[0] for text in told] == [
+        "chosen",
+        "clocks are not chosen",
+        "the cap is 5 W again",
+        "chosen",
+    ]
+    clocks.restore()
+    assert clocks.choice.chosen is not None
     device.close()

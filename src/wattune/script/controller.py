@@ -175,15 +175,16 @@ class StepController:
 
     def look(self, rounds: int, time_s: float, marker: int = 0, pid: int = 0) -> None:
         """Take a process's rounds so far and the time of the last one, in the device's time. Raises: DeviceError."""
+        if self._decided is not None and not self._decided():
+            return  # another thread uses the search
         if (marker, pid) != self._source:
             self._start_over(rounds, time_s, marker, pid)
         self._rounds = rounds
         if self.is_over or self._first is None:
             return
         if self._decided is not None:
-            if self._decided():
-                self._decided = None
-                self._go()
+            self._decided = None
+            self._go()
             return
         if self._target is None:
             since = rounds - self._first[0]
