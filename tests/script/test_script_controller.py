@@ -129,7 +129,15 @@ def test_the_next_run_begins_with_one_measurement():
     assert choice.chosen == state["choice"]["chosen"]
 
 
-@pytest.mark.parametrize("state", [{}, {"search": {}, "choice": {}}, {"search": None, "choice": 5}])
+EMPTY = {"seen": [], "above": [], "closed": [], "relative": [], "samples_left": None, "reason": "", "worth": 0.0}
+BAD_SEARCH = {"search": {**EMPTY, "relative": [[float("inf"), 1.0, 1.0]]}, "choice": {}}
+BAD_CHOICE = {"search": EMPTY, "choice": {"chosen": {}, "first": {}, "step_s": "fast", "first_s": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"search": {}, "choice": {}}, {"search": None, "choice": 5}, BAD_SEARCH, BAD_CHOICE],
+)
 def test_a_memory_that_cannot_be_read_is_none(state):
     run = Run(6.5, remembered=state)
     run.rounds(700)

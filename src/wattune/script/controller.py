@@ -238,8 +238,10 @@ class StepController:
         try:
             self._search.load_state_dict(remembered["search"])
             known = {**remembered["choice"], "probes": 0, "search_s": 0.0, "saved_s": 0.0, "remembered": True}
-            best, self.choice = self._search.best(), Choice(**known)
-        except (KeyError, TypeError, ValueError):  # written by another version
+            choice = Choice(**known)
+            choice.in_words()  # fails now, rather than when the program has ended
+            best, self.choice = self._search.best(), choice
+        except Exception:  # noqa: BLE001 - written by another version, or by hand
             best, self._search = None, self._new_search()
         return best
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,7 @@ from wattune.files import cache_folders, read_json, write_json
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.script.controller import Choice, StepController, new_search
-from wattune.script.rounds import StepPage
+from wattune.script.rounds import Stamp, StepPage
 
 UNSTAMPED_S: Final = 60.0
 """Time under load after which a program that stamps no step is said to be one."""
@@ -48,6 +50,7 @@ class ProgramClocks:
         self._inside = ExitStack()
         self._limiter: PowerLimiter | None = None
         self._controller: StepController | None = None
+        self._failed: Choice | None = None  # what an error ended
         self._events: list[dict[str, Any]] = []
         self._told = 0
         self._time_s = self._loaded_s = 0.0
@@ -71,25 +74,42 @@ class ProgramClocks:
             return False
         elapsed_s, self._time_s = time_s - self._time_s, time_s
         with unmapped():
-            if self._limiter is None or self._controller is None:
+            if self._limiter is None:
                 return self._try_to_take(held)
             if cap_w != self._limiter.limit.limit_w:
-                self._move_cap(self._limiter, self._controller, cap_w)
-            now_s = self._device.now_s()
-            if self._limiter(time_s, self._device.guarded_w(power_w)):
-                self._controller.reading(now_s, power_w)
+                self._move_cap(self._limiter, cap_w)
+            is_present = self._limiter(time_s, self._device.guarded_w(power_w))
             is_on_time = elapsed_s < max(1.0, 3 * self._device.sensor.period_s)  # else the guard itself stood still
-            if stamp is not None and not is_foreign and is_on_time:
-                at_s = now_s - (time.monotonic() - stamp.time_s)
-                self._controller.look(stamp.rounds, at_s, stamp.marker, stamp.pid)
+            is_seen = is_on_time and not is_foreign
+            if self._controller is not None:
+                try:
+                    self._look(self._controller, stamp if is_seen else None, power_w if is_present else None)
+                except WattuneError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the limiter holds the cap: the program can go on
+                    self._end_choice(self._limiter, error)
         return True
 
-    def _move_cap(self, limiter: PowerLimiter, controller: StepController, cap_w: float | None) -> None:
+    def _look(self, controller: StepController, stamp: Stamp | None, power_w: float | None) -> None:
+        now_s = self._device.now_s()
+        if power_w is not None:
+            controller.reading(now_s, power_w)
+        if stamp is not None:
+            controller.look(stamp.rounds, now_s - (time.monotonic() - stamp.time_s), stamp.marker, stamp.pid)
+
+    def _end_choice(self, limiter: PowerLimiter, error: Exception) -> None:
+        """Leave the board to the limiter, after an error that says nothing of the board."""
+        reason = f"{type(error).__name__} while choosing: {error}"
+        self._controller, self._failed = None, Choice(reason=reason)
+        limiter.free()
+        self._say(f"clocks are not chosen: {reason}")
+
+    def _move_cap(self, limiter: PowerLimiter, cap_w: float | None) -> None:
         limiter.move_cap(cap_w)
-        if cap_w != self._limit.limit_w:
-            controller.pause(f"another client set the cap to {cap_w:g} W")
-        else:
+        if cap_w == self._limit.limit_w:
             self._say(f"the cap is {cap_w:g} W again")
+        elif self._controller is not None:
+            self._controller.pause(f"another client set the cap to {cap_w:g} W")
 
     @property
     def stopped(self) -> str | None:
@@ -129,7 +149,7 @@ class ProgramClocks:
     @property
     def choice(self) -> Choice | None:
         """The outcome; None if the program made no round."""
-        return None if self._controller is None else self._controller.outcome()
+        return self._failed if self._controller is None else self._controller.outcome()
 
     def state_dict(self) -> dict[str, Any] | None:
         """State for the next run of the same program; None if nothing was chosen, or not under this cap alone."""
@@ -214,11 +234,14 @@ class Memory:
         self._path = cache_folders()[0] / "guard" / f"{name}.json"
 
     def load(self) -> dict[str, Any] | None:
-        """The state of the last run, with its ``time_s``; None if there is none that can be read."""
-        with suppress(WattuneError):
-            saved = read_json(self._path)
+        """The state of the last run, with its ``time_s``; None if there is none that can be read. A file of another
+        user is not read."""
+        with suppress(WattuneError, OSError):
+            saved = read_json(self._path) if self._path.stat().st_uid == os.getuid() else None
             if isinstance(saved, dict) and saved.get("is") == self._is and isinstance(saved.get("state"), dict):
-                return {**saved["state"], "time_s": saved.get("time_s")}
+                time_s = saved.get("time_s")
+                is_time = isinstance(time_s, (int, float)) and 0 < time_s < math.inf
+                return {**saved["state"], "time_s": time_s if is_time else None}
         return None
 
     def save(self, state: dict[str, Any], time_s: float) -> None:
