@@ -10,9 +10,11 @@ from tests.support.live.tree import LiveTree
 from tests.support.live_devices import virtual
 
 from wattune.cap import PowerCap
+from wattune.cli.choosing import Choosing
 from wattune.devices import open_device
 from wattune.script.program import Memory, ProgramClocks
 from wattune.script.rounds import StepPage
+from wattune_agent.outcome import Report
 
 
 @pytest.fixture
@@ -72,3 +74,41 @@ def test_a_file_of_another_user_is_not_remembered(remember):
     remember().save({"search": {}}, 500.0)
     os.chown(remember()._path, 4321, 4321)
     assert remember().load() is None
+
+
+def test_the_same_command_in_another_folder_is_another_program(remember, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    remember().save({"search": {}}, 500.0)
+    monkeypatch.chdir(tmp_path / "other")
+    assert remember().load() is None
+    monkeypatch.chdir(tmp_path)
+    assert remember().load() is not None
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "expected_s"),
+    [("finished", 0, 700.0), ("finished", 1, 500.0), ("interrupted", 0, 500.0), ("stopped for safety", 5, 500.0)],
+)
+def test_only_a_run_that_succeeds_says_how_long_the_program_takes(tmp_path, monkeypatch, ended, code, expected_s):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tree = LiveTree(tmp_path / "board")
+    device = virtual(tree)
+    device.controller.claim()
+    limit = PowerCap(5.0).at_sensor(None, 0.0)
+    words = ["python", "train.py"]
+    memory = Memory(device, limit, [knob.name for knob in device.offered], words)
+    memory.save({"search": {}, "choice": {}}, 500.0)
+    chosen = Choosing(device, limit, words, "all", fresh=False, expect_s=None, step_time=None)
+    with chosen:
+        for tick in range(1, 200):
+            chosen._page.stamp(tick, time.monotonic())
+            tree.sleep(0.1)
+            chosen.clocks(tick / 10, 4.0, None, 5.0)
+    chosen.clocks.restore()
+    figures = {"energy_j": 1.0, "power_mean_w": 1.0, "power_peak_w": 1.0, "above_cap_s": 0.0, "hottest_c": None}
+    report = Report(time_s=700.0, **figures, readings=1, events=[], exit_code=code, ended=ended)
+    chosen.keep(report)
+    assert memory.load()["choice"], "what was found is kept however it ended"
+    assert memory.load()["time_s"] == expected_s
+    device.close()

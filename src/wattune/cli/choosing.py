@@ -44,8 +44,8 @@ class Choosing:
 
             self._pattern = compiled(step_time)
         remembered = None if fresh else self._memory.load()
-        if expect_s is None and remembered is not None:
-            expect_s = remembered["time_s"]
+        self._usual_s = None if remembered is None else remembered["time_s"]
+        expect_s = self._usual_s if expect_s is None else expect_s
         self._page, self._inside = StepPage(), ExitStack()
         self.clocks = ProgramClocks(
             board, limit, self._page, names=self.names, expect_s=expect_s, remembered=remembered
@@ -71,11 +71,12 @@ class Choosing:
         assert self._rehearsal is not None
         return self._rehearsal.run()
 
-    def keep(self, time_s: float) -> None:
-        """Remember what was found, for the next run of the command."""
+    def keep(self, report: Report) -> None:
+        """Remember what was found, for the next run of the command; and how long it took, unless it was cut short."""
+        is_whole = report.ended == "finished" and report.exit_code == 0
         if (state := self._made.state_dict()) is not None:
             try:
-                self._memory.save(state, time_s)
+                self._memory.save(state, report.time_s if is_whole else self._usual_s)
             except OutputError as error:
                 note(f"what was found is not remembered: {error}")
 

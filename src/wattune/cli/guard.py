@@ -154,7 +154,7 @@ def guard(
                         say=note,
                     )
             if chosen is not None:
-                chosen.keep(report.time_s)
+                chosen.keep(report)
         finally:
             board.close()
     except DeviceError as error:

@@ -225,11 +225,12 @@ class ProgramClocks:
 
 
 class Memory:
-    """Memory of what was found for a command on a device under a cap."""
+    """Memory of what was found for a command, in the folder where it starts, on a device under a cap."""
 
     def __init__(self, device: Device, limit: SensorLimit, names: Sequence[str], command: Sequence[str]):
         knobs = {knob.name: list(knob.values) for knob in device.offered if knob.name in names}
-        self._is = [device.name, device.mode, limit.limit_w, limit.window_s, limit.max_temp_c, knobs, list(command)]
+        limits = [limit.limit_w, limit.window_s, limit.max_temp_c]
+        self._is = [device.name, device.mode, *limits, knobs, os.getcwd(), list(command)]
         name = hashlib.sha256(json.dumps(self._is).encode()).hexdigest()[:16]
         self._path = cache_folders()[0] / "guard" / f"{name}.json"
 
@@ -244,6 +245,6 @@ class Memory:
                 return {**saved["state"], "time_s": time_s if is_time else None}
         return None
 
-    def save(self, state: dict[str, Any], time_s: float) -> None:
-        """Keep the state for the next run. Raises: OutputError."""
+    def save(self, state: dict[str, Any], time_s: float | None) -> None:
+        """Keep the state for the next run, and how long a run takes if that is known. Raises: OutputError."""
         write_json(self._path, {"is": self._is, "state": state, "time_s": time_s})
