@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.support import tiny_models
 from tests.support.live_board import live, wait_for
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Sampler, WeightedRandomSampler
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback
 from transformers.training_args import ParallelMode
 
@@ -143,10 +143,37 @@ class OwnLoader(Trainer):
         return torch.utils.data.DataLoader(self.train_dataset, batch_size=4, collate_fn=tiny_models.collate)
 
 
+class Weighted(Trainer):
+    """Draws more rows in a pass than the data set has."""
+
+    def _get_train_sampler(self, *_):
+        return WeightedRandomSampler(torch.ones(50), 104, generator=torch.Generator().manual_seed(3))
+
+
+class Endless(Trainer):
+    """Draws rows from a sampler without a length."""
+
+    def _get_train_sampler(self, *_):
+        return Unsized()
+
+
+class Unsized(Sampler):
+    def __iter__(self):
+        yield from [0, 1, 2, 3] * 40
+
+
+def test_rows_are_counted_as_the_sampler_draws_them(tmp_path):
+    made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(50), kind=Weighted, num_train_epochs=2)
+    capped = attach(made, device=NANO, cap_w=CAP_W)
+    made.train()
+    assert (capped.record.samples, capped.record.steps) == (208, 14)
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "options", "why", "samples"),
     [
         (Stream(), Trainer, {"max_steps": 20_000}, "the rows of a stream cannot be drawn twice", 128),
+        (tiny_models.texts(8), Endless, {"max_steps": 20_000}, "does not say how many rows", 128),
         (tiny_models.texts(640), OwnLoader, LONG, "the loader does not follow the arguments", 128),
         (tiny_models.texts(70), Trainer, {**LONG, "dataloader_drop_last": True}, "would take other rows", 116),
     ],

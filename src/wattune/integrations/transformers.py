@@ -31,7 +31,7 @@ from wattune.devices import Device, open_device
 from wattune.errors import DeviceError, InputError, SafetyStop
 from wattune.goal import TIME, Goal
 from wattune.integrations.trainer_sessions import Place, check_trainer, evaluation_run, limit_of, new_session
-from wattune.integrations.trial_passes import TrialPasses, micro_batch_sizes, uncounted
+from wattune.integrations.trial_passes import TrialPasses, micro_batch_sizes, rows_of_pass, uncounted
 from wattune.online.optimizer_step import Overflows
 from wattune.online.probing import is_long_enough, probe
 from wattune.online.ranks.meeting import refused, refusing
@@ -258,12 +258,14 @@ class Capped(TrainerCallback):
             return FIXED
         if isinstance(loader.dataset, IterableDataset):
             return "the rows of a stream cannot be drawn twice"
-        stack.enter_context(undrawn(loader.dataset, loader.collate_fn))
-        self._trials = TrialPasses(self._trainer, loader, own)
-        uneven = self._trials.rows % (own.batch * args.world_size)
+        pass_rows = rows_of_pass(loader)
+        if pass_rows is None:
+            return "the sampler does not say how many rows it draws in a pass"
+        uneven = pass_rows % (own.batch * args.world_size)
         if uneven and (args.dataloader_drop_last or args.world_size > 1):
-            self._trials = None
             return "the last step of a pass would take other rows"
+        stack.enter_context(undrawn(loader.dataset, loader.collate_fn))
+        self._trials = TrialPasses(self._trainer, loader, own, pass_rows)
         return None
 
     # -------------------------------------------------------------------------------------------------- begin and end

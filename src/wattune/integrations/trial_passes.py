@@ -23,22 +23,21 @@ SCAN_S: Final = 2.0
 class TrialPasses:
     """Passes over rows of the Trainer's own data set, collated and run as its training does it.
 
-    ``own`` is the user's shape; ``rows``: of a pass over the data set, in this process.
+    ``own`` is the user's shape; ``rows``: of a pass, over all processes.
     """
 
-    def __init__(self, trainer: Any, loader: Any, own: BatchShape):
-        self._trainer, self._own = trainer, own
+    def __init__(self, trainer: Any, loader: Any, own: BatchShape, rows: int):
+        self._trainer, self._own, self.rows = trainer, own, rows
         self._collate, data = loader.collate_fn, loader.dataset
-        self.rows = len(data)
-        chosen = torch.randperm(self.rows, generator=torch.Generator().manual_seed(0)).tolist()
-        self._usual = [data[chosen[i % self.rows]] for i in range(own.batch)]
+        chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).tolist()
+        self._usual = [data[chosen[i % len(chosen)]] for i in range(own.batch)]
         longest, self.varies = _longest(data, chosen, trainer)
         """True unless all rows are known to have one length."""
         self._longest = None if longest is None else data[longest]
 
     @property
     def steps_per_pass(self) -> int:
-        """Optimizer steps of one pass over the data set."""
+        """Optimizer steps of one pass."""
         return math.ceil(self.rows / self._own.batch)
 
     def usual(self, shape: BatchShape) -> None:
@@ -46,7 +45,7 @@ class TrialPasses:
         self._run(self._usual[: shape.batch], shape.micro)
 
     def proof(self, shape: BatchShape) -> None:
-        """Run the passes that prove a division: a whole step, and the smaller one that ends a pass over the data set.
+        """Run the passes that prove a division: a whole step, and the smaller one that ends a pass.
 
         The longest row of the data set, as often as a micro-batch has rows, runs before: it has to fit too.
         """
@@ -85,6 +84,21 @@ def uncounted(trainer: Any) -> Iterator[None]:
             delattr(trainer, name)
         vars(trainer).update(saved)
         trainer.optimizer, args.average_tokens_across_devices = optimizer, averages
+
+
+def rows_of_pass(loader: Any) -> int | None:
+    """Rows that the Trainer's sampler draws in one pass, over all processes; None if the sampler does not say.
+
+    Accelerate wraps the batch sampler, and a sampler may draw more or fewer rows than the data set has.
+    """
+    batches = loader.batch_sampler
+    while (inner := getattr(batches, "batch_sampler", None)) is not None:
+        batches = inner
+    sampler = getattr(batches, "sampler", None)
+    try:
+        return len(sampler)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def micro_batch_sizes(own: BatchShape, model: nn.Module, *, shares_memory: bool) -> tuple[list[int], str | None]:
