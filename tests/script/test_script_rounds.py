@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -169,6 +170,40 @@ def test_an_odd_line_changes_neither_the_output_nor_the_rounds(capfd, line):
         assert page.read() is not None
         assert 5 < page.read().rounds < 1000
     assert capfd.readouterr().out == f"step 0.01 s\n{line}\nstep 0.01 s\nlast\n"
+
+
+FORWARDING = """
+import os, re, subprocess, sys
+from wattune.script.printed import printed_steps
+from wattune.script.rounds import StepPage
+with StepPage() as page, printed_steps(re.compile("([0-9]+)"), page):
+    subprocess.run(["sh", "-c", sys.argv[1]], check=True)
+assert not any(os.path.exists(f"/proc/self/fd/{file}") for file in range(3, 9)), "the output has been closed"
+"""
+
+
+def test_a_slow_reader_gets_the_whole_output():
+    words = [sys.executable, "-c", FORWARDING, "seq 1 24000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(2.5)  # longer than a child that keeps the output open is waited for
+        assert process.stdout is not None
+        assert process.stdout.read() == "".join(f"{number}\n" for number in range(1, 24001))
+    assert process.returncode == 0
+
+
+def test_a_child_that_keeps_the_output_open_is_not_waited_for():
+    child = "(while sleep 0.1; do echo 7; done) & echo $! >&2; seq 1 3"
+    done = subprocess.run([sys.executable, "-c", FORWARDING, child], capture_output=True, text=True, timeout=30)
+    os.kill(int(done.stderr.split()[0]), signal.SIGKILL)
+    assert (done.returncode, done.stdout[:6]) == (0, "1\n2\n3\n"), done.stderr
+
+
+def test_a_page_that_is_closed_takes_no_stamps(tmp_path):
+    with StepPage() as page:
+        pass
+    with open(tmp_path / "next", "w+b") as file:  # with the descriptor that the page had
+        page.stamp(1, 1.0)
+        assert file.read() == b""
 
 
 def test_output_goes_on_to_where_it_went(capfd):

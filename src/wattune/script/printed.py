@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import select
 import sys
 import threading
 import time
@@ -15,6 +16,12 @@ from wattune.script.rounds import StepPage
 
 SHORTEST_S = 1e-6
 """Shortest step time that a number can mean."""
+
+CHILD_S = 1.0
+"""Time for which the output is waited for that a child prints after the program has ended."""
+
+LOOK_S = 0.2
+"""Time between two looks whether the program has ended."""
 
 LONGEST = 1 << 16
 """Bytes of a line; a program may print none for days."""
@@ -62,9 +69,19 @@ def printed_steps(pattern: re.Pattern[str], page: StepPage) -> Iterator[None]:
     os.close(write)
     rounds = PrintedRounds(pattern, page)
 
+    ended_s = math.inf
+
+    def is_more() -> bool:
+        while True:
+            is_late = time.monotonic() >= ended_s + CHILD_S
+            if select.select([read], [], [], 0.0 if is_late else LOOK_S)[0]:
+                return True
+            if is_late:
+                return False
+
     def forward() -> None:
         is_open = True
-        while data := os.read(read, 1 << 14):
+        while is_more() and (data := os.read(read, 1 << 14)):
             with suppress(Exception):  # the output has to go on, whatever is in it
                 rounds.take(data, time.monotonic())
             try:
@@ -79,7 +96,7 @@ def printed_steps(pattern: re.Pattern[str], page: StepPage) -> Iterator[None]:
         yield
     finally:
         os.dup2(own, 1)
-        reading.join(1.0)  # a child that the program left behind may keep its output open
-        if not reading.is_alive():
-            os.close(read)
-            os.close(own)
+        ended_s = time.monotonic()
+        reading.join()  # what was printed is passed on, however slow the reader is
+        os.close(read)
+        os.close(own)

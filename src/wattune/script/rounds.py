@@ -64,7 +64,8 @@ class StepPage:
         raise OutputError("no room for the page of a program's steps", value=" and ".join(folders), hint="free 4 KiB")
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        file, self._file = self._file, -1  # another file may have the number next
+        os.close(file)
         os.unlink(self._path)
 
     @contextmanager
@@ -84,7 +85,8 @@ class StepPage:
 
     def stamp(self, rounds: int, time_s: float) -> None:
         """Stamp for a program that does not."""
-        os.pwrite(self._file, struct.pack(FORMAT, os.getpid(), rounds, time_s, 0), 0)
+        if self._file >= 0:
+            os.pwrite(self._file, struct.pack(FORMAT, os.getpid(), rounds, time_s, 0), 0)
 
     def read(self) -> Stamp | None:
         """The latest stamp of the followed process; None before the first one."""
