@@ -499,6 +499,28 @@ def test_it_resumes_as_lightning_alone_does(tmp_path):
         assert distance(plain, capped) < 1e-5
 
 
+@pytest.mark.parametrize(("shape", "samples"), [((64, 32), 240), ((64, 8), 250), ((64, 16), 250)])
+def test_the_rest_of_a_pass_has_the_samples_that_lightning_alone_takes(tmp_path, shape, samples):
+    def run(kind, ckpt_path=None, stop=None):
+        module, cap = Module(fail_at=stop), PowerCapCallback(CAP_W, device=slow(), profile=profile(shape))
+        saving = ModelCheckpoint(tmp_path / kind, save_top_k=-1, every_n_train_steps=2, filename="{step}")
+        callbacks = [saving] if kind == "plain" else [cap, saving]
+        load = loader(data(samples), shuffle=False)
+        fit(module, *callbacks, load=load, ckpt_path=ckpt_path, accumulate_grad_batches=4)
+        return module, cap.record
+
+    rests = []
+    for kind, micro in (("plain", 16), ("capped", shape[1])):
+        with pytest.raises(RuntimeError, match="here"):
+            run(kind, stop=(192 // micro, RuntimeError("here")))
+        rests.append(run(kind, tmp_path / kind / "step=2.ckpt"))
+    (plain, _), (capped, record) = rests
+    assert max(capped.sizes) == shape[1]
+    assert plain.numbers == capped.numbers
+    assert distance(plain, capped) < 1e-5
+    assert record.samples == 128 + len(capped.numbers)
+
+
 @pytest.mark.parametrize(("epochs", "is_searched"), [(5_000, False), (100_000, True)])
 def test_a_resumed_training_compares_itself_with_the_same_recipe(tmp_path, epochs, is_searched):
     def run(steps, ckpt_path=None):

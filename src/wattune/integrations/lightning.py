@@ -188,6 +188,7 @@ class PowerCapCallback(Callback):
         """Choose the sizes, and set them. Raises: SafetyStop, DeviceError."""
         is_known = self._shape is not None and self._loader.allows(self._shape)
         self._use_only(self._shape if is_known else self._chosen(pl_module))
+        self._loader.resume(self._trainer.fit_loop.epoch_loop, self._shape)
         self._loader.use(self._trainer, self._shape, before=self._before)
 
     def _use_only(self, shape: BatchShape) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,6 +14,19 @@ from wattune.online.batch_source import why_fixed
 from wattune.online.micro_batching import samples_of
 from wattune.online.rng_state import restore, undisturbed
 from wattune.point import BatchShape
+
+
+class _First:
+    """The first samples of a sampler."""
+
+    def __init__(self, sampler: Any, count: int):
+        self._sampler, self._count = sampler, count
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self._sampler, self._count)
+
+    def __len__(self) -> int:
+        return self._count
 
 
 class FitLoader:
@@ -40,6 +54,8 @@ class FitLoader:
         if self.fixed is None:
             self._in_all = len(self.loader.sampler)
             self.samples = int(min(self._in_all, self.batches * self.batch_size))
+        self._in_pass = self.samples
+        """Samples of the present pass: more than ``samples`` if its rest is trained after a resume."""
 
     def _why_fixed(self) -> str | None:
         reason = why_fixed(self.loader)
@@ -85,14 +101,27 @@ class FitLoader:
             return is_cut
         return (self.samples % self.batch_size == 0) != (self.samples % micro == 0)
 
+    def resume(self, loop: Any, shape: BatchShape) -> None:
+        """Prepare the rest of the pass in which a checkpoint was saved, before ``use``.
+
+        Lightning takes its batches from the first sample on again, so that its last one is whole in the user's size.
+        """
+        if self.samples is None or not loop.restarting:
+            return
+        done = (loop.batch_progress.current.completed + loop.restarted_on_train_batch_end) * shape.micro
+        whole = -(-self.samples // self.batch_size) * self.batch_size
+        if 0 < whole - done <= self._in_all and done:
+            self._in_pass = whole
+            self.loader.batch_sampler.sampler = _First(self.loader.sampler, whole - done)
+
     def use(self, trainer: Any, shape: BatchShape, *, before: list[Any] | None) -> None:
         """Train in this shape from the next pass on. ``before``: the random state before the pass was begun, if its
         first batches may have been fetched. Lightning begins later passes itself."""
         trainer.accumulate_grad_batches = shape.batch // shape.micro
-        if self.samples is None:
+        if self._in_pass is None:
             return
         self.loader.batch_sampler.batch_size = shape.micro
-        loop, batches, after = trainer.fit_loop, -(-self.samples // shape.micro), self._validates_after
+        loop, batches, after = trainer.fit_loop, -(-self._in_pass // shape.micro), self._validates_after
         if after == self.batches:
             trainer.val_check_batch = batches
         elif after is not None and after != math.inf:
@@ -112,33 +141,34 @@ class FitLoader:
         trainer.accumulate_grad_batches = self.start.batch // self.start.micro
         if self.samples is not None:
             self.loader.batch_sampler.batch_size = self.batch_size
+            self.loader.batch_sampler.sampler, self._in_pass = self.loader.sampler, self.samples
 
     # ------------------------------------------------------------------------------------------------ samples of a step
 
     def samples_of_step(self, shape: BatchShape, batch_idx: int) -> int:
         """Number of samples in the step that begins with this batch, as far as it is known before the step."""
-        return shape.batch if self.samples is None else min(shape.batch, self.samples - batch_idx * shape.micro)
+        return shape.batch if self._in_pass is None else min(shape.batch, self._in_pass - batch_idx * shape.micro)
 
     def samples_of_batch(self, batch: Any, shape: BatchShape, batch_idx: int) -> int:
         """Number of samples in a batch."""
-        if self.samples is None:
+        if self._in_pass is None:
             return samples_of(batch)
-        return min(shape.micro, self.samples - batch_idx * shape.micro)
+        return min(shape.micro, self._in_pass - batch_idx * shape.micro)
 
     def factor(self, shape: BatchShape, batch_idx: int) -> float:
         """Factor for the loss of a batch in the last step of a pass, which Lightning divides by the batches of a whole
         step: each sample then counts as in the user's own batches, or like every other one in a step of another size.
         """
-        if self.samples is None:
+        if self._in_pass is None:
             return 1.0
-        begin, last = batch_idx * shape.micro, self.samples % self.batch_size
-        rest = self.samples - begin // shape.batch * shape.batch
+        begin, last = batch_idx * shape.micro, self._in_pass % self.batch_size
+        rest = self._in_pass - begin // shape.batch * shape.batch
         if rest >= shape.batch:
             return 1.0
-        size, parts = min(shape.micro, self.samples - begin), shape.batch // shape.micro
+        size, parts = min(shape.micro, self._in_pass - begin), shape.batch // shape.micro
         if shape.batch != self.start.batch:
             return parts * size / rest
-        own = self.batch_size if begin < self.samples - last else last
+        own = self.batch_size if begin < self._in_pass - last else last
         return parts * size * self.batch_size / (self.start.batch * own)
 
     # ----------------------------------------------------------------------------------------------------------- trials
