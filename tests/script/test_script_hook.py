@@ -147,6 +147,48 @@ def test_an_optimizer_that_was_dropped_is_replaced():
     assert marks.count(1) == DEAD
 
 
+def test_each_of_many_optimizers_in_turn_is_found_as_soon():
+    marks: list[int] = []
+    rounds = optimizers(marks)
+    for one in range(8):
+        for _ in range(5 * DEAD):
+            rounds.count(one)
+    assert [marks.count(number) for number in range(8)] == [5 * DEAD, *7 * [4 * DEAD]]
+
+
+def test_an_optimizer_that_comes_back_was_not_dropped():
+    marks: list[int] = []
+    rounds = optimizers(marks)
+    for _ in range(20):
+        for one in (1, 2):
+            for _ in range(DEAD + 50):
+                rounds.count(one)
+    assert max(marks) == 2, "alternating ones are told apart by the second change"
+
+
+def test_an_optimizer_at_the_place_of_an_earlier_one_has_not_come_back():
+    marks: list[int] = []
+    rounds = optimizers(marks)
+    places = [Path(), Path()]
+    for _ in range(8):
+        places.reverse()
+        rounds._forget(id(places[0]))  # what was there before is gone
+        for _ in range(5 * DEAD):
+            rounds.step(places[0])
+        rounds._forget(id(places[0]))
+    assert [marks.count(number) for number in range(8)] == [5 * DEAD, *7 * [4 * DEAD]]
+
+
+def test_an_optimizer_that_is_gone_is_noticed():
+    class Optimizer:
+        pass
+
+    rounds, optimizer = optimizers([]), Optimizer()
+    rounds.step(optimizer)
+    del optimizer
+    assert rounds._is_gone
+
+
 def test_nothing_is_raised_into_the_program():
     def fails(marker: int) -> None:
         raise OSError(marker)

@@ -14,7 +14,7 @@ import os
 import sys
 
 if False:  # for type comments alone: the module takes time to import
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Set
 
 VARIABLE = "WATTUNE_STEPS"
 FORMAT = "=qqdq"
@@ -81,14 +81,29 @@ class Rounds:
         self._marker = None  # type: Optional[int]
         self._number = self._steps = 0
         self._dead = DEAD
+        self._dropped = set()  # type: Set[int]
+        self._is_gone = False  # whether the marker's optimizer exists no more
+        self._alive = {}  # type: Dict[int, Any]
 
     def step(self, optimizer, *_):
         # type: (Any, *Any) -> None
         """Post-hook of every optimizer's step."""
         try:
-            self.count(id(optimizer))
+            one = id(optimizer)
+            self.count(one)
+            if one not in self._alive:
+                import weakref
+
+                self._alive[one] = weakref.ref(optimizer, lambda _: self._forget(one))
         except Exception:
             pass
+
+    def _forget(self, one):
+        # type: (int) -> None
+        """Forget that an optimizer was dropped that exists no more: the next one may have its id."""
+        self._alive.pop(one, None)
+        self._dropped.discard(one)
+        self._is_gone = self._is_gone or one == self._marker
 
     def count(self, one):
         # type: (int) -> None
@@ -111,10 +126,13 @@ class Rounds:
         seen[1] = seen[1] + 1 if since >= 2 else 0
         seen[2] = seen[2] + 1 if since == 0 else 0
         if seen[2] >= self._dead:
-            self._dead *= 2  # a marker that comes back was not dropped: the next one has longer
+            if one in self._dropped:
+                self._dead *= 2  # a marker that comes back was not dropped: the next one has longer
+            if not self._is_gone:
+                self._dropped.add(self._marker)
         elif seen[1] < RARER:
             return
-        self._marker, self._number = one, self._number + 1
+        self._marker, self._number, self._is_gone = one, self._number + 1, False
         self._known.clear()
         self._stamp(self._number)
 
