@@ -49,6 +49,23 @@ def test_weights_are_equal_bit_for_bit(kinds):
     assert stamp[0].rounds > 0
 
 
+COMPILED = """
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.compile(optimizer.step, backend="eager")()
+"""
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_counted_without_a_warning():
+    words = [sys.executable, "-c", COMPILED]
+    with StepPage() as page, page.stamped():
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert [one.rounds for one in page._read()] == [1]
+    assert (done.returncode, "getpid" in done.stderr) == (0, False), done.stderr
+
+
 def test_programs_without_torch_are_as_they_were(tmp_path):
     text = "import sys; print(sys.path, [type(one).__name__ for one in sys.meta_path if not hasattr(one, '__name__')])"
     with StepPage() as page, page.stamped():

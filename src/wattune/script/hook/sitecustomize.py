@@ -137,6 +137,9 @@ class Rounds:
         self._stamp(self._number)
 
 
+Rounds.step._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable marks a function
+
+
 def watch(module, stamp):
     # type: (Any, Any) -> None
     """Count the steps of all optimizers; ``module``: ``torch.optim.optimizer``."""
