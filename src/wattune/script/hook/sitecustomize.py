@@ -98,6 +98,8 @@ class Rounds:
         except Exception:
             pass
 
+    step._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable marks a function
+
     def _forget(self, one):
         # type: (int) -> None
         """Forget that an optimizer was dropped that exists no more: the next one may have its id."""
@@ -135,9 +137,6 @@ class Rounds:
         self._marker, self._number, self._is_gone = one, self._number + 1, False
         self._known.clear()
         self._stamp(self._number)
-
-
-Rounds.step._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable marks a function
 
 
 def watch(module, stamp):
