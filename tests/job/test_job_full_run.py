@@ -301,7 +301,9 @@ def test_nor_with_a_workload_that_has_changed(tmp_path):
 @pytest.mark.slow
 def test_a_foreign_profile_in_the_folder_is_refused(finished, tmp_path):
     whole, _, _ = finished
-    RunFolder(tmp_path / "run").claim(RunArguments.load(whole / "run.json"), resume=False)
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(RunArguments.load(whole / "run.json"), resume=False)
+    folder.close()
     profile = json.loads((whole / "profile.json").read_text())
     profile["key"]["model"] = "another"
     (tmp_path / "run" / "profile.json").write_text(json.dumps(profile))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from wattune.errors import UnknownName, WorkloadError
+from wattune.extras import missing_package
 
 
 def whole(what: str, value: object, *, least: int = 1) -> int:
@@ -56,11 +57,18 @@ def choice(kind: str, value: object, names: Iterable[str]) -> str:
 
 
 def attempt(problem: str, function: Callable[[], Any]) -> Any:
-    """Call a function that may raise anything. Raises: WorkloadError in place of its exception."""
+    """Call a function that may raise anything.
+
+    Raises: WorkloadError in place of its exception; InputError for a package of an extra that is not installed.
+    """
     try:
         return function()
     except WorkloadError:
         raise
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error)) is not None:
+            raise missing from error
+        raise WorkloadError(problem, value=f"{type(error).__name__}: {error}") from error
     except Exception as error:  # the user's code, or a library's
         raise WorkloadError(problem, value=f"{type(error).__name__}: {error}") from error
 
