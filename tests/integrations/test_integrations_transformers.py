@@ -136,7 +136,7 @@ class Stream(IterableDataset):
         yield from tiny_models.texts(480, 2, 4)
 
 
-class OwnLoader(Trainer):
+class LoaderOfMyOwn(Trainer):
     """A loader of the user's own, which does not follow the arguments."""
 
     def get_train_dataloader(self):
@@ -174,7 +174,7 @@ def test_rows_are_counted_as_the_sampler_draws_them(tmp_path):
     [
         (Stream(), Trainer, {"max_steps": 20_000}, "the rows of a stream cannot be drawn twice", 128),
         (tiny_models.texts(8), Endless, {"max_steps": 20_000}, "does not say how many rows", 128),
-        (tiny_models.texts(640), OwnLoader, LONG, "the loader does not follow the arguments", 128),
+        (tiny_models.texts(640), LoaderOfMyOwn, LONG, "the loader does not follow the arguments", 128),
         (tiny_models.texts(70), Trainer, {**LONG, "dataloader_drop_last": True}, "would take other rows", 116),
     ],
 )

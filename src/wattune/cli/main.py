@@ -165,8 +165,8 @@ def _signals_and_warnings() -> Iterator[None]:
             yield
         finally:
             sys.unraisablehook = unraisable
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for changed, handler in before.items():
+                signal.signal(changed, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
