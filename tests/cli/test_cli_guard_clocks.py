@@ -134,6 +134,28 @@ def test_a_rehearsal_trains_as_the_program_does(wattune, tmp_path, monkeypatch):
     assert report["above_cap_s"] < 2.0
 
 
+@pytest.mark.slow
+def test_a_rehearsed_program_that_forks_has_one_end(tmp_path):
+    (tmp_path / "forks.py").write_text("import os, sys\nif os.fork() == 0: sys.exit(3)\nos.wait()\nprint('done')\n")
+    command = [
+        sys.executable,
+        "-m",
+        "wattune",
+        "guard",
+        "--device",
+        "sim:jetson-nano",
+        "--cap",
+        "5W",
+        "-o",
+        "report.json",
+    ]
+    command += ["--", "python", "forks.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert done.stderr.count("finished after") == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"forks.py", "report.json"}
+
+
 @pytest.mark.parametrize(
     ("tail", "words"),
     [

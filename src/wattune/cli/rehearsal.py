@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import traceback
@@ -158,7 +159,15 @@ def _program(command: Sequence[str]) -> Callable[[], int]:
             allowed="python FILE.py ..., or python -m MODULE ...",
         )
 
+    own = os.getpid()
+
     def run() -> int:
+        code = started()
+        if os.getpid() != own:  # a child that the program forked: its end is not the rehearsal's
+            os._exit(code)
+        return code
+
+    def started() -> int:
         is_module = words[0] == "-m"
         before = sys.argv, list(sys.path), sys.modules["__main__"]
         sys.argv = words[1:] if is_module else words

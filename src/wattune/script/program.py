@@ -230,7 +230,10 @@ class Memory:
     def __init__(self, device: Device, limit: SensorLimit, names: Sequence[str], command: Sequence[str]):
         knobs = {knob.name: list(knob.values) for knob in device.offered if knob.name in names}
         limits = [limit.limit_w, limit.window_s, limit.max_temp_c]
-        self._is = [device.name, device.mode, *limits, knobs, os.getcwd(), list(command)]
+        folder = ""
+        with suppress(OSError):  # it may have been removed
+            folder = os.getcwd()
+        self._is = [device.name, device.mode, *limits, knobs, folder, list(command)]
         name = hashlib.sha256(json.dumps(self._is).encode()).hexdigest()[:16]
         self._path = cache_folders()[0] / "guard" / f"{name}.json"
 
