@@ -219,11 +219,7 @@ def guided(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> Non
         cap_w=trainer.cap_w,
         start=BatchShape(user, user),
         samples_left=TRAINING_S / trainer.best_cost,
-        noise_w=device.sensor.noise_w,
-        resolution_w=device.sensor.resolution_w,
-        window_s=device.sensor.window_s,
-        period_s=device.sensor.period_s,
-        settle_s=device.sensor.settle_s,
+        **device.sensor.searched,
         cap_window_s=trainer.limit.window_s,
         manner=SESSION_BY_CURVE if trainer.knows_curve else SESSION,
     )

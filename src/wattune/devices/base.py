@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, final
 
 from wattune.cap import SensorLimit
 from wattune.errors import DeviceError, InputError
@@ -59,6 +59,16 @@ def combinations(knobs: Sequence[Knob]) -> tuple[Knobs, ...]:
     return tuple(sorted(Knobs(dict(zip(names, values, strict=True))) for values in grid))
 
 
+class SearchedSensor(TypedDict):
+    """Figures of a sensor by the names that ``wattune.search.Search`` takes."""
+
+    noise_w: float
+    resolution_w: float
+    window_s: float
+    period_s: float
+    settle_s: float
+
+
 @dataclass(frozen=True)
 class Sensor:
     """Properties of the power sensor.
@@ -81,6 +91,17 @@ class Sensor:
     def settle_s(self) -> float:
         """Time after a change of power until a reading contains none of the power before it."""
         return self.window_s + self.lag_s + self.period_s
+
+    @property
+    def searched(self) -> SearchedSensor:
+        """The figures that a search of operating points takes."""
+        return {
+            "noise_w": self.noise_w,
+            "resolution_w": self.resolution_w,
+            "window_s": self.window_s,
+            "period_s": self.period_s,
+            "settle_s": self.settle_s,
+        }
 
 
 @dataclass(frozen=True)

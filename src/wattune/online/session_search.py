@@ -37,7 +37,6 @@ def session_search(
         return search_of(usable_rows, settings)
 
     def search_of(usable_rows: Sequence[BatchShape], settings: Sequence[Knobs]) -> Search:
-        sensor = device.sensor
         search = Search(
             usable_rows,
             settings,
@@ -45,11 +44,7 @@ def session_search(
             start=_first(usable_rows),
             margin_w=limit.margin_w,
             samples_left=samples_left,
-            noise_w=sensor.noise_w,
-            resolution_w=sensor.resolution_w,
-            window_s=sensor.window_s,
-            period_s=sensor.period_s,
-            settle_s=sensor.settle_s,
+            **device.sensor.searched,
             cap_window_s=limit.window_s,
             manner=manner,
             goal=goal,

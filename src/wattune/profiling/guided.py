@@ -191,7 +191,7 @@ def _search(
     goal: Goal,
     rest_w: float | None,
 ) -> Search:
-    sensor, settings = device.sensor, device.combinations()
+    settings = device.combinations()
     processor = device.knobs[0] if device.knobs else None
     volts = dict(zip(processor.values, processor.volts, strict=True)) if processor and processor.volts else {}
     search = Search(
@@ -200,11 +200,7 @@ def _search(
         cap_w=limit.limit_w,
         start=_start(rows),
         margin_w=STRICT_MARGIN * (limit.limit_w or 0.0) if strict else 0.0,
-        noise_w=sensor.noise_w,
-        resolution_w=sensor.resolution_w,
-        window_s=sensor.window_s,
-        period_s=sensor.period_s,
-        settle_s=sensor.settle_s,
+        **device.sensor.searched,
         cap_window_s=limit.window_s,
         manner=STRICT if strict else FREE,
         goal=goal,

@@ -397,18 +397,13 @@ class StepController:
 
 def new_search(device: Device, limit: SensorLimit) -> Search:
     """A search over all settings of a device below a limit, for rounds."""
-    sensor = device.sensor
     return Search(
         [ROW],
         device.combinations(),
         cap_w=limit.limit_w,
         start=ROW,
         margin_w=limit.margin_w,
-        noise_w=sensor.noise_w,
-        resolution_w=sensor.resolution_w,
-        window_s=sensor.window_s,
-        period_s=sensor.period_s,
-        settle_s=sensor.settle_s,
+        **device.sensor.searched,
         cap_window_s=limit.window_s,
     )
 
