@@ -43,7 +43,7 @@ class Rehearsal:
         self._run_program = _program(command)
         self._device, self._limit, self._say = device, limit, say
         self._events: list[dict[str, Any]] = []
-        self._rounds = 0
+        self._rounds = self._peak_bytes = 0
         table = device.recorded_profile() or device.replayed_table
         self._shape: BatchShape = ROW if table is None else table.measured[0].shape
         self._run = CappedRun(device, limit, device.combinations()[-1], on_reading=self._reading)
@@ -104,14 +104,16 @@ class Rehearsal:
         from wattune.algorithms.counting.counter import phases
 
         counter, shape, device = self._counter, self._shape, self._device
+        self._peak_bytes = max((self._peak_bytes, *counter.memory_bytes))
         work = StepWork(
             samples=shape.batch,
             micro_batch_size=shape.micro,
             data_type=counter.data_type,
             phases=phases(counter.tally),
-            peak_memory_bytes=max(counter.memory_bytes, default=0),
+            peak_memory_bytes=self._peak_bytes,
         )
         counter.tally.clear()
+        counter.memory_bytes.clear()
         with device.step(work):
             pass
         self._rounds += 1
