@@ -24,7 +24,7 @@ TICK_S = 0.05
 
 EVERY_S, EXCURSION_S = 1800.0, 20.0
 LIGHT, HEAVY = 0.4, 1.0
-"""Draws of the load: one that fits at the highest clock, and an excursion, which does not."""
+"""Draws of the load: a usual one, which fits at the highest clock, and an excursion, which does not."""
 
 CAP_W = 9.0
 COST_S = 30.0

@@ -24,7 +24,7 @@ def script() -> str:
     }
     lines = [
         "A recorded Jetson TX2 (864 settings) in virtual time: three workloads under eight caps from the power of the "
-        "lowest GPU clock to that of the highest, and one cap that does not bind, three seeds; "
+        "lowest GPU clock to the power of the highest, and one cap that does not bind, three seeds; "
         f"{data['cases']} of them were not used to choose a constant. Means:",
         "",
         "| | |",

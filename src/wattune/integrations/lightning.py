@@ -4,8 +4,8 @@
 
     trainer = Trainer(callbacks=[PowerCapCallback(10)])
 
-Trial passes before the first step choose the sizes, which are set once: those of the loader's batches and
-``accumulate_grad_batches``. From then on the Trainer's own steps choose the clocks, and the board stays below the cap.
+Trial passes before the first step choose the size of the loader's batches and ``accumulate_grad_batches``. Both are set
+once. From then on the Trainer's own steps choose the clocks, and the board stays below the cap.
 """
 
 from __future__ import annotations
