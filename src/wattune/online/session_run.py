@@ -32,7 +32,6 @@ from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 from wattune.power.monitor import LOOK_EVERY_S
 from wattune.records import PointRecord
-from wattune.search.search import OwnRecipe
 
 CHECK_EVERY_S = 0.1
 """Shortest time between two checks, at the begin of steps, that the run is below its limit and the sensor responds."""
@@ -80,10 +79,6 @@ class SessionRun(LoopRun):
         self.counter = StepWorkCounter(model, optimizer, counts=not device.executes_steps)
         self.fit_check = FitCheck(device, model, start.micro, optimizer)
         self.compares_gradients = tries_sizes
-        self.own_recipe: OwnRecipe | None = None
-        """The user's own recipe as it was known when another division of its batches was chosen for good."""
-        self.is_divided = False
-        """True once such a division was chosen."""
         self._leading, self._step_s = leading, 0.0
         self._yield_to = yield_to
         self._sizes_by_name, self._keeps_shape = sizes_by_name, False
