@@ -101,7 +101,7 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests benchmarks examples docs deploy *.md
-	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent src/wattune/script/hook
+	$(BIN)/vermin --quiet --no-tips --violations -t=3.6- src/wattune_agent src/wattune/program/hook
 	-$(BIN)/python -m benchmarks.stale
 
 # pip-audit looks releases up in the advisory database of PyPI, over the network. What it does not find there is an error

@@ -30,10 +30,10 @@ from wattune.devices.replay import Noise, ReplayDevice
 from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.power.capped_run import CappedRun
+from wattune.program.hook.sitecustomize import VARIABLE, Rounds, Stamps
+from wattune.program.rounds import StepPage
 from wattune.records import StepWork
 from wattune.script.controller import StepController, new_search
-from wattune.script.hook.sitecustomize import VARIABLE, Rounds, Stamps
-from wattune.script.rounds import StepPage
 
 CAPS = 8
 SEEDS = 3

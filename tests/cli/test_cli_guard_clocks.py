@@ -14,7 +14,7 @@ from tests.support.live_board import COMMAND, ENVIRONMENT, live
 
 STAMPING = """
 import os, signal, sys, time
-from wattune.script.hook.sitecustomize import VARIABLE, Stamps
+from wattune.program.hook.sitecustomize import VARIABLE, Stamps
 stamps, end_s = Stamps(os.environ[VARIABLE]), time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end_s:
     time.sleep(0.02)

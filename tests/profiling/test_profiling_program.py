@@ -32,7 +32,7 @@ from wattune.errors import InputError, OutOfDeviceMemory, SensorError, WorkloadE
 from wattune.point import Knobs
 from wattune.profiling import profile_command
 from wattune.profiling.program import program_probe
-from wattune.profiling.program.process import Process
+from wattune.program.process import Process
 from wattune.records import ProfileCell, ProfileTable
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups")

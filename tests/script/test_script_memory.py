@@ -12,8 +12,8 @@ from tests.support.live_devices import virtual
 from wattune.cap import PowerCap
 from wattune.cli.choosing import Choosing
 from wattune.devices import open_device
+from wattune.program.rounds import StepPage
 from wattune.script.program import Memory, ProgramClocks
-from wattune.script.rounds import StepPage
 from wattune_agent.outcome import Report
 
 

@@ -12,8 +12,8 @@ from tests.support.virtual_time import VirtualProgram, VirtualTime
 
 from wattune.cap import PowerCap
 from wattune.devices.agent import BoardDevice
+from wattune.program.rounds import StepPage
 from wattune.script.program import ProgramClocks
-from wattune.script.rounds import StepPage
 from wattune_agent.errors import Busy
 from wattune_agent.guarded import run_guarded
 from wattune_agent.outcome import GuardRequest, in_words

@@ -13,9 +13,9 @@ from wattune.cli.output import note
 from wattune.cli.rehearsal import Rehearsal
 from wattune.devices import Device
 from wattune.errors import OutputError
-from wattune.script.printed import printed_steps
+from wattune.program.printed import printed_steps
+from wattune.program.rounds import StepPage
 from wattune.script.program import Memory, ProgramClocks
-from wattune.script.rounds import StepPage
 from wattune_agent.outcome import Report
 
 

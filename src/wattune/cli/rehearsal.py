@@ -16,9 +16,9 @@ from wattune.devices import Device
 from wattune.errors import InputError, SafetyStop, SensorError
 from wattune.point import BatchShape
 from wattune.power.capped_run import CappedRun
+from wattune.program.hook.sitecustomize import Rounds
 from wattune.records import StepWork
 from wattune.script.controller import ROW, Choice, StepController, new_search
-from wattune.script.hook.sitecustomize import Rounds
 from wattune_agent.guarded import SAFETY_EXIT
 from wattune_agent.outcome import Report
 

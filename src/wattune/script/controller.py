@@ -13,7 +13,7 @@ from wattune.devices import Device
 from wattune.devices.meter import highest_window
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
-from wattune.script.rounds import Measured, Window
+from wattune.program.rounds import Measured, Window
 from wattune.search.observation import Stretch
 from wattune.search.search import Search
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from wattune.errors import InputError
-from wattune.script.rounds import StepPage
+from wattune.program.rounds import StepPage
 
 TIMEOUT_S: Final = 180.0
 """Timeout for importing torch: on a small board with a slow card the first import takes minutes."""

@@ -19,8 +19,8 @@ from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.files import cache_folders, read_json, write_json
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
+from wattune.program.rounds import Stamp, StepPage
 from wattune.script.controller import Choice, StepController, new_search
-from wattune.script.rounds import Stamp, StepPage
 
 UNSTAMPED_S: Final = 60.0
 """Time under load after which a program that stamps no step is said to be one."""

@@ -17,10 +17,10 @@ from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.journal import Journal, Partial, total_cost
-from wattune.profiling.program.command_template import CommandTemplate, ascending
 from wattune.profiling.program.program_probe import ProgramProbe
 from wattune.profiling.program.step_times import Source, compiled
 from wattune.profiling.strategies import checked, full, staircase, stays_under
+from wattune.program.command_template import CommandTemplate, ascending
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, Program, provenance
 
 Progress = Callable[[int, int, str], None]

@@ -18,9 +18,9 @@ from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
-from wattune.profiling.program.command_template import CommandTemplate
-from wattune.profiling.program.process import Process
 from wattune.profiling.program.step_times import SKIPPED, PrintedStepTimes, StepStretch, by_lengths, readings_between
+from wattune.program.command_template import CommandTemplate
+from wattune.program.process import Process
 from wattune.records import AbortedProbe, ProfileCell
 
 TICK_S = 0.1

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from typing_extensions import Self
 
 from wattune.errors import OutputError
-from wattune.script.hook.sitecustomize import FORMAT, SLOT, SLOTS, VARIABLE
+from wattune.program.hook.sitecustomize import FORMAT, SLOT, SLOTS, VARIABLE
 
 HOOK = Path(__file__).parent / "hook"
 """Folder that a program needs on ``PYTHONPATH`` to stamp its steps."""

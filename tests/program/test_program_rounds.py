@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.errors import OutputError
-from wattune.script.printed import PrintedRounds, printed_steps
-from wattune.script.rounds import GAP, Interval, StepPage, Window, ordinary
+from wattune.program.printed import PrintedRounds, printed_steps
+from wattune.program.rounds import GAP, Interval, StepPage, Window, ordinary
 
 STEP_S = st.floats(0.001, 10.0)
 
@@ -90,7 +90,7 @@ def test_a_gap_is_one_while_it_lasts():
 
 STAMPS = """
 import sys, time
-from wattune.script.hook.sitecustomize import Stamps
+from wattune.program.hook.sitecustomize import Stamps
 stamps = Stamps(sys.argv[1])
 for _ in range(int(sys.argv[2])):
     stamps.stamp(3)
@@ -174,8 +174,8 @@ def test_an_odd_line_changes_neither_the_output_nor_the_rounds(capfd, line):
 
 FORWARDING = """
 import os, re, subprocess, sys
-from wattune.script.printed import printed_steps
-from wattune.script.rounds import StepPage
+from wattune.program.printed import printed_steps
+from wattune.program.rounds import StepPage
 with StepPage() as page, printed_steps(re.compile("([0-9]+)"), page):
     subprocess.run(["sh", "-c", sys.argv[1]], check=True)
 assert not any(os.path.exists(f"/proc/self/fd/{file}") for file in range(3, 9)), "the output has been closed"

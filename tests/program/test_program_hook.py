@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from wattune.script.hook import sitecustomize
-from wattune.script.hook.sitecustomize import DEAD, SLOT, SLOTS, VARIABLE, Rounds, Stamps
-from wattune.script.rounds import HOOK, StepPage
+from wattune.program.hook import sitecustomize
+from wattune.program.hook.sitecustomize import DEAD, SLOT, SLOTS, VARIABLE, Rounds, Stamps
+from wattune.program.rounds import HOOK, StepPage
 
 TRAINING = Path(__file__).parent.parent / "support" / "stamped_training.py"
 

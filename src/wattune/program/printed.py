@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from wattune.script.rounds import StepPage
+from wattune.program.rounds import StepPage
 
 SHORTEST_S = 1e-6
 """Shortest step time that a number can mean."""
