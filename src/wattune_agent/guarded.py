@@ -270,10 +270,14 @@ class _Run:
         except AgentError as error:
             self._stop("the clock cannot be changed: {}".format(error))
 
+    @property
+    def _held(self) -> Optional[float]:
+        """The setting that is held; None while the board chooses."""
+        return self._choice.held if self._is_chosen else self._guard.value if self._guard.is_held else None
+
     def _count(self, time_s: float) -> None:
         """Count the time until now at the setting that is held."""
-        guard = self._guard
-        held = self._choice.held if self._is_chosen else guard.value if guard.is_held else None
+        held = self._held
         if held is not None:
             self._at_s[held] = self._at_s.get(held, 0.0) + max(0.0, time_s - self._counted_s)
         self._counted_s = time_s
@@ -307,11 +311,10 @@ class _Run:
         if temperature_c is not None:
             self._hottest_c = max(temperature_c, self._hottest_c or temperature_c)
         self._notice_stuck(time_s, power_w, reading.get("clock_mhz"))
-        stalled = (
-            self._stall.notice(time_s, power_w, is_held=self._program.is_held) if self._stall is not None else None
-        )
-        if stalled is not None:
-            self._tell("stalled", stalled)
+        if self._stall is not None:
+            stalled = self._stall.notice(time_s, power_w, self._held, is_held=self._program.is_held)
+            if stalled is not None:
+                self._tell("stalled", stalled)
         if self._why:
             return
         if reading.get("set_cap_w") != self._set_w and self._moving is None:
@@ -331,8 +334,8 @@ class _Run:
         for event in guard.take_events():
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._moving is not None:
-            value = guard.value if guard.is_held else None
-            self._record.note(time_s, self._moving.now, self._clock_mhz if value is None else value, self._pause)
+            held = self._held
+            self._record.note(time_s, self._moving.now, self._clock_mhz if held is None else held, self._pause)
         if guard.stopped and (self._moving is None or is_too_hot(temperature_c, self._max_temp_c)):
             self._stop("the limit is exceeded even at the lowest clock")
 

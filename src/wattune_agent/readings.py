@@ -1,8 +1,9 @@
 """Energy summed from readings of a power sensor; a sensor that is stuck at one value, and a program that stalls."""
 
+import math
 from collections import deque
 from statistics import median
-from typing import Deque, Optional
+from typing import Deque, Dict, Optional, Tuple
 
 from wattune_agent.cap_level import SLACK
 from wattune_agent.power_log import PowerLog, PowerTable
@@ -135,26 +136,31 @@ STALL_LEAST = 1.2
 class Stall:
     """A program that stalls, by watts: its power stays near ``rest_w``, the power before it began, for ``stall_s``.
 
-    A processor that waits for another one may look busy all the while.
+    A processor that waits for another one may look busy all the while. A lower clock draws less too, so the power at a
+    setting is compared with the usual power at that setting and at lower ones.
     """
 
     def __init__(self, stall_s: float, rest_w: float) -> None:
         self._stall_s = stall_s
         self._rest_w = rest_w
-        self._means: Deque[float] = deque(maxlen=STALL_MEANS)
-        self._sum_w, self._readings, self._mean_s = 0.0, 0, 0.0
-        self._usual_w = 0.0
+        self._means: Deque[Tuple[float, float]] = deque(maxlen=STALL_MEANS)  # lowest setting, and watts
+        self._begin_mean(0.0, math.inf)
+        self._usual_w: Dict[float, float] = {}  # by setting, since the latest mean
         self._low_s: Optional[float] = None  # since when the power is low
         self._is_told = False
 
-    def notice(self, time_s: float, power_w: float, *, is_held: bool) -> Optional[str]:
-        """Add a reading; returns a description once for each stall. A program that is held does not stall."""
-        rest_w, usual_w = self._rest_w, self._usual_w
+    def notice(self, time_s: float, power_w: float, setting: Optional[float], *, is_held: bool) -> Optional[str]:
+        """Add a reading at a setting (None: the board chooses its clock); returns a description once for each stall.
+
+        A program that is held does not stall.
+        """
+        setting = math.inf if setting is None else setting
+        rest_w, usual_w = self._rest_w, self._usual_at(setting)
         is_low = usual_w > STALL_LEAST * rest_w and power_w < rest_w + STALL_SHARE * (usual_w - rest_w)
         if is_held or not is_low:
             self._low_s, self._is_told = None, False
             if not is_held:
-                self._learn(time_s, power_w)
+                self._learn(time_s, power_w, setting)
             return None
         self._low_s = time_s if self._low_s is None else self._low_s
         if self._is_told or time_s - self._low_s < self._stall_s:
@@ -163,11 +169,22 @@ class Stall:
         text = "{:.2f} W for {:.0f} s, near the {:.2f} W at rest; usual are {:.2f} W: the program may hang"
         return text.format(power_w, time_s - self._low_s, rest_w, usual_w)
 
-    def _learn(self, time_s: float, power_w: float) -> None:
+    def _usual_at(self, setting: float) -> float:
+        """Usual power at this setting and at lower ones; 0 if unknown."""
+        if setting not in self._usual_w:
+            self._usual_w[setting] = median([watts for lowest, watts in self._means if lowest <= setting] or [0.0])
+        return self._usual_w[setting]
+
+    def _learn(self, time_s: float, power_w: float, setting: float) -> None:
         """Add a reading of a program that works to its usual power."""
+        if setting < self._lowest:  # what a higher setting drew is not part of its mean
+            self._begin_mean(time_s, setting)
         self._sum_w += power_w
         self._readings += 1
         if time_s - self._mean_s >= STALL_MEAN_S:
-            self._means.append(self._sum_w / self._readings)
-            self._sum_w, self._readings, self._mean_s = 0.0, 0, time_s
-            self._usual_w = median(self._means)
+            self._means.append((self._lowest, self._sum_w / self._readings))
+            self._usual_w.clear()
+            self._begin_mean(time_s, setting)
+
+    def _begin_mean(self, time_s: float, setting: float) -> None:
+        self._sum_w, self._readings, self._mean_s, self._lowest = 0.0, 0, time_s, setting

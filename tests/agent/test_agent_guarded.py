@@ -254,6 +254,18 @@ def test_a_program_that_stalls_is_told_once_for_each_stall(board, time):
     assert report.ended == "finished"
 
 
+def test_a_lower_clock_is_no_stall_and_a_program_that_stalls_there_is_told(board, time):
+    set_w = [None]
+    board.watts, read = 0.3, board.read
+    board.read = lambda: {**read(), "set_cap_w": set_w[0]}
+    later = [(1.0, lambda: setattr(board, "watts", None)), (100.0, lambda: set_w.__setitem__(0, 1.05))]
+    later += [(300.0, lambda: setattr(board, "watts", 0.3))]
+    report = guard_for(board, 400.0, time, cap_w=6.0, window_s=1.0, stall_s=45.0, later=later)
+    told = [event for event in report.events if event["kind"] == "stalled"]
+    assert [event["time_s"] for event in told] == pytest.approx([345.0], abs=0.3)
+    assert "usual are 1.00 W" in told[0]["text"]
+
+
 def test_a_light_program_does_not_stall(board, time):
     board.watts = 2.0
     report = guard_for(board, 300.0, time, later=[(1.0, lambda: setattr(board, "watts", 2.2))], stall_s=20.0)
