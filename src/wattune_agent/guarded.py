@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from wattune_agent.cap_guard import CapGuard, is_too_hot, told
 from wattune_agent.cap_level import CapLevel, Sensing
+from wattune_agent.cap_record import CapNow, CapRecord
 from wattune_agent.errors import AgentError, BadRequest, NotThere
-from wattune_agent.moving_limit import CapNow, CapRecord, MovingLimit
 from wattune_agent.outcome import Report, missed
 from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
@@ -42,8 +42,9 @@ class Asked(NamedTuple):
     """The limits of a guarded program. Without ``clock_mhz`` the clock is left alone until the power exceeds the cap:
     its mean over ``window_s``, or a single reading (None).
 
-    ``caps`` (as ``MovingLimit`` has them) is a cap that changes, in place of ``cap_w``. The program is held by SIGSTOP
-    while the cap is 0 W, or less than it draws at the lowest clock, and stopped for good if that cap is the last.
+    ``caps`` is a cap that changes (``wattune.cli.guarded_cap.GuardedCap``), in place of ``cap_w``. The program is held
+    by SIGSTOP while the cap is 0 W, or less than it draws at the lowest clock, and stopped for good if that cap is the
+    last.
     Without ``slices``, no two neighbouring clocks share the window where that is worth it (``slicing.gains_for``).
     ``stall_s``: time after which power that has fallen to nearly the power at rest is told.
 
@@ -118,7 +119,8 @@ class _Run:
         self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
         self._sensing = Sensing.of_board(board, window_s)
         self._settle_s = self._sensing.settle_s
-        self._moving = None if caps is None else MovingLimit(caps, (window_s or 0.0) + self._settle_s + PERIOD_S)
+        self._moving = caps
+        self._lead_s = (window_s or 0.0) + self._settle_s + PERIOD_S  # of a lower cap that is announced
         if self._moving is not None:
             self._cap_w = cap_w = self._moving.now.limit_w
         self._window_s = window_s
@@ -147,7 +149,7 @@ class _Run:
         self._at_s: Dict[float, float] = {}  # seconds at each setting
         self._counted_s = 0.0
         self._lowest_w: Optional[Tuple[float, float]] = None  # power at the lowest clock, above the cap, and its time
-        self._record = CapRecord(self._joules.above_s, self._joules.energy_j)
+        self._record = CapRecord(lambda time_s: (self._joules.above_s(time_s), self._joules.energy_j(time_s)))
         self._pulse = Pulse(program.now_s)
         self._hottest_c: Optional[float] = None
         self._last_mhz: Optional[float] = None
@@ -324,7 +326,7 @@ class _Run:
         if self._choose(time_s, power_w):
             return
         try:
-            if self._moving is None or not self._follow(self._moving, time_s):
+            if self._moving is None or not self._follow(time_s):
                 self._guard_clock(time_s, power_w, temperature_c, reading.get("clock_mhz"))
         except AgentError as error:
             self._stop("the clock cannot be changed: {}".format(error))
@@ -334,8 +336,8 @@ class _Run:
         for event in guard.take_events():
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._moving is not None:
-            held = self._held
-            self._record.note(time_s, self._moving.now, self._clock_mhz if held is None else held, self._pause)
+            now, held_mhz = self._moving.now, self._clock_mhz if self._held is None else self._held
+            self._record.note(time_s, now.asked_w, now.limit_w, held_mhz, self._pause)
         if guard.stopped and (self._moving is None or is_too_hot(temperature_c, self._max_temp_c)):
             self._stop("the limit is exceeded even at the lowest clock")
 
@@ -379,16 +381,17 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------ a cap that changes
 
-    def _follow(self, moving: MovingLimit, time_s: float) -> bool:
+    def _follow(self, time_s: float) -> bool:
         """Bring the limit to the present cap; returns true if the program is held."""
+        moving = self._moving
         held_before, now_before = moving.held, moving.now
-        for kind, text in moving.look(time_s, self._program.now_s):
+        for kind, text in moving.look(time_s, self._lead_s, self._program.now_s):
             self._tell(kind, text)
         if moving.held != held_before:
             self._guard.move_cap(moving.held.limit_w)
         pause = self._why_held(moving.held, time_s)
         if pause is not None:
-            self._hold(moving, time_s)
+            self._hold(time_s)
         elif self._program.is_held:
             self._program.let_run()
             self._settle_again(time_s)
@@ -407,8 +410,8 @@ class _Run:
         text = "the program draws {:.3g} W at the lowest clock, more than {:g} W"
         return text.format(self._lowest_w[0], cap.most_w)
 
-    def _hold(self, moving: MovingLimit, time_s: float) -> None:
-        if moving.now == moving.held and moving.is_last(time_s):
+    def _hold(self, time_s: float) -> None:
+        if self._moving.now == self._moving.held and self._moving.is_last(time_s):
             self._stop("the caps leave nothing to run with any more")
             return
         if not self._program.is_held:
@@ -506,7 +509,7 @@ class _Run:
         else:
             ended = "interrupted" if self._program.was_signalled else "finished"
         energy_j = self._joules.energy_j(time_s)
-        intervals, paused_s = self._record.end(time_s) if self._moving is not None else (None, None)
+        self._record.close(time_s)
         return Report(
             time_s=time_s,
             energy_j=energy_j,
@@ -518,7 +521,7 @@ class _Run:
             events=self._events,
             exit_code=1 if self._is_restored is False and not code else code,
             ended=ended,
-            cap_intervals=intervals,
-            paused_s=paused_s,
+            cap_intervals=None if self._moving is None else self._record.intervals,
+            paused_s=None if self._moving is None else self._record.paused_s(time_s),
             settings_s=[[setting, round(seconds, 3)] for setting, seconds in sorted(self._at_s.items())],
         )

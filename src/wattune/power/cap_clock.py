@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Final
 
@@ -52,6 +52,13 @@ class CapInRun:
         """The run's time of the next announced change; None if there is none."""
         changes_s = [change_s for part in self._parts if (change_s := part.next_change_s(run_s)) is not None]
         return min(changes_s, default=None)
+
+    def changes_s(self, run_s: float, within_s: float) -> Iterator[float]:
+        """The run's times of the announced changes of the next ``within_s`` seconds."""
+        change_s = self.next_change_s(run_s)
+        while change_s is not None and change_s <= run_s + within_s:
+            yield change_s
+            change_s = self.next_change_s(change_s)
 
     def cap_s(self, run_s: float) -> float:
         """The time of the last of the caps, ``run_s`` seconds into the run: a plan's times are the last."""

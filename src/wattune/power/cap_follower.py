@@ -20,6 +20,7 @@ from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.power.cap_clock import CapInRun, Clock, jump_text, wall_clock
 from wattune.records import CapInterval
+from wattune_agent.cap_record import CapRecord
 
 if TYPE_CHECKING:
     from wattune.power.capped_run import CappedRun
@@ -89,8 +90,7 @@ class CapFollower:
         self._is_holding = False
         self._work_s = 0.0  # that the work takes which is held
         self._problem: CapProblem | None = None
-        self._intervals: list[dict[str, Any]] = []
-        self._above_s = self._energy_j = 0.0  # until the last interval began
+        self._record = CapRecord(self._figures)
 
     # -------------------------------------------------------------------------------------------------------- context
 
@@ -105,8 +105,8 @@ class CapFollower:
         else:
             self._watts, self._set_for_w = state["watts"], state["set_for_w"]
             self._recovers_until_s = -math.inf if state["recovers_until_s"] is None else state["recovers_until_s"]
-            self._intervals = [dict(one) for one in state["intervals"]]
-            self._above_s, self._energy_j = state["above_s"], state["energy_j"]
+            self._record.intervals = [dict(one) for one in state["intervals"]]
+            self._record.counted = state["above_s"], state["energy_j"]
             self._is_holding, self._work_s = state["is_holding"], state["work_s"]
         self._limit()
 
@@ -120,7 +120,7 @@ class CapFollower:
         assert self._ticking is not None
         self._ticking.__exit__(*reason)
         with self._lock:
-            self._close_interval()
+            self._record.close(self._now_s())
 
     # --------------------------------------------------------------------------------------------------------- the cap
 
@@ -154,7 +154,7 @@ class CapFollower:
         if is_lower:  # the setting first, and the limit first before a rise
             self._move(knobs)
         if watts != self._watts:
-            self._close_interval()
+            self._record.close(now_s)
             self._watts = watts
             self._limit()
         self._move(knobs)
@@ -162,11 +162,7 @@ class CapFollower:
 
     def _least_w(self, now_s: float, within_s: float) -> float:
         """The lowest cap that is announced for the next ``within_s`` seconds; infinite if none is."""
-        least_w, at_s = math.inf, self._caps.next_change_s(now_s)
-        while at_s is not None and at_s <= now_s + within_s:
-            least_w = min(least_w, self._caps.watts(at_s))
-            at_s = self._caps.next_change_s(at_s)
-        return least_w
+        return min(map(self._caps.watts, self._caps.changes_s(now_s, within_s)), default=math.inf)
 
     def _under(self, watts: float) -> _UnderCap:
         if watts not in self._limits:
@@ -283,14 +279,13 @@ class CapFollower:
     def intervals(self) -> tuple[CapInterval, ...]:
         """The caps so far, with setting and pauses."""
         with self._lock:
-            return tuple(CapInterval(**one) for one in self._intervals)
+            return tuple(CapInterval(**one) for one in self._record.intervals)
 
     @property
     def pause(self) -> str | None:
         """Why nothing runs, and for how long if the caps say so; None while work runs."""
         with self._lock:
-            why = self._intervals[-1]["pause"] if self._intervals else None
-            now_s = self._now_s()
+            why, now_s = self._record.pause, self._now_s()
             next_s = self._caps.next_change_s(now_s)
             if why is None or next_s is None:
                 return why
@@ -300,42 +295,33 @@ class CapFollower:
     def paused_s(self) -> float:
         """Seconds of pauses until now."""
         with self._lock:
-            ends_s = [*(one["time_s"] for one in self._intervals[1:]), self._now_s()]
-            pairs = zip(self._intervals, ends_s, strict=False)
-            return math.fsum(end_s - one["time_s"] for one, end_s in pairs if one["pause"] is not None)
+            return self._record.paused_s(self._now_s())
 
     def _note_interval(self, now_s: float, pause: str | None) -> None:
         limit = self._under(self._watts).limit
-        asked_w = None if self._watts == UNLIMITED_W else self._watts
-        limit_w = None if limit is None else limit.limit_w
-        entry = {"asked_w": asked_w, "cap_w": limit_w, "setting": dict(self._capped.limiter.top), "pause": pause}
-        last = self._intervals[-1] if self._intervals else {}
-        if any(last.get(name, entry) != value for name, value in entry.items()):
-            self._close_interval()
-            begun = {"cap_time_s": self._caps.cap_s(now_s), "above_cap_s": 0.0, "energy_j": 0.0}
-            self._intervals.append({"time_s": now_s, **entry, **begun})
+        asked_w, limit_w = None if self._watts == UNLIMITED_W else self._watts, None if limit is None else limit.limit_w
+        begun = self._record.note(now_s, asked_w, limit_w, dict(self._capped.limiter.top), pause)
+        if begun is not None:
+            begun["cap_time_s"] = self._caps.cap_s(now_s)
 
-    def _close_interval(self) -> None:
+    def _figures(self, _: float) -> tuple[float, float] | None:
         if not self._capped.limiter.has_read:
-            return
+            return None
         figures = self._capped.meter.figures()
-        if self._intervals:
-            self._intervals[-1]["above_cap_s"] += max(0.0, figures.above_cap_s - self._above_s)
-            self._intervals[-1]["energy_j"] += max(0.0, figures.energy_j - self._energy_j)
-        self._above_s, self._energy_j = figures.above_cap_s, figures.energy_j
+        return figures.above_cap_s, figures.energy_j
 
     def state_dict(self) -> dict[str, Any]:
         """State from which a later follower continues, as JSON values."""
         with self._lock:
-            self._close_interval()
+            self._record.close(self._now_s())
             recovers = None if math.isinf(self._recovers_until_s) else self._recovers_until_s
             return {
                 "watts": self._watts,
                 "set_for_w": self._set_for_w,
                 "recovers_until_s": recovers,
-                "intervals": [dict(one) for one in self._intervals],
-                "above_s": self._above_s,
-                "energy_j": self._energy_j,
+                "intervals": [dict(one) for one in self._record.intervals],
+                "above_s": self._record.counted[0],
+                "energy_j": self._record.counted[1],
                 "is_holding": self._is_holding,
                 "work_s": self._work_s,
             }

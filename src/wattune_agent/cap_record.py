@@ -1,0 +1,73 @@
+"""A cap that changes while work runs: as its guard gets it, and as a record has it."""
+
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+__all__ = ["CapNow", "CapRecord"]
+
+
+class CapNow(NamedTuple):
+    """A cap as it was asked for, in watts (None: none), and the limit at the board's sensor that it means (None: none).
+
+    ``may_run``: false if the cap leaves nothing to run with, as 0 W does.
+    """
+
+    asked_w: Optional[float]
+    limit_w: Optional[float]
+    may_run: bool
+
+    @property
+    def most_w(self) -> float:
+        """The most power that it allows, infinite without a limit."""
+        if not self.may_run:
+            return 0.0
+        return math.inf if self.limit_w is None else self.limit_w
+
+
+class CapRecord:
+    """The intervals of a run under caps that change, as a record has them.
+
+    ``figures`` gives the seconds above the caps and the joules until a time; None before the first reading.
+    """
+
+    def __init__(self, figures: Callable[[float], Optional[Tuple[float, float]]]) -> None:
+        self.intervals: List[Dict[str, Any]] = []
+        self.counted = 0.0, 0.0
+        """The figures when the latest interval was closed."""
+        self._figures = figures
+
+    @property
+    def pause(self) -> Optional[str]:
+        """Why nothing runs; None while work runs."""
+        return self.intervals[-1]["pause"] if self.intervals else None
+
+    def note(
+        self, time_s: float, asked_w: Optional[float], cap_w: Optional[float], setting: Any, pause: Optional[str]
+    ) -> Optional[Dict[str, Any]]:
+        """Note the present cap, setting and pause; call this before another limit is counted with.
+
+        Returns the interval that begins here, if one does.
+        """
+        entry = {"asked_w": asked_w, "cap_w": cap_w, "setting": setting, "pause": pause}
+        last = self.intervals[-1] if self.intervals else {}
+        if all(last.get(name, entry) == value for name, value in entry.items()):
+            return None
+        self.close(time_s)
+        self.intervals.append(dict(entry, time_s=time_s, above_cap_s=0.0, energy_j=0.0))
+        return self.intervals[-1]
+
+    def close(self, time_s: float) -> None:
+        """Count the figures until now to the latest interval."""
+        now = self._figures(time_s)
+        if now is None:
+            return
+        if self.intervals:
+            self.intervals[-1]["above_cap_s"] += max(0.0, now[0] - self.counted[0])
+            self.intervals[-1]["energy_j"] += max(0.0, now[1] - self.counted[1])
+        self.counted = now
+
+    def paused_s(self, end_s: float) -> float:
+        """Seconds of pauses until the end."""
+        ends_s = [*(one["time_s"] for one in self.intervals[1:]), end_s]
+        pairs = zip(self.intervals, ends_s)
+        return math.fsum(max(0.0, until_s - one["time_s"]) for one, until_s in pairs if one["pause"] is not None)
