@@ -1,7 +1,21 @@
-"""A live board made of files, for the tests of the agent as a process."""
+"""A small tree and its controller, and a live board made of files for the tests of the agent as a process."""
 
 import pytest
+from tests.support.agent_trees import MadeTree, board_in, gpu_tree
 from tests.support.live_board import live, wait_for
+
+from wattune_agent.controller import Controller
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return MadeTree(gpu_tree(tmp_path))
+
+
+@pytest.fixture
+def controller(tree):
+    with Controller(board_in(tree, mode={"nvpmodel": "MAXN"})) as controller:
+        yield controller
 
 
 @pytest.fixture(scope="module")

@@ -3,24 +3,11 @@
 import os
 
 import pytest
-from tests.support.agent_trees import HIGH, LOW, NOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put, texts
-from tests.support.live.tree import LiveTree
+from tests.support.agent_trees import HIGH, LOW, NOW, RAILGATE, MadeTree, board_in, cpu_tree, put, texts
 
 from wattune_agent.controller import Controller
-from wattune_agent.discovery import find_board
 from wattune_agent.errors import FileFailed, Forbidden, NotTaken
 from wattune_agent.file_knob import Limits
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return MadeTree(gpu_tree(tmp_path))
-
-
-@pytest.fixture
-def controller(tree):
-    with Controller(board_in(tree)) as controller:
-        yield controller
 
 
 def kinds(events):
@@ -59,22 +46,6 @@ def test_a_clamp_that_lasts_uses_up_no_answers(tree, controller):
     tree.write(HIGH, "1020000000")
     assert "it was written again" in controller.check()[0]["text"]
     assert tree.read(HIGH) == "918000000"
-
-
-def test_a_clamp_on_a_live_board(tmp_path):
-    tree = LiveTree(tmp_path, "orin-nano")
-    tree.board.load = 1.0
-    before = tree.state()
-    with Controller(find_board(tree, "jetson")) as controller:
-        controller.pin(1020.0)
-        tree.board.clamp(714.0)
-        for mhz in (918.0, 816.0, 612.0):
-            controller.pin(mhz)
-            assert tree.board.clock_mhz <= mhz
-        tree.board.clamp(None)
-        tree.sleep(1.0)
-        assert tree.board.clock_mhz == 612.0
-    assert tree.state() == before
 
 
 def test_a_minimum_that_stays_low_under_no_clamp_is_not_taken(tree):

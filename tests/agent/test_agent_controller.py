@@ -39,20 +39,9 @@ from wattune_agent.errors import (
     NotTaken,
     NotThere,
 )
-from wattune_agent.snapshot import Snapshot, snapshots, started_at
+from wattune_agent.snapshot import Snapshot, snapshots
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return MadeTree(gpu_tree(tmp_path))
-
-
-@pytest.fixture
-def controller(tree):
-    with Controller(board_in(tree, mode={"nvpmodel": "MAXN"})) as controller:
-        yield controller
 
 
 @pytest.fixture(autouse=True)
@@ -154,31 +143,6 @@ def test_a_clock_that_idles_lower_is_pinned(tree, controller):
 # --------------------------------------------------------------------------------------------------- faults at a write
 
 
-@pytest.mark.parametrize("error", [Forbidden("not allowed"), FileFailed("input/output error")], ids=["EACCES", "EIO"])
-@pytest.mark.parametrize("path", [LOW, HIGH, RAILGATE])
-def test_a_write_that_fails_at_the_first_pin_brings_all_back(tree, controller, tmp_path, error, path):
-    """For so long as the pin tries; the way back finds the file well again."""
-    before = texts(tmp_path)
-    pinning = [True]
-
-    def before_write(written, text):
-        if pinning and path.rsplit("/")[-1] == written.rsplit("/")[-1]:
-            raise error
-
-    real = controller.restore
-
-    def restore():
-        pinning.clear()
-        real()
-
-    tree.before_write, controller.restore = before_write, restore
-    with pytest.raises(type(error), match=str(error)):
-        controller.pin(816.0)
-    controller.restore = real
-    assert texts(tmp_path) == before
-    assert snapshots(tree) == []
-
-
 def test_a_driver_that_hangs_is_given_up_and_brought_back_once_it_answers(tmp_path, monkeypatch):
     monkeypatch.setattr(tree_module, "DEADLINE_S", 0.2)
     monkeypatch.setattr(tree_module, "SECOND_DEADLINE_S", 0.1)
@@ -248,25 +212,6 @@ def test_a_live_board_whose_files_fail_for_good_comes_back_later(family, name, f
 
 
 # ------------------------------------------------------------------------------------------------------- other writers
-
-
-def test_another_writer_is_answered_five_times_and_then_only_told(tree, controller):
-    controller.pin(612.0)
-    assert controller.check() == []
-    for _ in range(5):
-        tree.write(HIGH, "1020000000")
-        (event,) = controller.check()
-        assert event["kind"] == "another writer"
-        assert "max_freq reads 1020000000, but 612000000 was pinned; it was written again" in event["text"]
-        assert tree.read(HIGH) == "612000000"
-    tree.write(HIGH, "1020000000")
-    (event,) = controller.check()
-    assert "written again 5 times and is now left alone" in event["text"]
-    assert tree.read(HIGH) == "1020000000"
-    assert controller.check() == []
-    tree.write(LOW, "306000000")
-    assert kinds(controller.check()) == ["another writer"]
-    assert controller.check() == []
 
 
 def test_a_new_pin_does_not_begin_the_fight_anew(tree, controller):
@@ -340,26 +285,6 @@ def ended(process, number=None):
         process.send_signal(number)
     said, errors = process.communicate(timeout=120)
     return process.returncode, said, errors
-
-
-def test_two_processes(tree, controller, tmp_path):
-    before = texts(tmp_path)
-    process = child(tmp_path)
-    with pytest.raises(Busy, match=f"another controller has the jetson clock: process {process.pid} "):
-        controller.pin(408.0)
-    assert ended(process, signal.SIGTERM)[0] == -signal.SIGTERM
-    assert texts(tmp_path) == before
-    controller.pin(408.0)
-
-
-def test_a_living_process_whose_lock_is_not_seen(tree, controller):
-    """A container with a /sys of its own, or a file that was replaced: the snapshot says so as well."""
-    snapshot = Snapshot.of_now(tree, "jetson", [LOW, HIGH], {})
-    snapshot._replace(pid=os.getppid(), started=started_at(os.getppid())).save()
-    with pytest.raises(Busy, match=f"process {os.getppid()}"):
-        controller.pin(408.0)
-    assert tree.written == []
-    snapshot.remove()
 
 
 def test_two_threads(tree, tmp_path):
@@ -642,22 +567,3 @@ def test_a_sensor_of_the_board_is_asked_each_time_and_the_conditions_once_a_seco
     controller.read()
     assert sum("thermal" in path for path in reads) > first
     assert isinstance(controller.board, Board)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_board_comes_back_whenever_the_process_is_ended(tmp_path, number):
-    """The signal just before every single call that touches a file."""
-    gpu_tree(tmp_path)
-    command = [sys.executable, "-m", "tests.support.agent_trees", str(tmp_path), str(int(number))]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
-    stages = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(stages) >= 40
-    assert sum(stage["signal"] == number for stage in stages) >= 40
-    assert all(stage["back"] for stage in stages)
-    assert all(set(stage["left_after"]) <= {"board-jetson.lock"} for stage in stages)
-    if number == signal.SIGKILL:
-        assert all(stage["left"] for stage in stages if stage["changed"])
-        assert any(stage["changed"] for stage in stages)
-    else:
-        assert not any(stage["changed"] or stage["left"] for stage in stages)

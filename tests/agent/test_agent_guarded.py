@@ -382,15 +382,6 @@ def test_a_sensor_that_fails_for_a_moment_ends_nothing(board):
     assert report.energy_j == pytest.approx(3.0 * 5.05)
 
 
-def test_a_temperature_that_is_gone_ends_the_program_too(board):
-    gone = (0.35, lambda: setattr(board, "temperature_c", None))
-    report = guard_for(board, 60.0, later=[gone], clock_mhz=300.0, max_temp_c=80.0)
-    assert (report.exit_code, report.ended) == (4, "stopped for safety")
-    assert is_stopped_blind(report, 0.35)
-    assert "no temperature" in report.events[0]["text"]
-    assert board.pins == [300.0, 100.0]
-
-
 def test_power_is_answered_also_while_there_is_no_temperature(board):
     board.read = lambda read=board.read: dict(read(), temperature_c=None if board.pins[1:] or hot else 50.0)
     hot = []

@@ -248,19 +248,6 @@ def test_too_hot_is_answered_later_than_too_much_power(room):
     assert room.board.mhz == 500.0
 
 
-def test_no_reading_under_a_cap_is_the_lowest_clock_until_there_is_one(room):
-    guarded(room, 300.0, 9.0)
-    room.board.fails["read"] = NoReading("i2c timed out")
-    room.pass_s(BLIND_S - 0.2, room.trainer)
-    assert room.board.mhz == 300.0
-    room.pass_s(0.5, room.trainer)
-    assert room.board.mhz == 100.0
-    del room.board.fails["read"]
-    room.pass_s(0.2, room.trainer)
-    assert room.board.mhz == 300.0
-    assert room.kinds() == ["no reading", "reading again"]
-
-
 def test_a_limit_on_heat_needs_a_temperature(room):
     room.board.temperature_c = None
     with pytest.raises(NotThere, match="no temperature"):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.agent_trees import HIGH, MadeTree, board_in, gpu_tree
+from tests.support.agent_trees import HIGH, board_in
 
 from wattune_agent.controller import Controller
 from wattune_agent.errors import Busy, NotKept
@@ -19,11 +19,6 @@ assert Lock(sys.argv[1]).acquire()
 print("held", flush=True)
 input()
 """
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return MadeTree(gpu_tree(tmp_path))
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from tests.support.live_board import ROOT, wait_for
 from wattune_agent import server
 from wattune_agent.__main__ import main
 from wattune_agent.client import AgentClient
-from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.supply import save_supply
 from wattune_agent.tree import Tree
@@ -134,44 +133,6 @@ def test_guard_through_an_agent(board, tmp_path):
     assert (code, out.strip()) == (0, "408000000"), said
 
 
-@pytest.mark.slow
-def test_guard_reports_an_agent_that_is_killed_with_the_exit_code_of_a_safety_stop(board, tmp_path):
-    socket, report = tmp_path / "agent.sock", tmp_path / "report.json"
-    with serving(board.root, socket) as process:
-        options = ["--device", "agent:{}".format(socket), "--clock", "408", "--cap", "50W", "-o", report]
-        script = "kill -9 {}; sleep 60".format(process.pid)
-        code, _, said = run("guard", *options, "--", "sh", "-c", script)
-        process.wait(10)
-    assert code == 4, said
-    record = json.loads(report.read_text(encoding="utf-8"))
-    assert (record["exit_code"], record["ended"]) == (4, "stopped for safety")
-    assert [event["kind"] for event in record["events"]].count("not restored") == 1
-    assert "highest reading" in said
-    assert run("restore", "--sysfs-root", board.root)[0] == 0
-
-
-def test_guard_reports_a_board_that_is_not_restored_with_the_exit_code_of_the_program(tmp_path, monkeypatch, capsys):
-    tree, report = LiveTree(tmp_path / "board"), tmp_path / "report.json"
-    monkeypatch.setattr("wattune_agent.__main__.Tree", lambda root: tree)
-    script = "sleep 0.1; exit 7"
-    command = ["guard", "--sysfs-root", str(tree.root), "--device", "jetson", "-o", str(report)]
-    pinned = []
-    before = Controller.pin
-
-    def pin(controller, mhz):
-        done = before(controller, mhz)
-        pinned.append(tree.fault("*/max_freq", "eio", on="write"))
-        return done
-
-    monkeypatch.setattr(Controller, "pin", pin)
-    assert main([*command, "--clock", "306", "--", "sh", "-c", script]) == 7
-    record = json.loads(report.read_text(encoding="utf-8"))
-    assert pinned
-    assert record["exit_code"] == 7
-    assert [event["kind"] for event in record["events"]] == ["not restored"]
-    assert "not restored" in capsys.readouterr().err
-
-
 def test_guard_lowers_the_clock_of_a_program_above_its_cap(board):
     board.load(1.0)
     command = ["guard", *on(board), "--clock", "1020", "--cap", "9W", "--", "sleep", "3"]
@@ -180,39 +141,6 @@ def test_guard_lowers_the_clock_of_a_program_above_its_cap(board):
     assert "down to" in said
     assert "above 9 W for" in said
     assert "1020 MHz at first, " in said
-
-
-def test_guard_interrupted_leaves_the_board_as_it_was(board, tmp_path):
-    marker = tmp_path / "runs"
-    script = "touch {}; exec sleep 60".format(marker)
-    with agent("guard", *on(board), "--clock", "408", "--", "sh", "-c", script) as process:
-        assert wait_for(marker.exists)
-        assert board.is_at(408.0)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in said
-    assert not board.is_at(408.0)
-
-
-@pytest.mark.slow
-def test_restore_after_a_kill(board, tmp_path):
-    marker = tmp_path / "runs"
-    script = "echo $$ > {}; exec sleep 60 > /dev/null 2>&1".format(marker)
-    with agent("guard", *on(board), "--clock", "408", "--", "sh", "-c", script) as process:
-        assert wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
-        # Its threads begin once the program's group is known to who watches over it.
-        assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(process.pid))) > 2)
-        process.kill()
-        process.communicate(timeout=60)
-        assert wait_for(lambda: not os.path.exists("/proc/{}".format(marker.read_text().strip())))
-    assert board.is_at(408.0)
-    code, out, _ = run("restore", "--sysfs-root", board.root)
-    assert code == 0
-    assert "as it was before" in out
-    assert not board.is_at(408.0)
-    code, out, _ = run("restore", "--sysfs-root", board.root)
-    assert (code, out) == (0, "nothing was left behind\n")
 
 
 def test_restore_leaves_a_living_controller_alone(board, tmp_path):
@@ -226,24 +154,6 @@ def test_restore_leaves_a_living_controller_alone(board, tmp_path):
             assert board.is_at(408.0)
         finally:
             holder.end()
-
-
-def test_a_broken_snapshot_of_another_family_keeps_nobody_from_this_board(board, tmp_path):
-    socket = tmp_path / "agent.sock"
-    broken = board.root / "var" / "lib" / "wattune" / "board-cpu.json"
-    broken.parent.mkdir(parents=True, exist_ok=True)
-    broken.write_text("{", encoding="utf-8")
-    try:
-        with serving(board.root, socket) as process:
-            with AgentClient(str(socket)) as client:
-                for _ in range(2):
-                    client.pin(408.0)
-                    client.restore()
-                    assert not board.is_at(408.0)
-                assert not client._holds
-            assert "board-cpu.json" in process.said()
-    finally:
-        broken.unlink()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -437,22 +347,6 @@ def test_guard_refuses_in_one_line_before_the_program_runs(board, tmp_path, word
     assert (tmp_path / "taken").read_text() == "mine"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [["--cap", "900W"], ["--max-temp", "120C"]])
-def test_guard_refuses_a_board_that_somebody_else_holds(board, tmp_path, limit):
-    marker, socket = tmp_path / "ran", tmp_path / "agent.sock"
-    with serving(board.root, socket):
-        holder = Holder(socket, ["pin", 408.0])
-        try:
-            for device in (on(board), ["--device", "agent:{}".format(socket)]):
-                code, _, said = run("guard", *device, *limit, "--", "touch", marker)
-                assert (code, said.count("\n")) == (2, 1), said
-                assert "process" in said
-        finally:
-            holder.end()
-    assert not marker.exists()
-
-
 def test_guard_under_a_cap_at_the_supply_with_a_report_on_stdout(board, tmp_path):
     name = find_board(Tree(str(board.root)), "jetson").name
     place = save_supply(Tree(str(board.root)), name, 1.5, 0.9)
@@ -467,12 +361,3 @@ def test_guard_under_a_cap_at_the_supply_with_a_report_on_stdout(board, tmp_path
     assert (report["cap_w"], report["supply_cap_w"], report["cap_side"]) == (pytest.approx(43.5), 50.0, "supply")
     assert (report["record"], report["clock_mhz"]) == ("guard", 612.0)
     assert said == "mine\n"
-
-
-@pytest.mark.slow
-def test_guard_says_that_a_cap_was_not_kept(board):
-    board.load(1.0)
-    code, _, said = run("guard", *on(board), "--clock", "306", "--cap", "1W", "--max-temp", "99C", "--", "sleep", "1")
-    assert code == 0
-    assert said.splitlines()[-1].startswith("wattune-agent: not kept: above the cap of 1 W for ")
-    assert "with a limit of 99 C" in said

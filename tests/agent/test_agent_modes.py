@@ -47,12 +47,6 @@ def tree(tmp_path, monkeypatch):
     return MadeTree(tmp_path)
 
 
-@pytest.fixture
-def controller(tree):
-    with Controller(board_in(tree)) as controller:
-        yield controller
-
-
 def ran(tree):
     with open(tree.root + "/ran") as file:
         return file.read().split()

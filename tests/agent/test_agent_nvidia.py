@@ -40,7 +40,6 @@ from wattune_agent.errors import (
     NoReading,
     NotRestored,
     NotTaken,
-    NotThere,
 )
 from wattune_agent.held_clock import ANSWERS
 from wattune_agent.knobs import fits
@@ -115,21 +114,6 @@ def test_a_card_is_found_by_its_name(tmp_path, gpu):
             find_board(tree, name)
     with pytest.raises(BadRequest, match="allowed: jetson, cpu, nvidia"):
         find_board(tree, "nvidias")
-
-
-@pytest.mark.parametrize(("broken", "text"), [(9, "Driver Not Loaded"), (18, "version mismatch")])
-def test_a_machine_without_a_driver_has_no_card(tmp_path, broken, text):
-    tree = CardTree(tmp_path, FakeLibrary(broken=broken))
-    with pytest.raises(NotThere, match=text):
-        find_board(tree, "nvidia")
-    assert card_names(tree) == []
-
-
-def test_a_machine_without_the_library_has_no_card(tmp_path):
-    tree = CardTree(tmp_path, None)
-    with pytest.raises(NotThere, match="--gpus all"):
-        find_board(tree, "nvidia")
-    assert card_names(tree) == []
 
 
 def test_a_lost_card_takes_no_other_card_away(tmp_path, gpu):

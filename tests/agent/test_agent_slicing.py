@@ -3,7 +3,7 @@
 import statistics
 
 import pytest
-from tests.support.agent_trees import HIGH, LOW, MadeTree, board_in, gpu_tree, texts
+from tests.support.agent_trees import HIGH, LOW, texts
 from tests.support.live.tree import LiveTree
 from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import VirtualProgram, VirtualTime
@@ -69,17 +69,6 @@ def guarded(board, seconds, **limits):
 
 
 # ------------------------------------------------------------------------------------------------ the writes of a slice
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return MadeTree(gpu_tree(tmp_path))
-
-
-@pytest.fixture
-def controller(tree):
-    with Controller(board_in(tree, mode={"nvpmodel": "MAXN"})) as controller:
-        yield controller
 
 
 def test_a_slice_writes_the_two_limits_alone_and_restore_brings_back_what_was_found(tree, controller, tmp_path):

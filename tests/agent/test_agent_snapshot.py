@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.agent_trees import HIGH, LOW, RAILGATE, MadeTree, gpu_tree, put, texts
+from tests.support.agent_trees import HIGH, LOW, RAILGATE, MadeTree, put, texts
 from tests.support.live.tree import disk_full
 
 from wattune_agent import tree as tree_module
@@ -21,11 +21,6 @@ from wattune_agent.snapshot import Snapshot, boot_id, found_texts, snapshots, st
 from wattune_agent.tree import Tree
 
 FILES = [LOW, HIGH, RAILGATE]
-
-
-@pytest.fixture
-def tree(tmp_path):
-    return MadeTree(gpu_tree(tmp_path))
 
 
 @pytest.fixture
@@ -177,12 +172,6 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(snapshot, monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     snapshot.save()
     assert Snapshot.load(snapshot.path) == snapshot
-
-
-def test_a_file_in_place_of_the_folder(tree, snapshot):
-    put(tree.root, SYSTEM_FOLDER, "not a folder")
-    with pytest.raises(NotKept, match=r"File exists|Not a directory"):
-        snapshot.save()
 
 
 def test_a_snapshot_that_cannot_be_deleted_says_so(snapshot, monkeypatch):
@@ -342,19 +331,6 @@ def test_a_driver_that_hangs_does_not_keep_the_rest(tree, snapshot, dead, tmp_pa
     assert (tmp_path / other[1:]).read_text() == snapshot.files[other]
     assert (tmp_path / RAILGATE[1:]).read_text() == "1\n"
     assert left_behind(tree) is not None
-
-
-def test_after_a_power_cut_a_real_board_has_forgotten_what_was_written(tree, snapshot):
-    class Real(MadeTree):
-        is_real = True
-
-    saved(snapshot, boot="the start before")
-    tree = Real(tree.root)
-    tree.write(HIGH, "612000000")  # what the mode of now says
-    tree.written.clear()
-    assert len(restore_left_behind(tree)) == 1
-    assert tree.written == []
-    assert not os.path.exists(snapshot.path)
 
 
 def test_several_are_all_brought_back_and_every_failure_is_told(tree, snapshot, dead, tmp_path):

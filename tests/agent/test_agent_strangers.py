@@ -46,11 +46,6 @@ class RealTree(MadeTree):
 
 
 @pytest.fixture
-def tree(tmp_path):
-    return MadeTree(gpu_tree(tmp_path))
-
-
-@pytest.fixture
 def machine(tmp_path):
     """A machine with a board."""
     return RealTree(gpu_tree(tmp_path / "board"))

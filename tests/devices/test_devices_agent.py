@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -247,16 +244,6 @@ def test_what_counts_as_stuck():
     assert slow.notice(50.0, 5.0)
 
 
-@pytest.mark.slow
-def test_an_hour_of_readings_leaves_nothing_behind(device):
-    with device.at(device.combinations()[0]):
-        for _ in range(1200):
-            device.wait(3.0)
-            device.power_w()
-    assert device.events() == ()
-    assert device.now_s() > 3600
-
-
 # ---------------------------------------------------------------------------------------------------------- changing
 
 
@@ -331,34 +318,6 @@ def test_a_read_that_never_returns_keeps_nobody_else_waiting(device, monkeypatch
     hang.set()
     thread.join()
     assert device.conditions().temperature_c is not None
-
-
-@pytest.mark.slow
-def test_what_a_killed_process_left_is_brought_back_and_told(tmp_path):
-    with live(tmp_path, throttled=False) as board:
-        root = board.root
-        high = Path(f"{root}{GPU}/max_freq")
-        before = high.read_text()
-        code = f"""
-import sys
-from wattune.devices import open_device
-from wattune.point import Knobs
-with open_device("jetson?root={root}").at(Knobs(clock_mhz=306.0)):
-    print("pinned", flush=True)
-    sys.stdin.read()
-"""
-        child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert child.stdout.readline() == b"pinned\n"
-        device = open_device(f"jetson?root={root}")
-        with pytest.raises(DeviceUnavailable, match=str(child.pid)), device.at(Knobs(clock_mhz=612.0)):
-            pytest.fail("two of them")
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
-        assert high.read_text() != before
-        with device.at(Knobs(clock_mhz=612.0)):
-            pass
-        assert high.read_text() == before
-        assert "left behind" in [event.kind for event in device.events()]
 
 
 # -------------------------------------------------------------------------------------------------------------- modes

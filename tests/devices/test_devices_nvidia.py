@@ -285,19 +285,6 @@ def test_a_shortened_uuid_of_one_card_is_enough(use, monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- changing
 
 
-def test_without_the_right_nothing_is_changed(use, tmp_path):
-    gpu = FakeGpu()
-    use(gpu, root=False)
-    (tmp_path / "status").write_text("CapEff:\t00000000a80425fb\n")
-    device = open_nvidia("0")
-    assert "actuator=none" in device.problems[0]
-    with pytest.raises(DeviceUnavailable, match="run this as root"), device.at(device.safest):
-        pytest.fail("it was set")
-    assert gpu.changes == []
-    with open_nvidia("0?actuator=none").at(None):
-        pass
-
-
 @pytest.mark.parametrize(
     ("mask", "uid", "may"),
     [

@@ -1,22 +1,14 @@
-"""Small trees with a clock, kernels that answer like old and new ones, and a process that can be killed at any call.
-
-``python -m tests.support.agent_trees ROOT SIGNAL``: for each call that touches a file, a child that pins, pins again
-and restores gets the signal just before it; one line of JSON for each.
-"""
+"""Small trees with a clock, kernels that answer like old and new ones, and a process that can be killed at any call."""
 
 import errno
 import fcntl
-import json
 import os
-import sys
 from pathlib import Path
 
 from wattune_agent.board import Board
-from wattune_agent.controller import Controller
 from wattune_agent.cpufreq import find_cpu_clock
 from wattune_agent.devfreq import find_gpu_clock
 from wattune_agent.errors import FileFailed
-from wattune_agent.leftover import left_behind, restore_left_behind
 from wattune_agent.tree import Tree
 
 LISTED_MHZ = (306.0, 408.0, 510.0, 612.0, 714.0, 816.0, 918.0, 1020.0)
@@ -181,55 +173,3 @@ class Ending:
             return call(*args, **kwargs)
 
         return counted
-
-
-def use(root, ending):
-    """Pin, pin lower, restore: what the child does."""
-    controller = Controller(board_in(MadeTree(root)))
-    controller.pin(1020.0)
-    controller.pin(408.0)
-    controller.restore()
-    return ending.count
-
-
-def _main(root, number):
-    before = texts(root)
-    at, total = 1, None
-    while total is None or at <= total:
-        pipe, end = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            count = use(root, Ending(0 if total is None else at, number))
-            os.write(end, str(count).encode())
-            os._exit(0)
-        os.close(end)
-        said = os.read(pipe, 100)
-        os.close(pipe)
-        status = os.waitpid(pid, 0)[1]
-        if total is None:
-            total = int(said)
-            assert texts(root) == before
-            continue
-        tree = MadeTree(root)
-        changed = texts(root) != before
-        left = left_behind(tree)
-        lines = restore_left_behind(tree)
-        print(
-            json.dumps(
-                {
-                    "at": at,
-                    "signal": status & 0x7F,
-                    "changed": changed,
-                    "left": left is not None,
-                    "lines": lines,
-                    "back": texts(root) == before,
-                    "left_after": os.listdir(f"{root}/var/lib/wattune") if os.path.isdir(f"{root}/var") else [],
-                }
-            ),
-            flush=True,
-        )
-        at += 1
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]))
