@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from benchmarks.paper.families import Family
 from wattune.algorithms import place
 from wattune.errors import DeviceUnavailable
-from wattune.proxy import ProxyRun, sweep
+from wattune.proxy import sweep
+from wattune.proxy.run import ProxyRun
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 

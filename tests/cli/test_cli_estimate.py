@@ -109,7 +109,7 @@ def test_one_of_several_workloads(wattune, tmp_path):
         (["--from-runs", "TABLE", "--where", "workload"], "--where"),
         (["--from-runs", "TABLE", "--where", "color=red"], "no such column: color"),
         (["--from-runs", "TABLE", "--target", "0.8"], "without targets"),
-        (["--from-runs", "TABLE", "--target", "nan"], "without targets"),
+        (["--from-runs", "TABLE", "--target", "nan"], "target: nan"),
         (["--from-runs", "TABLE", "--step-times", "8"], "--step-times: 8"),
         (["--from-runs", "TABLE", "--step-times", "8=-1"], "--step-times: 8=-1"),
         (["--from-runs", "TABLE", "--step-times", "8=nan"], "--step-times"),

@@ -63,13 +63,13 @@ print(sorted({{"torch", "sklearn"}} & set(sys.modules)))
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--batch-sizes", "8"], "--batch-sizes needs --command"),
+        (["--batch-sizes", "8"], "batch_sizes without a command"),
         (["--step-time", "x(.)"], "--step-time needs --command"),
         (["--command", "true {batch_size} {steps}"], "--batch-sizes"),
         (["--command", "true {batch_size} {steps}", "--batch-sizes", "8;16"], "8,16,32"),
         (
             ["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "w.toml"],
-            "cannot be combined with WORKLOAD",
+            "workload with a command: w.toml",
         ),
         (["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "--run-limit", "nan"], "limit"),
         (["--command", "true", "--batch-sizes", "8"], "{batch_size}"),

@@ -316,3 +316,18 @@ def _text(path):
         return path.read_text()
     except OSError:
         return ""
+
+
+def test_a_program_ends_with_the_process_that_started_it(tmp_path):
+    """Killed, it cannot end the program itself, which would draw power that nobody limits."""
+    code = f"""
+import sys, threading, time
+from wattune.program.process import Process
+words = ["sh", "-c", "trap '' TERM; echo $$ > {tmp_path}/pid; echo on; while :; do sleep 0.1; done"]
+with Process(words, now_s=time.monotonic, on_line=lambda _, line: print(line, flush=True), news=threading.Event()):
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout.readline() == "on\n"
+        starter.kill()
+    assert is_gone(tmp_path, 20.0)

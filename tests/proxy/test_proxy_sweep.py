@@ -15,8 +15,8 @@ from tests.support import proxy_runs as made
 from tests.support.forked import Forked
 
 from wattune.errors import InputError, Interrupted, OutputError, RecordError, UnknownName
-from wattune.proxy import CHECKPOINT_EVERY, sweep
-from wattune.proxy.run import ProxyRun
+from wattune.proxy import sweep
+from wattune.proxy.run import CHECKPOINT_EVERY, ProxyRun
 from wattune.records import LearningCurve
 
 ROOT = Path(__file__).parents[2]

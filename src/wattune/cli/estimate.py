@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from wattune.records import SampleEfficiency
 
 
-@configured(*("workload", "algorithm", "seeds", "profile", "cap", "processes", "resume"), advanced=("cap_window",))
+@configured(
+    *("workload", "algorithm", "seeds", "profile", "cap", "processes", "resume", "target"),
+    *("command", "batch_sizes", "metric", "samples", "lower_is_better", "rate", "data", "proxy_data"),
+    advanced=("cap_window",),
+    read=RunConfig.of_file,
+)
 def estimate(
     context: typer.Context,
     config: RunConfig,
@@ -42,10 +47,6 @@ def estimate(
     from_runs: Annotated[
         Path | None,
         typer.Option("--from-runs", metavar="CSV", help="Use the runs in this table, and train nothing."),
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option("--target", metavar="T", help="With --from-runs: target to use, if the table has several."),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -79,13 +80,16 @@ def estimate(
     Example:  wattune estimate workload.toml -o efficiency.json
               wattune estimate workload.toml --algorithm forward-gradient -o forward-gradient.json
               wattune estimate workload.toml --executor ray:10.0.0.1:6379 -o efficiency.json
+              wattune estimate --batch-sizes 8,16,32 --target 0.9 --metric "accuracy ([0-9.]+)"
+                --command "python3 train.py --batch-size {batch_size}"
               wattune estimate --from-runs runs.csv --step-times 8=0.021,16=0.034,32=0.062
     """
     from wattune.job import steps
-    from wattune.job.coercion import as_workload
+    from wattune.job.coercion import as_trainable
     from wattune.records import SampleEfficiency
 
-    workload, profile, processes = config.workload, config.profile, config.processes
+    profile, processes, target = config.profile, config.processes, config.target
+    workload = config.program or config.workload
     asked_cap, algorithm_name = config.constant_cap, config.algorithm or ALGORITHM
     if asked_cap.limit_w is not None and profile is None:
         raise InputError("--cap needs --profile")
@@ -95,11 +99,14 @@ def estimate(
         raise InputError("--processes and --executor cannot be combined", hint="the cluster schedules the runs")
     seconds = profile if step_times is None else _step_seconds(step_times)
     if from_runs is None:
-        if misplaced := _given({"--target": target, "--where": where, "--allocate": allocate}):
+        if misplaced := _given(
+            {"--target": None if config.command else target, "--where": where, "--allocate": allocate}
+        ):
             raise InputError(f"{misplaced} needs --from-runs")
     elif misplaced := _given(
         {
-            "WORKLOAD": workload,
+            "WORKLOAD": config.workload,
+            "--command": config.command,
             "--algorithm": config.algorithm,
             "--strategy": strategy,
             "--seeds": config.seeds,
@@ -113,7 +120,7 @@ def estimate(
     times = None if seconds is None else steps.step_times(seconds, cap_w=asked_cap)
     to = claim(output, "efficiency.json", as_json=as_json, resume=config.resume)
     record = to.load(SampleEfficiency)
-    if record is not None and record.workload != (name := as_workload(workload).name):
+    if record is not None and record.workload != (name := as_trainable(workload).name):
         raise RecordError(
             "the finished record is of another workload",
             value=record.workload,

@@ -52,7 +52,12 @@ ALGORITHM = "backprop"
 SEVERAL = ("cap",)
 """Keys whose option may be given several times."""
 
-FLAGS = {"compare": "--compare", "resume": "--resume", "reference": "--reference/--no-reference"}
+FLAGS = {
+    "compare": "--compare",
+    "resume": "--resume",
+    "reference": "--reference/--no-reference",
+    "lower_is_better": "--lower-is-better",
+}
 """Keys that are options without a value."""
 
 WHERE = "docs/run-arguments.md"
@@ -134,11 +139,3 @@ def _settings(pairs: Sequence[str], keys: tuple[str, ...]) -> dict[str, str]:
             raise InputError("--set has a key twice", value=known, allowed="each key once")
         settings[known] = value.strip()
     return settings
-
-
-def sizes(text: str) -> tuple[int, ...]:
-    """Batch sizes such as "8,16,32". Raises: InputError."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and word.isascii() and 0 < int(word) < 10**9 for word in words):
-        raise InputError("--batch-sizes", value=text, allowed="positive numbers, such as 8,16,32")
-    return tuple(int(word) for word in words)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattune.cli.options import ALGORITHM, File, Json, configured, sizes
+from wattune.cli.options import ALGORITHM, File, Json, configured
 from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
 from wattune.goal import TIME
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @configured(
     *("workload", "device", "algorithm", "cap", "goal", "strategy", "reference", "seed", "sysfs_root"),
-    *("resume",),
+    *("resume", "command", "batch_sizes"),
     advanced=("cap_window", "mode", "knobs", "meter"),
     required=("device",),
 )
@@ -50,16 +50,6 @@ def profile(
         typer.Option(
             "--check", metavar="FILE", help="Measure five cells of this profile again, to see if it still holds."
         ),
-    ] = None,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            "--command", metavar="TEXT", help="Profile this program, with {batch_size} and {steps} in its arguments."
-        ),
-    ] = None,
-    batch_sizes: Annotated[
-        str | None,
-        typer.Option("--batch-sizes", metavar="LIST", help="With --command: batch sizes to profile, such as 8,16,32."),
     ] = None,
     step_time: Annotated[
         str | None,
@@ -96,19 +86,19 @@ def profile(
               wattune profile --device jetson --cap 10W --batch-sizes 8,16,32
                 --command "python3 train.py --batch-size {batch_size} --steps {steps}"
     """
+    command, batch_sizes = config.command, config.batch_sizes
     spec, workload, goal, resume = config.device, config.workload, config.goal, config.resume
     algorithm, strategy, reference = config.algorithm, config.strategy, config.reference
     asked_cap = config.constant_cap
     of_program = {
-        "--batch-sizes": batch_sizes,
         "--step-time": step_time,
         "--step-time-file": step_time_file,
         "--run-limit": run_limit,
     }
     if command is None and (misplaced := [name for name, value in of_program.items() if value is not None]):
         raise InputError(f"{misplaced[0]} needs --command")
-    if command is not None and (workload, check, reference, algorithm) != (None,) * 4:
-        raise InputError("--command cannot be combined with WORKLOAD, --check, --reference or --algorithm")
+    if command is not None and check is not None:
+        raise InputError("--command cannot be combined with --check")
     if command is not None and batch_sizes is None:
         raise InputError("--command needs --batch-sizes, such as 8,16,32")
     if strategy != "guided" and (strict or efficiency is not None):
@@ -134,7 +124,7 @@ def profile(
                 record = job_steps.profile_command(
                     spec,
                     command,
-                    batch_sizes=sizes(batch_sizes or ""),
+                    batch_sizes=batch_sizes or (),
                     step_time=step_time,
                     step_time_file=step_time_file,
                     cap_w=asked_cap,

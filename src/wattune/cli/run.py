@@ -8,7 +8,8 @@ from wattune.job.config import RunConfig
 
 SHOWN = (
     *("workload", "device", "cap", "goal", "max_slowdown", "deadline", "profile", "compare", "seed", "output"),
-    *("resume", "server", "model", "data"),
+    *("resume", "server", "model", "data", "target"),
+    *("command", "batch_sizes", "metric", "samples", "lower_is_better", "rate", "proxy_data"),
 )
 ADVANCED = tuple(key for key in RunConfig.model_fields if key not in SHOWN)
 
@@ -26,6 +27,8 @@ def run(config: RunConfig, as_json: Json = False) -> None:
               wattune run --device sim:jetson-nano --cap caps.csv --set seeds=1
               wattune run --device sim:jetson-nano --cap 4.5W --set carbon=ci.csv --deadline 16h
               wattune run --output wattune-run-1 --resume
+              wattune run --device jetson --cap 10W --batch-sizes 8,16,32,64 --target 0.9 --rate 0.001@32
+                --metric "accuracy ([0-9.]+)" --command "python3 train.py --batch-size {batch_size} --lr {rate}"
               wattune run --server http://host:8484 --model resnet8-digits --device jetson --cap 5W --data my.npz
     """
     from wattune.job.folder import RunFolder

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from wattune.errors import RecordError
 from wattune.files import read_json
+from wattune.program.workload import ProgramWorkload
 from wattune.records import Record
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ def profiled_workload(workload: str | Path | Workload | None, board: Device) -> 
     if workload is None and board.replayed_table is not None:
         return None
     return as_workload(workload).without_weights()
+
+
+def as_trainable(
+    workload: str | Path | Workload | ProgramWorkload | None, progress: Progress | None = None
+) -> Workload | ProgramWorkload:
+    """The program, or the workload: see ``as_workload``."""
+    return workload if isinstance(workload, ProgramWorkload) else as_workload(workload, progress)
 
 
 def as_record(kind: type[R], record: str | Path | R) -> R:

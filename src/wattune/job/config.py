@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from wattune.devices import Device
+    from wattune.program.workload import ProgramWorkload
     from wattune.records import ProfileTable
     from wattune.workloads import Data, Loaders, Workload
 
@@ -60,9 +61,13 @@ NOT_SAVED = ("output", "resume", "processes", "profile", "token_file", *OF_DEVIC
 CHANGEABLE = ("compare", "server", "name")
 """Keys that may change when a run is resumed: they change none of the records that exist."""
 
-OF_SERVER = ("model", "data", "target", "name", "token_file")
+OF_SERVER = ("model", "name", "token_file")
 
-WITH_PATHS = ("workload", "device", "cap", "carbon", "tariff", "data")
+OF_PROGRAM = ("batch_sizes", "metric", "samples", "rate", "proxy_data")
+
+NOT_OF_PROGRAM = ("workload", "server", "algorithm", "reference", "processes", "carbon", "tariff")
+
+WITH_PATHS = ("workload", "device", "cap", "carbon", "tariff", "data", "proxy_data")
 """Keys whose text may be the path of a file, or have one behind a name, as in "watch:FILE"."""
 
 REMOVED = ("battery", "beside", "latency")
@@ -105,6 +110,15 @@ def _window(value: object, info: ValidationInfo) -> object:
     return PEAK if isinstance(value, str) else _number(value)
 
 
+def _sizes(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    words = [word.strip() for word in value.split(",")]
+    if not all(word.isdecimal() and word.isascii() and 0 < int(word) < 10**9 for word in words):
+        raise InputError("batch_sizes", value=value, allowed="positive numbers, such as 8,16,32")
+    return tuple(int(word) for word in words)
+
+
 def _range(value: object) -> object:
     return parse_range(value) if isinstance(value, str) else value
 
@@ -117,6 +131,7 @@ Share = Annotated[float, _in("share")]
 Seconds = Annotated[float, _in("s", bare=False)]
 Joules = Annotated[float, _in("J", bare=False)]
 Window = Annotated[float | Literal["peak"], BeforeValidator(_window)]
+Sizes = Annotated[tuple[int, ...], BeforeValidator(_sizes)]
 WattsRange = Annotated[tuple[float, float], BeforeValidator(_range)]
 
 
@@ -221,10 +236,26 @@ class RunConfig(BaseModel):
     resume: bool = _key(None, "Continue what was interrupted.", default=False)
     server: str | None = _key("URL", "Train a model of this wattune server, which trains the proxy.")
     model: str | None = _key("NAME", "With a server: name of the model.")
-    data: AnyData | None = _key("FILE", "With a server: your data, .npz; it never leaves this machine.")
-    target: Real | None = _key("X", "With a server: target metric (default: the model's).")
+    data: AnyData | None = _key(
+        "FILE", "With a server: your data, .npz; it never leaves this machine. With a command: its {data} in training."
+    )
+    target: Real | None = _key("X", "Target metric of a command, or of a server's model (default: the model's).")
     name: str | None = _key("NAME", "With a server: name of this device (default: the host's name).")
     token_file: Path | None = _key("FILE", "With a server: file with the token (default: $WATTUNE_TOKEN).")
+
+    command: str | None = _key(
+        "TEXT", "Train by this program, with {batch_size} and optionally {rate}, {seed}, {data} in its arguments."
+    )
+    batch_sizes: Sizes | None = _key("LIST", "With a command: batch sizes to choose from, such as 8,16,32.")
+    metric: str | None = _key("REGEX", "With a command: the metric in its output; one group.")
+    samples: str | None = _key(
+        "REGEX", "With a command: the samples so far in its output; one group (default: its steps times batch size)."
+    )
+    lower_is_better: bool = _key(None, "With a command: the metric falls to the target.", default=False)
+    rate: str | None = _key(
+        "RATE@SIZE", "With a command: {rate} at your own batch size, such as 0.001@32, or 0.1@32,linear for SGD."
+    )
+    proxy_data: AnyData | None = _key("FILE", "With a command: its {data} in the estimate (default: data).")
 
     # ------------------------------------------------------------------------------------------------------ reading
 
@@ -240,9 +271,17 @@ class RunConfig(BaseModel):
             raise _as_input_error(error) from error
 
     @classmethod
+    def of_file(cls, given: Mapping[str, Any]) -> RunConfig:
+        """The arguments given; those of a program may come from the table ``[program]`` of the workload file.
+
+        Raises: InputError and its kinds.
+        """
+        return cls.read(*_with_tables(given, "program"))
+
+    @classmethod
     def of_run(cls, given: Mapping[str, Any]) -> RunConfig:
         """The arguments of a whole run: those given; what is not comes from the folder of the run to resume, or from
-        the table ``[run]`` of the workload file.
+        the tables ``[run]`` and ``[program]`` of the workload file.
 
         Raises: InputError and its kinds.
         """
@@ -255,10 +294,14 @@ class RunConfig(BaseModel):
             before = RunFolder(Path(given["output"])).arguments
         if given.get("output") is not None:  # code of a user may change the current folder
             given = {**given, "output": Path(given["output"]).absolute()}
-        config = cls.read(*(_with_table(given) if before is None else (before.located(given["output"]), given)))
+        config = cls.read(
+            *(_with_tables(given, "run", "program") if before is None else (before.located(given["output"]), given))
+        )
         if config.device is None and config.resume:
             raise OutputError("no run to resume", value=str(config.output), hint="start it again, without --resume")
         config.require("device", "cap", command="run")
+        if config.server is None and config.program is None:
+            config._refuse(("target",), "without a server or a command")
         return config if config.output is not None else config.model_copy(update={"output": free_folder(Path.cwd())})
 
     def require(self, *keys: str, command: str) -> RunConfig:
@@ -300,6 +343,36 @@ class RunConfig(BaseModel):
             aim = "cost" if is_priced else "time" if self.max_slowdown is self.deadline is None else "energy"
         return Goal(aim, self.max_slowdown, self.deadline, self.energy, self.price_per_kwh, self.price_per_hour)
 
+    @cached_property
+    def program(self) -> ProgramWorkload | None:
+        """The program that trains, None without a command. Raises: InputError."""
+        from wattune.program.workload import ProgramWorkload
+
+        if self.command is None:
+            return None
+        for key in ("batch_sizes", "metric", "target"):
+            if getattr(self, key) is None:
+                raise InputError(f"command without {key}", value=self.command, allowed="batch_sizes, metric and target")
+        assert self.batch_sizes is not None
+        assert self.metric is not None
+        assert self.target is not None
+        # Absolute, for a run that is resumed from another folder.
+        data, proxy_data = (
+            text if text is None or not os.path.lexists(text) else os.path.abspath(text)
+            for text in (self.data, self.proxy_data)
+        )
+        return ProgramWorkload(
+            self.command,
+            self.batch_sizes,
+            self.target,
+            self.metric,
+            self.samples,
+            self.lower_is_better,
+            self.rate,
+            data,
+            proxy_data,
+        )
+
     def saved(self) -> dict[str, Any]:
         """Arguments that the folder of a run keeps, as JSON has them; ``read`` makes the same arguments of these."""
         values = {key: getattr(self, key) for key in type(self).model_fields if key not in NOT_SAVED}
@@ -335,6 +408,11 @@ class RunConfig(BaseModel):
         else:
             self._refuse(("workload",), "with a server")
             self.require("model", "data", command="run")
+        if self.command is None:
+            self._refuse(OF_PROGRAM, "without a command")
+            self._refuse(() if self.server else ("data",), "without a server or a command")
+        else:
+            self._refuse(NOT_OF_PROGRAM, "with a command")
         for is_refused, what, value, allowed in (
             (self.server and (self.seeds or 0) > MOST_SEEDS, "seeds", self.seeds, f"1 to {MOST_SEEDS} with a server"),
             (self.strategy and self.profile, "strategy", self.strategy, "none if a profile is given"),
@@ -411,24 +489,25 @@ def _with_device_options(given: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in OF_DEVICE} | {"device": device}
 
 
-def _with_table(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The table ``[run]`` of the workload file, and the arguments given. If the file has nothing but
-    this table, the table may name the workload.
+def _with_tables(given: Mapping[str, Any], *names: str) -> tuple[Mapping[str, Any], ...]:
+    """These tables of the workload file, ``[run]`` for one, and the arguments given. If the file has nothing but
+    them, a table may name the workload.
 
     Raises: InputError, WorkloadError.
     """
     workload = given.get("workload")
-    if not isinstance(workload, (str, Path)):
+    if not isinstance(workload, (str, Path)) or ("run" not in names and not Path(workload).is_file()):
         return {}, given
     from wattune.workloads.toml import read_toml
 
     file = read_toml(Path(workload))
-    table = file.pop("run", None)
-    if table is None:
+    tables = {name: file.pop(name) for name in names if name in file}
+    if not tables:
         return {}, given
-    if not isinstance(table, dict):
-        raise InputError(f"{workload}, run", value=str(table), allowed="a table [run]")
-    return table, given if file else {key: value for key, value in given.items() if key != "workload"}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{workload}, {name}", value=str(table), allowed=f"a table [{name}]")
+    return *tables.values(), given if file else {key: value for key, value in given.items() if key != "workload"}
 
 
 def _text(value: object) -> object:
@@ -439,7 +518,8 @@ def _text(value: object) -> object:
     if isinstance(value, LowestCap):
         return [_text(one) for one in value.sources]
     if isinstance(value, tuple):
-        return "..".join(f"{watts!r}W" for watts in value)
+        is_range = isinstance(value[0], float)
+        return "..".join(f"{watts!r}W" for watts in value) if is_range else ",".join(map(str, value))
     if isinstance(value, (CapSource, Path)):
         return str(value)
     if isinstance(value, (bool, int, float, str)):

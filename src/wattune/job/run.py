@@ -17,7 +17,7 @@ from wattune import planning, profiling, reporting, training
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_source import CapSource, check_scale
 from wattune.devices import Device
-from wattune.errors import DeviceError, WorkloadError
+from wattune.errors import DeviceError, InputError, WorkloadError
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
@@ -315,6 +315,8 @@ def run_as(
     yield_to: Callable[[], bool] | None = None,
 ) -> TrainingRecord:
     """Do all steps of ``run`` by these arguments. Raises: as ``run``."""
+    if config.command is not None:
+        raise InputError("a command", value=config.command, allowed="with wattune estimate and wattune profile")
     has_plan = config.resume and config.output is not None and (config.output / "plan.json").is_file()
     # Read now, since planning comes late; a plan has its times, and needs the forecast no more.
     if not has_plan and (intensity := steps.intensity_of(config.carbon, config.tariff)) is not None:

@@ -18,13 +18,14 @@ from wattune.cap_source import AnyCap, cap_of, check_scale
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.intensity import Intensity
-from wattune.job.coercion import as_one_of, as_record, as_workload, opened, profiled_workload
+from wattune.job.coercion import as_one_of, as_record, as_trainable, as_workload, opened, profiled_workload
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
 
 if TYPE_CHECKING:
     from wattune.devices import Device
     from wattune.power.capped_run import Readings
+    from wattune.program.workload import ProgramWorkload
     from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -145,7 +146,7 @@ def step_times(
 
 
 def estimate(
-    workload: str | Path | Workload | None = None,
+    workload: str | Path | Workload | ProgramWorkload | None = None,
     *,
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
@@ -171,7 +172,7 @@ def estimate(
     # Checked before the built-in example trains its initial weights.
     strategy = proxy.resolve_strategy(strategy, seeds, step_times)
     return proxy.estimate(
-        as_workload(workload, progress),
+        as_trainable(workload, progress),
         strategy=strategy,
         seeds=seeds,
         log_step_times=step_times,

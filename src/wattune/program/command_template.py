@@ -1,4 +1,4 @@
-"""A command line with places for the batch size and the number of steps."""
+"""A command line with places for the batch size and for all that depends on the run."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ class CommandTemplate:
             words.append(word)
         return " ".join(words) or self.text
 
-    def words(self, batch_size: int, steps: object) -> list[str]:
-        """The words of the command for this batch size and number of steps."""
-        return [w.replace(BATCH_SIZE, str(batch_size)).replace(STEPS, str(steps)) for w in shlex.split(self.text)]
+    def words(self, **places: object) -> list[str]:
+        """The words of the command, with a value in each of these places: ``words(batch_size=8, steps=5)``."""
+        words = shlex.split(self.text)
+        for name, value in places.items():
+            words = [word.replace(f"{{{name}}}", str(value)) for word in words]
+        return words
 
 
 def ascending(batch_sizes: Iterable[int]) -> tuple[int, ...]:

@@ -22,6 +22,9 @@ from wattune.errors import DeviceError, InputError
 KILL_S = 2.0
 """Time that a program has to end after it was asked to: a probe has nothing to save."""
 
+WATCHER = 'read -r over || { kill -s TERM -- "-$0"; sleep "$1"; kill -s KILL -- "-$0"; }'
+"""Shell script that ends the process group $0 if its input closes without a line, since this process was killed."""
+
 GONE_S = 5.0
 """Time after SIGKILL in which a process is gone, unless it hangs in the kernel."""
 
@@ -61,7 +64,8 @@ class Process:
 
     It has a session of its own, so that Ctrl-C reaches it through this process alone, and is the first to end where
     memory runs out. ``now_s`` gives the time of its beginning, its lines and its end; ``on_line`` is called with the
-    time and the text of each line of its output, from another thread. ``news`` is set when it has ended.
+    time and the text of each line of its output, from another thread. ``news`` is set when it has ended. ``kill_s``:
+    seconds that it has to end when it is asked to. It also ends if this process is killed.
 
     Raises on entering: InputError where it cannot be started.
     """
@@ -73,8 +77,10 @@ class Process:
         now_s: Callable[[], float],
         on_line: Callable[[float, str], None],
         news: threading.Event,
+        kill_s: float = KILL_S,
     ):
         self._words = list(words)
+        self._kill_s = kill_s
         self._now_s = now_s
         self._on_line = on_line
         self._news = news
@@ -114,6 +120,13 @@ class Process:
             raise InputError("the program cannot be run", value=self._words[0], hint=str(said)) from error
         with suppress(OSError):  # only Linux has it; to raise it is everybody's right
             Path(f"/proc/{self._program.pid}/oom_score_adj").write_text("1000")
+        self._watcher = subprocess.Popen(
+            ["sh", "-c", WATCHER, str(self._program.pid), str(self._kill_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self._reader = threading.Thread(target=self._read, name="output", daemon=True)
         self._reader.start()
         threading.Thread(target=self._await, name="program", daemon=True).start()
@@ -125,7 +138,7 @@ class Process:
     ) -> None:
         try:
             self.tell_to_end()
-            self._until_gone(KILL_S)
+            self._until_gone(self._kill_s)
         finally:  # also where Ctrl-C comes while it is waited for
             self._signal(signal.SIGKILL)
             for process in self._others():
@@ -133,6 +146,8 @@ class Process:
                     os.kill(process, signal.SIGKILL)
             ended = self._over.wait(GONE_S)
             self._reader.join(1.0)
+            with suppress(OSError):  # the watcher may have been killed
+                self._watcher.communicate(b"over\n", timeout=GONE_S)
             if self._before is not None:
                 signal.signal(signal.SIGTSTP, self._before)
         if not ended and kind is None:

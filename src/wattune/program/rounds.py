@@ -104,6 +104,11 @@ class StepPage:
         return followed
 
     @property
+    def most_rounds(self) -> int:
+        """Most rounds of any process so far, alive or not."""
+        return max((one.rounds for one in self._read()), default=0)
+
+    @property
     def has_stamps(self) -> bool:
         """True if any process has stamped a step, alive or not."""
         return bool(self._read())

@@ -8,15 +8,12 @@ given_times    the device's seconds per step as the step times of an estimate
 """
 
 from wattune.proxy.estimate import estimate, resolve_strategy
-from wattune.proxy.run import CHECKPOINT_EVERY, ProxyRun
 from wattune.proxy.sweep import sweep
 from wattune.sample_efficiency.choice import given_times
 from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
 from wattune.sample_efficiency.relative_samples import curve
 
 __all__ = [
-    "CHECKPOINT_EVERY",
-    "ProxyRun",
     "chosen_runs",
     "curve",
     "curve_from_runs",

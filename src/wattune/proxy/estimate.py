@@ -9,25 +9,27 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wattune.algorithms import canonical
 from wattune.errors import InputError, UnknownName
-from wattune.proxy.sweep import Progress, RunRequest, cores, sweep, trainer
+from wattune.program.workload import ProgramWorkload
+from wattune.proxy.sweep import Progress, RunRequest, cores, kind_of_run, sweep, trainer
 from wattune.records import LearningCurve, SampleEfficiency, provenance
 from wattune.records.efficiency import EfficiencyStrategy
 from wattune.sample_efficiency.choice import LogTimes, observation_of, pooled_curve, with_runs
 from wattune.sample_efficiency.posterior import fit
 from wattune.sample_efficiency.relative_samples import curve, never_reached
 from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS, USUAL_RUNS, RunScheduler
-from wattune.workloads import Workload
+
+if TYPE_CHECKING:
+    from wattune.proxy.sweep import AnyWorkload
 
 STRATEGIES = ("full", "pooled")
 """Names of the strategies: every batch size and seed, or as few runs as a pooled curve needs."""
 
 
 def estimate(
-    workload: Workload,
+    workload: AnyWorkload,
     *,
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
@@ -52,13 +54,13 @@ def estimate(
     Raises: WorkloadError without a proxy or with one of another task type; TargetNotReached if no run reached the
     proxy's target; InputError; UnknownName; RecordError; OutputError; Interrupted.
     """
-    strategy, algorithm = resolve_strategy(strategy, seeds, log_step_times), canonical(algorithm)
+    strategy = resolve_strategy(strategy, seeds, log_step_times)
+    _, algorithm = kind_of_run(workload, algorithm)
     seeds = seeds or SEEDS
     warnings = workload.check_proxy()
     proxy = workload.proxy
     assert proxy is not None  # ensured by check_proxy
-    # A proxy with the target's own data is the training run itself. Arrays are not compared: they may be large.
-    whole = proxy.data is workload.data or (callable(proxy.data) and proxy.data == workload.data)
+    whole = workload.is_proxy_whole
     if progress is not None:
         count = MAX_RUNS if strategy == "pooled" else len(workload.batch_sizes) * seeds
         usual = USUAL_RUNS[whole] if strategy == "pooled" else count
@@ -142,7 +144,7 @@ TOGETHER = 2
 
 
 def estimate_pooled(
-    proxy: Workload,
+    proxy: AnyWorkload,
     *,
     name: str,
     log_step_times: LogTimes | None = None,
@@ -162,7 +164,9 @@ def estimate_pooled(
     Raises: TargetNotReached if no run reached the target; what ``sweep`` raises.
     """
     scheduler = RunScheduler(proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole)
-    processes = min(TOGETHER, processes or (cores() if executor is None else TOGETHER))
+    if executor is None:
+        processes = processes or (1 if isinstance(proxy, ProgramWorkload) else cores())
+    processes = min(TOGETHER, processes or TOGETHER)
     how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
     runs: list[LearningCurve] = []
     with trainer(proxy, folder=folder, algorithm=algorithm, most=MAX_RUNS, **how) as train:
@@ -172,7 +176,7 @@ def estimate_pooled(
 
 
 def pooled_result(
-    proxy: Workload,
+    proxy: AnyWorkload,
     scheduler: RunScheduler,
     runs: Sequence[LearningCurve],
     *,

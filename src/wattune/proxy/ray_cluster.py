@@ -16,14 +16,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattune.errors import InputError, WattuneError, WorkloadError
-from wattune.proxy.run import ProxyRun
-from wattune.proxy.workers import Results, TrainRuns
+from wattune.program.workload import ProgramWorkload
+from wattune.proxy.training_run import Results, TrainRuns
 from wattune.records import LearningCurve
 from wattune.remote import cluster_address
-from wattune.workloads import Workload
+
+if TYPE_CHECKING:
+    from wattune.workloads import Workload
 
 ANSWER_S = 10.0
 """Timeout of the connection to a cluster, in seconds."""
@@ -64,7 +66,7 @@ def connected(executor: str) -> Iterator[Any]:
 
 
 @contextmanager
-def cluster_training(workload: Workload, executor: str) -> Iterator[TrainRuns]:
+def cluster_training(workload: Workload | ProgramWorkload, executor: str) -> Iterator[TrainRuns]:
     """Open a function that trains runs on the cluster and yields each with its curve as it finishes.
 
     Raises: InputError; WorkloadError if the workload cannot be pickled; what a run raises.
@@ -100,7 +102,7 @@ def _check_answers(address: str) -> None:
         raise InputError(f"no Ray cluster at {address}", value=str(error)) from error
 
 
-def _on_nodes(ray: Any, remote: Any, workload: Any, runs: Sequence[ProxyRun]) -> Results:
+def _on_nodes(ray: Any, remote: Any, workload: Any, runs: Sequence[Any]) -> Results:
     pending = {remote.remote(workload, replace(run, folder=None)): run for run in runs}
     try:
         while pending:
@@ -115,11 +117,13 @@ def _on_nodes(ray: Any, remote: Any, workload: Any, runs: Sequence[ProxyRun]) ->
             ray.cancel(task, force=True)
 
 
-def _train(workload: Workload, run: ProxyRun) -> LearningCurve:
-    import torch
+def _train(workload: Workload | ProgramWorkload, run: Any) -> LearningCurve:
+    if not isinstance(workload, ProgramWorkload):
+        import torch
 
-    torch.set_num_threads(1)
-    return run.train(workload)
+        torch.set_num_threads(1)
+    curve: LearningCurve = run.train(workload)
+    return curve
 
 
 @contextmanager

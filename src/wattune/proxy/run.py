@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
-from wattune.errors import RecordError
+from wattune.proxy.training_run import TrainingRun
 from wattune.records import Evaluation, LearningCurve, provenance
 from wattune.workloads import Workload
 
@@ -18,24 +18,8 @@ CHECKPOINT_EVERY = 5
 
 
 @dataclass(frozen=True)
-class ProxyRun:
-    """The identity of a run: workload (by its fingerprint), batch size, seed, algorithm, and the folder of its curve.
-
-    The fingerprint is computed in the process that starts the sweep: a function defined in a script has another name
-    in its workers. ``budget_samples``: a smaller budget than the workload's, if more would be wasted.
-    """
-
-    fingerprint: str
-    batch_size: int
-    seed: int
-    algorithm: str
-    folder: Path | None
-    budget_samples: int | None = None
-
-    @property
-    def curve_path(self) -> Path | None:
-        """Path of the finished learning curve."""
-        return self.folder and self.folder / f"b{self.batch_size:03d}-s{self.seed}.json"
+class ProxyRun(TrainingRun):
+    """A run of a workload, trained here."""
 
     @property
     def checkpoint_path(self) -> Path | None:
@@ -44,11 +28,9 @@ class ProxyRun:
 
     def finished(self, workload: Workload) -> LearningCurve | None:
         """Load the curve of an earlier call. Raises: RecordError if it belongs to another run."""
-        path = self.curve_path
-        if path is None or not path.exists():
+        curve = self.load()
+        if curve is None:
             return None
-        curve = LearningCurve.load(path)
-        self._check_identity(path, (curve.fingerprint, curve.batch_size, curve.seed, curve.algorithm))
         if not curve.reached and curve.budget_samples < self.budget(workload) and curve.samples >= curve.budget_samples:
             return None  # it was stopped early, and the budget is larger now
         if self.checkpoint_path is not None:
@@ -140,14 +122,3 @@ class ProxyRun:
         self._check_identity(path, (extra["fingerprint"], extra["batch_size"], extra["seed"], extra["algorithm"]))
         algorithm.load_state_dict(state)
         return extra["samples"], [Evaluation(**evaluation) for evaluation in extra["evaluations"]]
-
-    def _check_identity(self, path: Path, identity: tuple[str | None, int, int, str]) -> None:
-        expected = (self.fingerprint, self.batch_size, self.seed, self.algorithm)
-        if identity != expected:
-            form = "workload {}, batch size {}, seed {}, {}"
-            raise RecordError(
-                f"{path} belongs to another training run",
-                value=form.format(*identity),
-                allowed=form.format(*expected),
-                hint="give another folder, or remove the file",
-            )

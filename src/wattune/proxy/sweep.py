@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from wattune.algorithms import canonical
 from wattune.errors import InputError, Interrupted, OutputError
+from wattune.program.workload import ProgramWorkload
+from wattune.proxy.program_run import ProgramRun, check_curves, in_order
 from wattune.proxy.ray_cluster import cluster_training
-from wattune.proxy.run import ProxyRun
-from wattune.proxy.workers import TrainRuns, obstacle, worker_pool
+from wattune.proxy.training_run import TrainingRun, TrainRuns
 from wattune.records import LearningCurve
 from wattune.remote import cluster_address
-from wattune.workloads import Workload
+
+if TYPE_CHECKING:
+    from wattune.workloads import Workload
+
+    AnyWorkload: TypeAlias = Workload | ProgramWorkload
 
 Progress = Callable[[int, int, str], None]
 
 
 def sweep(
-    workload: Workload,
+    workload: AnyWorkload,
     *,
     batch_sizes: Sequence[int] | None = None,
     seeds: Sequence[int],
@@ -37,7 +42,7 @@ def sweep(
     to the number of cores, at most that of runs. A workload that cannot be pickled, or is defined in a notebook, is
     trained in this process. Finished curves are saved in ``folder`` as ``b008-s0.json`` and reused by a rerun; an
     unfinished run resumes from its checkpoint, at most ``CHECKPOINT_EVERY`` evaluations back. ``executor`` "ray" or
-    "ray:ADDRESS": on a cluster, one run per core, without checkpoints.
+    "ray:ADDRESS": on a cluster, one run per core, without checkpoints. A program is run once at a time, on all cores.
 
     Returns the curves by batch size and seed.
 
@@ -63,7 +68,7 @@ class RunRequest(NamedTuple):
 
 @contextmanager
 def trainer(
-    workload: Workload,
+    workload: AnyWorkload,
     *,
     folder: Path | None,
     algorithm: str = "backprop",
@@ -81,20 +86,22 @@ def trainer(
         raise InputError("processes", value=processes, allowed="1 or more")
     if executor is not None:
         cluster_address(executor)
-    algorithm = canonical(algorithm)
+    if isinstance(workload, ProgramWorkload) and processes not in (None, 1):
+        raise InputError("processes", value=processes, allowed="1: a program has all cores")
+    kind, algorithm = kind_of_run(workload, algorithm)
     if folder is not None:
         folder = folder.absolute()  # code of a user may change the current one
         _make(folder)
     fingerprint = workload.fingerprint()
     report = progress or (lambda curves, total, what: None)
-    curves: dict[ProxyRun, LearningCurve] = {}
+    curves: dict[TrainingRun, LearningCurve] = {}
     with ExitStack() as stack:
         train: TrainRuns | None = None
 
         def get(requests: Sequence[RunRequest]) -> list[LearningCurve]:
             nonlocal train
             runs = [
-                ProxyRun(fingerprint, request.batch_size, request.seed, algorithm, folder, request.budget_samples)
+                kind(fingerprint, request.batch_size, request.seed, algorithm, folder, request.budget_samples)
                 for request in requests
             ]
             finished = {run: curve for run in runs if (curve := run.finished(workload)) is not None}
@@ -107,7 +114,12 @@ def trainer(
                 workload.check()
                 report(len(curves), total, f"{_runs(len(remaining))} to train on the cluster")
                 train = stack.enter_context(cluster_training(workload, executor))
+            elif isinstance(workload, ProgramWorkload):
+                workload.check()
+                train = partial(in_order, workload)
             elif remaining and train is None:
+                from wattune.proxy.workers import obstacle, worker_pool
+
                 workload.check()
                 count = min(processes or cores(), most or len(remaining))
                 if count > 1 and (why := obstacle(workload)) is not None:
@@ -120,12 +132,27 @@ def trainer(
                     with closing(train(remaining)) as results:
                         for run, result in results:
                             curves[run] = result
+                            if isinstance(workload, ProgramWorkload):
+                                check_curves(workload, list(curves.values()))
                             report(len(curves), total, _line(result))
                 except KeyboardInterrupt as error:
                     raise Interrupted(f"interrupted after {len(curves)} of {_runs(total)}") from error
             return [curves[run] for run in runs]
 
         yield get
+
+
+def kind_of_run(workload: AnyWorkload, algorithm: str) -> tuple[type[Any], str]:
+    """The class of a workload's runs, and the full name of the algorithm. Raises: InputError, UnknownName."""
+    if isinstance(workload, ProgramWorkload):
+        if algorithm != "backprop":
+            raise InputError("algorithm", value=algorithm, allowed="none: a program has its own")
+        return ProgramRun, algorithm
+    # Imported here, since they need torch.
+    from wattune.algorithms import canonical
+    from wattune.proxy.run import ProxyRun
+
+    return ProxyRun, canonical(algorithm)
 
 
 def _runs(count: int) -> str:

@@ -8,7 +8,7 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -23,17 +23,12 @@ import torch
 from wattune.algorithms.allocator import keep_freed_memory
 from wattune.errors import WattuneError
 from wattune.proxy.run import ProxyRun
+from wattune.proxy.training_run import Results, TrainRuns
 from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
 PARENT_CHECK_S = 1.0
 """Seconds between a worker's checks of its parent's process id; it notices a closed pipe at once."""
-
-Results = Generator[tuple[ProxyRun, LearningCurve], None, None]
-"""Finished runs with their curves."""
-
-TrainRuns = Callable[[Sequence[ProxyRun]], Results]
-"""Trains runs, and yields each with its curve as it finishes."""
 
 _workload: Workload | None = None
 

@@ -276,6 +276,13 @@ class Workload:
         score = self.metric.score or self.loss
         return float(score(torch.cat(outputs), torch.cat(targets)))
 
+    @property
+    def is_proxy_whole(self) -> bool:
+        """True if the proxy has the workload's own data, so that a proxy run is a whole training run."""
+        proxy = self.proxy
+        # Arrays are not compared: they may be large.
+        return proxy is not None and (proxy.data is self.data or (callable(proxy.data) and proxy.data == self.data))
+
     # ----------------------------------------------------------------------------------------------------- checks
 
     def check(self) -> None:

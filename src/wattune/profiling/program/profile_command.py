@@ -86,7 +86,7 @@ def profile_command(
     run_limit_s = LIMIT_S if run_limit_s is None else run_limit_s
     if not 0 < run_limit_s < math.inf:
         raise InputError("the limit of a run", value=run_limit_s, allowed="seconds above 0")
-    program = template.words(sizes[0], steps)[0]
+    program = template.words(batch_size=sizes[0])[0]
     if shutil.which(program) is None:
         raise InputError("there is no program", value=program)
     key = program_key(device, template)

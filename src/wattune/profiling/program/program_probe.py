@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -14,12 +14,13 @@ from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
 from wattune.devices.meter import highest_window
 from wattune.errors import OutOfDeviceMemory, WorkloadError
-from wattune.point import Knobs, OperatingPoint
+from wattune.point import OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
 from wattune.profiling.program.step_times import SKIPPED, PrintedStepTimes, StepStretch, by_lengths, readings_between
 from wattune.program.command_template import CommandTemplate
+from wattune.program.endings import check_ending, last_line
 from wattune.program.process import Process
 from wattune.records import AbortedProbe, ProfileCell
 
@@ -36,16 +37,6 @@ TRIES = 8
 
 BLIND_TRIES = 3
 """Most of these without any step time in the output: it may print one in a hundred steps, or never."""
-
-KILLED = frozenset({-9, -7})
-"""Signals by which the kernel ends a program for lack of memory: SIGKILL, and SIGBUS for Tegra's own memory."""
-
-NO_MEMORY = re.compile(
-    r"out.of.memory|nvmap|\boom\b|memoryerror|bad_alloc|resource.?exhausted|cannot allocate memory|alloc_failed|"
-    r"killed by signal: (killed|bus)",
-    re.IGNORECASE,
-)
-"""Words by which programs report that memory did not suffice."""
 
 
 class Above(Exception):
@@ -233,7 +224,7 @@ class ProgramProbe:
             news, stopped = threading.Event(), False
             self._readings = []
             health, times = BoardHealth(self._device), PrintedStepTimes(self._pattern, self._file)
-            words = self._template.words(batch_size, steps)
+            words = self._template.words(batch_size=batch_size, steps=steps)
             try:
                 with (
                     # Until the sensor has settled, a reading may hold power from before the program.
@@ -260,31 +251,15 @@ class ProgramProbe:
             if program.was_paused:
                 continue
             if not stopped:
-                self._check(batch_size, capped.setting.knobs, program)
+                knobs = capped.setting.knobs
+                check_ending(program, f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
             times.look(ended_s)
-            readings, last = tuple(self._readings), _last_line(program.lines)
+            readings, last = tuple(self._readings), last_line(program.lines)
             return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
-
-    def _check(self, batch_size: int, knobs: Knobs, program: Process) -> None:
-        """Check how the program ended. Raises: OutOfDeviceMemory, WorkloadError."""
-        if program.code == 0:
-            return
-        if program.code in KILLED or any(NO_MEMORY.search(line) for line in program.lines):
-            raise OutOfDeviceMemory(f"batch size {batch_size} does not fit in memory")
-        ending = f"with exit code {program.code}" if program.code > 0 else f"by signal {-program.code}"
-        at = f" and {knobs}" if knobs else ""
-        raise WorkloadError(
-            f"the program ended {ending} at batch size {batch_size}{at}; its last line",
-            value=_last_line(program.lines),
-        )
 
     def _too_long(self, batch_size: int, program: Process) -> WorkloadError:
         return WorkloadError(
             f"the program did not end within {self._limit_s:g} s at batch size {batch_size}; its last line",
-            value=_last_line(program.lines),
+            value=last_line(program.lines),
             hint="give more time by --run-limit",
         )
-
-
-def _last_line(lines: Sequence[str]) -> str:
-    return lines[-1].strip() if lines else "none"

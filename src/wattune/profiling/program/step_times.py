@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from wattune import units
-from wattune.errors import InputError, WorkloadError
+from wattune.errors import WorkloadError
+from wattune.program.workload import one_group
 
 Source = Literal["printed", "file", "run lengths"]
 
@@ -108,15 +109,7 @@ class PrintedStepTimes:
 
 def compiled(pattern: str) -> re.Pattern[str]:
     """The pattern, if it can find a time. Raises: InputError."""
-    try:
-        found = re.compile(pattern)
-    except re.error as error:
-        raise InputError("the pattern of the step time", value=pattern, hint=str(error)) from error
-    if found.groups != 1:
-        raise InputError(
-            "the pattern of the step time", value=pattern, allowed="one group, such as step time: ([0-9.]+) s"
-        )
-    return found
+    return one_group(pattern, "the pattern of the step time", "step time: ([0-9.]+) s")
 
 
 def by_lengths(short: tuple[int, float], long: tuple[int, float], begun_s: float) -> StepStretch | None:

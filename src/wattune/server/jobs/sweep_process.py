@@ -58,7 +58,8 @@ def estimate_sweep(config: SweepConfig) -> SampleEfficiency:
     Raises: InputError, TargetNotReached, RecordError for an unusable checkpoint, OutputError.
     """
     from wattune.algorithms import canonical
-    from wattune.proxy import ProxyRun, estimate
+    from wattune.proxy import estimate
+    from wattune.proxy.run import ProxyRun
 
     try:
         model = ServedModel.parse(config.model, source=f"the model of job {config.job}")

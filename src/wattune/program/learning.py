@@ -1,0 +1,157 @@
+"""One run of a program to its target: the metric in its output, and the samples that it has trained by then."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from wattune.errors import WorkloadError
+from wattune.program.endings import check_ending, last_line
+from wattune.program.process import Process
+from wattune.program.rounds import StepPage
+from wattune.program.workload import ProgramWorkload, one_group
+from wattune.records import Evaluation
+
+TICK_S: Final = 0.1
+
+END_S: Final = 10.0
+"""Time that a program has to save what it has learned, after it was asked to end."""
+
+UNSEEN: Final = 3
+"""Metrics in the output without any step, after which the steps count as unseen."""
+
+HINT = "the pattern may not fit; give --samples REGEX if the program trains without torch"
+
+Ended = Literal["target reached", "budget used up", "diverged"]
+
+
+class Learned(NamedTuple):
+    """Outcome of a run: ``evaluations`` are the metrics that were printed, with the samples until then."""
+
+    ended: Ended
+    samples: int
+    evaluations: tuple[Evaluation, ...]
+
+
+@dataclass
+class ProgramLearning:
+    """Learning of one run, as far as its output and its steps show it.
+
+    ``ended``: None while the program trains. ``hear`` is called from the thread that reads the output.
+    """
+
+    workload: ProgramWorkload
+    batch_size: int
+    page: StepPage
+    budget_samples: int | None = None
+    on_evaluation: Callable[[Evaluation], None] | None = None
+    evaluations: list[Evaluation] = field(default_factory=list)
+    ended: Ended | None = None
+    failure: WorkloadError | None = None
+    _printed_samples: int = 0
+    _unseen: int = 0
+
+    def __post_init__(self) -> None:
+        self._metric = one_group(self.workload.metric, "the pattern of the metric", "")
+        self._samples = self.workload.samples and one_group(self.workload.samples, "the pattern of the samples", "")
+
+    @property
+    def samples(self) -> int:
+        """Training samples so far: those that the program prints, else its steps times the batch size."""
+        if self._samples:
+            return self._printed_samples
+        return self.page.most_rounds * self.batch_size
+
+    @property
+    def is_over(self) -> bool:
+        """True once nothing more is to be learned from the run."""
+        return self.ended is not None or self.failure is not None
+
+    def check_budget(self) -> None:
+        """End the run if it has used its budget up."""
+        if not self.is_over and self.budget_samples is not None and self.samples > self.budget_samples:
+            self.ended = "budget used up"
+
+    def hear(self, time_s: float, line: str) -> None:
+        """Take a line of the output."""
+        if self.is_over:
+            return
+        try:
+            if self._samples and (found := self._samples.search(line)):
+                self._printed_samples = max(self._printed_samples, round(_number(found[1], "the samples")))
+            metrics = self._metric.findall(line)
+            if len(metrics) > 1:
+                raise WorkloadError(
+                    "the program prints several metrics in one line", value=line[-80:], allowed="a line for each"
+                )
+            if metrics:
+                self._take(time_s, _number(metrics[0], "the metric"))
+        except WorkloadError as error:
+            self.failure = error
+
+    def _take(self, time_s: float, metric: float) -> None:
+        samples, is_reached = self.samples, self.workload.reached(metric)
+        if not math.isfinite(metric):
+            self.ended = "diverged"
+        elif samples == 0:  # many programs evaluate before they train
+            self._unseen += 1
+            if is_reached or self._unseen == UNSEEN:
+                what = "the target is reached before the first step" if is_reached else "no step of the program is seen"
+                self.failure = WorkloadError(what, value=f"{metric:g}", allowed="steps of torch", hint=HINT)
+        else:
+            if self.evaluations and self.evaluations[-1].samples >= samples:
+                self.evaluations.pop()  # the same evaluation, printed again
+            self.evaluations.append(Evaluation(samples=samples, metric=metric, time_s=max(0.0, time_s)))
+            self.ended = "target reached" if is_reached else None
+            if self.on_evaluation is not None:
+                self.on_evaluation(self.evaluations[-1])
+
+
+def learn(
+    workload: ProgramWorkload,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    budget_samples: int | None = None,
+    now_s: Callable[[], float] = time.monotonic,
+    look: Callable[[], None] = lambda: None,
+    on_evaluation: Callable[[Evaluation], None] | None = None,
+) -> Learned:
+    """Run a program until its target, a metric that is not finite, or its end; after ``budget_samples`` it cannot win.
+
+    ``now_s``: the clock of the evaluations' times; ``look`` is called ten times a second, and may raise to end the run.
+    The program gets SIGTERM at the target, and ``END_S`` seconds to save what it has learned.
+
+    Raises: InputError if it cannot be started; WorkloadError if it fails, prints no metric, or its steps are not seen;
+    OutOfDeviceMemory; what ``look`` raises.
+    """
+    news = threading.Event()
+    with StepPage() as page, page.stamped():
+        learning = ProgramLearning(workload, batch_size, page, budget_samples, on_evaluation)
+        words = workload.words(batch_size, seed=seed)
+        with Process(words, now_s=now_s, on_line=learning.hear, news=news, kill_s=END_S) as program:
+            while not (program.is_over or learning.is_over):
+                news.wait(TICK_S)
+                look()
+                learning.check_budget()
+        if learning.failure is not None:
+            raise learning.failure
+        if not learning.is_over:
+            check_ending(program, f"at batch size {batch_size}")
+            if not learning.evaluations:
+                what = "the program prints no metric, or no step of it is seen; its last line"
+                raise WorkloadError(what, value=last_line(program.lines), hint=HINT)
+        evaluations = tuple(learning.evaluations)
+        samples = evaluations[-1].samples if learning.ended == "target reached" else learning.samples
+        return Learned(learning.ended or "budget used up", samples, evaluations)
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise WorkloadError(f"the pattern of {what} finds no number", value=text) from error

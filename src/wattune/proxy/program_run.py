@@ -1,0 +1,107 @@
+"""Training runs of a program: it trains in a process of its own, and its output tells what it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from wattune.errors import OutOfDeviceMemory, WorkloadError
+from wattune.program.learning import learn
+from wattune.program.workload import ProgramWorkload
+from wattune.proxy.training_run import Results, TrainingRun
+from wattune.records import LearningCurve, provenance
+
+WRONG_WAY = 0.75
+"""Share of the steps between two metrics, away from the target, from which on the metric counts as falling."""
+
+
+@dataclass(frozen=True)
+class ProgramRun(TrainingRun):
+    """A run of a program."""
+
+    def finished(self, workload: ProgramWorkload) -> LearningCurve | None:
+        """Load the curve of an earlier call: one that ended early tells as much as before."""
+        return self.load()
+
+    def train(self, workload: ProgramWorkload) -> LearningCurve:
+        """Run the program until its target, its own end, or the end of the budget, and save the curve.
+
+        A metric that is not finite ends the run: it has diverged. Raises: as ``learn``.
+        """
+        try:
+            learned = learn(workload, self.batch_size, seed=self.seed, budget_samples=self.budget_samples)
+        except OutOfDeviceMemory as error:
+            raise WorkloadError(str(error), hint="leave it out of the batch sizes") from error
+        samples = learned.samples
+        curve = LearningCurve(
+            workload=workload.name,
+            algorithm=self.algorithm,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            metric=workload.metric,
+            target=workload.target,
+            reached=learned.ended == "target reached",
+            samples=samples,
+            # More than it has trained if it diverged, as for a run of a workload.
+            budget_samples=samples + 1 if learned.ended == "diverged" else samples,
+            evaluations=tuple(one.model_copy(update={"time_s": None}) for one in learned.evaluations),
+            fingerprint=self.fingerprint,
+            provenance=provenance(
+                "measured", model=workload.model_fingerprint(), data=workload.data_fingerprint(), seed=self.seed
+            ),
+        )
+        if self.curve_path is not None:
+            curve.save(self.curve_path)
+        return curve
+
+
+def in_order(workload: ProgramWorkload, runs: Sequence[ProgramRun]) -> Results:
+    """Train the runs one after the other, since a program may use all cores."""
+    for run in runs:
+        yield run, run.train(workload)
+
+
+def check_curves(workload: ProgramWorkload, curves: Sequence[LearningCurve]) -> None:
+    """Check that the curves of a program so far can be compared.
+
+    Raises: WorkloadError if each reached the target at the first metric, if all metrics go away from the target, or if
+    the batch size changes nothing.
+    """
+    if all(curve.reached and len(curve.evaluations) == 1 for curve in curves):
+        raise WorkloadError(
+            "the first metric of the program is past the target already",
+            value=f"{curves[0].evaluations[0].metric:g}",
+            allowed=f"a target that training reaches later than {workload.target:g}",
+            hint=None if workload.lower_is_better else "or --lower-is-better",
+        )
+    if all(not curve.reached and _goes_away(workload, curve) for curve in curves):
+        first, last = (curves[0].evaluations[place].metric for place in (0, -1))
+        raise WorkloadError(
+            "the metric goes away from the target",
+            value=f"from {first:g} to {last:g}",
+            allowed=f"a way to {workload.target:g}",
+            hint="leave --lower-is-better out" if workload.lower_is_better else "give --lower-is-better",
+        )
+    for one, other in combinations(curves, 2):
+        if one.seed == other.seed and _is_same_run(one, other):
+            raise WorkloadError(
+                f"the program trains the same at batch sizes {one.batch_size} and {other.batch_size}",
+                hint="does it use {batch_size}?",
+            )
+
+
+def _goes_away(workload: ProgramWorkload, curve: LearningCurve) -> bool:
+    metrics = [one.metric for one in curve.evaluations]
+    away = [workload.is_better(before, after) for before, after in pairwise(metrics)]
+    return len(away) > 1 and away[0] and sum(away) >= WRONG_WAY * len(away)
+
+
+def _is_same_run(one: LearningCurve, other: LearningCurve) -> bool:
+    """True if both print the same three metrics or more, after as many steps or as many samples."""
+    pairs = list(zip(one.evaluations, other.evaluations, strict=False))
+    if len({mine.metric for mine, _ in pairs}) < 3 or any(mine.metric != its.metric for mine, its in pairs):
+        return False
+    return all(mine.samples == its.samples for mine, its in pairs) or all(
+        mine.samples * other.batch_size == its.samples * one.batch_size for mine, its in pairs
+    )
