@@ -99,19 +99,11 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
                 supply_cap_w,
                 options.max_temp,
                 _window(options, board),
+                slices=options.slices == MODES[0],
+                stall_s=options.stall,
             )
             with stdout_aside(options.json):
-                report = run_guarded(
-                    controller,
-                    request.command,
-                    clock_mhz=request.clock_mhz,
-                    cap_w=request.cap_w,
-                    window_s=request.cap_window_s,
-                    max_temp_c=request.max_temp_c,
-                    slices=options.slices == MODES[0],
-                    stall_s=options.stall,
-                    say=_say,
-                )
+                report = run_guarded(controller, say=_say, **request._asdict())
     except AgentError as error:
         if report is None:
             raise

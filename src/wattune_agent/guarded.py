@@ -2,13 +2,13 @@
 
 import shutil
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from wattune_agent.cap_guard import CapGuard, is_too_hot, told
 from wattune_agent.cap_level import CapLevel, Sensing
 from wattune_agent.cap_record import CapNow, CapRecord
 from wattune_agent.errors import AgentError, BadRequest, NotThere
-from wattune_agent.outcome import Report, missed
+from wattune_agent.outcome import GuardRequest, Report, missed
 from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
 from wattune_agent.readings import Joules, Stall, Stuck
@@ -38,52 +38,28 @@ SAFETY_EXIT = 4
 """Exit code if the program was stopped for safety, whatever its own exit code."""
 
 
-class Asked(NamedTuple):
-    """The limits of a guarded program. Without ``clock_mhz`` the clock is left alone until the power exceeds the cap:
-    its mean over ``window_s``, or a single reading (None).
-
-    ``caps`` is a cap that changes (``wattune.cli.guarded_cap.GuardedCap``), in place of ``cap_w``. The program is held
-    by SIGSTOP while the cap is 0 W, or less than it draws at the lowest clock, and stopped for good if that cap is the
-    last.
-    Without ``slices``, no two neighbouring clocks share the window where that is worth it (``slicing.gains_for``).
-    ``stall_s``: time after which power that has fallen to nearly the power at rest is told.
-
-    ``choice`` may take the board over while the program runs: it is called with each reading's time, power, the clock
-    that is held, if one is, and the present cap, and changes settings itself from the first time on that it returns
-    True. Its ``held`` is then the first knob's value, ``stopped`` says why the program has to end, ``lower`` brings the
-    board to its lowest setting, ``restore`` to the guard's again, and ``take_events`` are the report's.
-    """
-
-    clock_mhz: Optional[float] = None
-    cap_w: Optional[float] = None
-    window_s: Optional[float] = None
-    max_temp_c: Optional[float] = None
-    caps: Any = None
-    slices: bool = True
-    stall_s: Optional[float] = None
-    choice: Any = None
-
-
 def run_guarded(
     controller: Any,
     command: Union[List[str], GuardedProgram],
     *,
     say: Callable[[str], None] = lambda text: None,
-    **asked: Any,
+    **request: Any,
 ) -> Report:
     """Run a program, pinned, metered and guarded; restore the board in any case.
 
     ``controller`` has ``describe``, ``read``, ``claim``, ``pin``, ``check`` and ``restore``, and may have ``guard`` and
-    ``slice``. ``command``: or a program that has not started yet, on that program's time. ``asked``: as in ``Asked``.
+    ``slice``. ``command``: or a program that has not started yet, on that program's time. ``request``: the other fields
+    of a ``GuardRequest``. ``say`` is called with a line for each event, from another thread.
+
     The program receives SIGINT, SIGTERM, SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does.
     SIGTERM, and SIGKILL ``program.KILL_S`` later, stop it if power exceeds the cap at the lowest clock, the clock
     cannot be changed, the sensor gives no reading for ``BLIND_S``, or this process is killed. However the guard ends,
-    it continues a program that is held. ``say`` is called with a line for each event, from another thread.
+    it continues a program that is held.
 
     Raises, before the program runs: BadRequest, NotThere, NoReading, Busy, Forbidden and the board's other errors if
     it cannot be guarded.
     """
-    limits = Asked(**asked)
+    asked = GuardRequest([], **request)
     if not isinstance(command, GuardedProgram):
         if not command:
             raise BadRequest("no program to run")
@@ -92,9 +68,9 @@ def run_guarded(
         command = GuardedProgram(command)
     board = controller.describe()
     reading = controller.read()
-    if limits.max_temp_c is not None and reading.get("temperature_c") is None:
+    if asked.max_temp_c is not None and reading.get("temperature_c") is None:
         raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
-    run = _Run(controller, board, reading["power_w"], command, limits, say)
+    run = _Run(controller, board, reading["power_w"], command, asked, say)
     try:
         run.prepare()
         run.run()
@@ -110,13 +86,14 @@ class _Run:
         board: Dict[str, Any],
         power_w: float,
         program: GuardedProgram,
-        asked: Asked,
+        asked: GuardRequest,
         say: Callable[[str], None],
     ) -> None:
-        clock_mhz, cap_w, window_s, max_temp_c, caps, slices, stall_s, self._choice = asked
+        clock_mhz, cap_w, window_s, caps = asked.clock_mhz, asked.cap_w, asked.window_s, asked.caps
         self._controller, self._board, self._program, self._time = controller, board, program, program.time
         self._settings = list(board["settings_mhz"])
-        self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, max_temp_c, say
+        self._clock_mhz, self._cap_w, self._max_temp_c, self._say = clock_mhz, cap_w, asked.max_temp_c, say
+        self._choice = asked.choice
         self._sensing = Sensing.of_board(board, window_s)
         self._settle_s = self._sensing.settle_s
         self._moving = caps
@@ -132,17 +109,17 @@ class _Run:
         self._period_s = PERIOD_S / 2 if 0 < board["window_s"] < QUICK_S else PERIOD_S
         self._stuck = Stuck(board["period_s"])
         self._first_w = power_w
-        self._stall = None if stall_s is None else Stall(stall_s, power_w)
+        self._stall = None if asked.stall_s is None else Stall(asked.stall_s, power_w)
         self._recent = RecentClock(self._settings)
         self._ladder = [setting for setting in self._settings if clock_mhz is None or setting <= clock_mhz]
         held_w = cap_w if self._moving is None else self._moving.held.limit_w
-        can_slice = slices and hasattr(controller, "slice")
+        can_slice = asked.slices and hasattr(controller, "slice")
         gains = gains_for(board, self._ladder, window_s) if can_slice else None
         self._guard = CapGuard(
             self._ladder,
             self._pin,
             CapLevel(PowerTable.guess(self._ladder or [1.0]), held_w, self._sensing, gains=gains),
-            max_temp_c,
+            asked.max_temp_c,
             free_at=self._ladder[-1] if self._ladder and clock_mhz is None else None,
             switch=self._switch,
         )

@@ -8,17 +8,34 @@ __all__ = ["GuardRequest", "Report", "as_record", "in_words", "missed"]
 
 
 class GuardRequest(NamedTuple):
-    """The request to ``guard``. ``cap_w`` is the limit at the board's own sensor; ``supply_cap_w`` is the cap requested
-    at the supply, if it was requested there. ``cap_window_s``: seconds over which its mean power has to stay under the
-    limit; None: every reading. ``caps``: the name of a cap that changes, in place of both."""
+    """The request to ``run_guarded``.
+
+    Without ``clock_mhz`` the clock is left alone until the power exceeds the cap: its mean over ``window_s``, or a
+    single reading (None). ``cap_w`` is the limit at the board's own sensor; ``supply_cap_w`` is the cap requested at
+    the supply, if it was requested there.
+
+    ``caps`` is a cap that changes (``wattune.cli.guarded_cap.GuardedCap``), in place of both; its text is the cap's
+    name. The program is held by SIGSTOP while the cap is 0 W, or less than it draws at the lowest clock, and stopped
+    for good if that cap is the last. Without ``slices``, no two neighbouring clocks share the window where that is
+    worth it (``slicing.gains_for``). ``stall_s``: time after which power that has fallen to nearly the power at rest is
+    told.
+
+    ``choice`` may take the board over while the program runs: it is called with each reading's time, power, the clock
+    that is held, if one is, and the present cap, and changes settings itself from the first time on that it returns
+    True. Its ``held`` is then the first knob's value, ``stopped`` says why the program has to end, ``lower`` brings the
+    board to its lowest setting, ``restore`` to the guard's again, and ``take_events`` are the report's.
+    """
 
     command: List[str]
-    clock_mhz: Optional[float]
-    cap_w: Optional[float]
-    supply_cap_w: Optional[float]
-    max_temp_c: Optional[float]
-    cap_window_s: Optional[float] = None
-    caps: Optional[str] = None
+    clock_mhz: Optional[float] = None
+    cap_w: Optional[float] = None
+    supply_cap_w: Optional[float] = None
+    max_temp_c: Optional[float] = None
+    window_s: Optional[float] = None
+    caps: Any = None
+    slices: bool = True
+    stall_s: Optional[float] = None
+    choice: Any = None
 
 
 class Report(NamedTuple):
@@ -78,7 +95,7 @@ def missed(events: List[Dict[str, Any]], above_s: float, ends_above: bool, cap_w
 
 def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, kind: str) -> Dict[str, Any]:
     """The report as JSON values; ``kind`` is its provenance, "measured" or "simulated"."""
-    is_at_supply = request.supply_cap_w is not None or (request.caps or "").endswith("@supply")
+    is_at_supply = request.supply_cap_w is not None or str(request.caps).endswith("@supply")
     record = {
         "record": "guard",
         "version": 1,
@@ -89,14 +106,14 @@ def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, 
         "cap_w": request.cap_w,
         "cap_side": "supply" if is_at_supply else "module",
         "supply_cap_w": request.supply_cap_w,
-        "cap_window_s": request.cap_window_s,
+        "cap_window_s": request.window_s,
         "max_temp_c": request.max_temp_c,
     }
     record.update(report._asdict())
     if request.caps is None:
         del record["cap_intervals"], record["paused_s"]
     else:
-        record["caps"] = request.caps
+        record["caps"] = str(request.caps)
     record["provenance"] = {"kind": kind}
     return record
 
@@ -116,8 +133,8 @@ def in_words(
     ]
     if request.cap_w is not None:
         by = "the readings"
-        if request.cap_window_s is not None:
-            by = "the mean over {:g} s".format(request.cap_window_s)
+        if request.window_s is not None:
+            by = "the mean over {:g} s".format(request.window_s)
         elif board["window_s"]:
             by += ", each a mean over {:.2g} s".format(board["window_s"])
         at_supply = "" if request.supply_cap_w is None else " ({:g} W at the supply)".format(request.supply_cap_w)

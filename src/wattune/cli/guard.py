@@ -124,7 +124,10 @@ def guard(
                 asked_cap.supply_w,
                 limit.max_temp_c,
                 limit.window_s,
-                caps=None if moving is None else str(moving),
+                caps=caps,
+                slices=slices == MODES[0],
+                stall_s=stall_s,
+                choice=None if chosen is None else chosen.clocks,
             )
             if not board.executes_steps:
                 if chosen is None or step_time is not None:
@@ -140,19 +143,7 @@ def guard(
                 controller = board.controller or Pinned(board)
                 described = dict(controller.describe())
                 with mapped(), stdout_aside(as_json), chosen or nullcontext():
-                    report = run_guarded(
-                        controller,
-                        command,
-                        clock_mhz=at_mhz,
-                        cap_w=limit.limit_w,
-                        window_s=limit.window_s,
-                        max_temp_c=limit.max_temp_c,
-                        caps=caps,
-                        slices=slices == MODES[0],
-                        stall_s=stall_s,
-                        choice=None if chosen is None else chosen.clocks,
-                        say=note,
-                    )
+                    report = run_guarded(controller, say=note, **request._asdict())
             if chosen is not None:
                 chosen.keep(report)
         finally:

@@ -37,6 +37,9 @@ class GuardedCap:
         self.held = self.now
         """The lowest cap of now and of the lead, which the guard holds."""
 
+    def __str__(self) -> str:
+        return str(self._caps.source)
+
     def look(self, time_s: float, lead_s: float, now_s: Callable[[], float]) -> list[tuple[str, str]]:
         """Look at the caps ``time_s`` seconds into the program, and ``lead_s`` ahead. ``now_s`` gives the time.
 
