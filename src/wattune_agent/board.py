@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from wattune_agent.file_knob import FileKnob
 from wattune_agent.tree import Tree
 
-__all__ = ["Board", "CardFacts", "Conditions", "PowerSensor", "Reading"]
+__all__ = ["Board", "Conditions", "PowerSensor", "Reading"]
 
 Reading = NamedTuple("Reading", [("power_w", float), ("rails_w", Dict[str, float])])
 Reading.__doc__ = (
@@ -38,30 +38,10 @@ class PowerSensor:
         raise NotImplementedError
 
 
-class CardFacts:
-    """The parts of a board that is a card: its own conditions and mode, not those of the machine that it is in."""
-
-    def conditions(self) -> Conditions:
-        """The card's state; raises nothing."""
-        raise NotImplementedError
-
-    def mode(self) -> Dict[str, str]:
-        """The parts of the card's mode, in words; raises nothing."""
-        raise NotImplementedError
-
-    def clock_mhz(self) -> Optional[float]:
-        """The present clock, also where another knob is set; raises nothing."""
-        raise NotImplementedError
-
-    def facts(self) -> Dict[str, Any]:
-        """Facts about the card that a client needs to train on it, as JSON values; raises nothing."""
-        raise NotImplementedError
-
-
 class Board:
     """A board found in a tree. ``clock`` is None if no clock can be set, ``sensor`` is None if no sensor was found;
     ``problems`` then give the reason and a remedy. ``others``: further clocks that this user may set beside ``clock``,
-    by their names in a request: "memory_clock_mhz", "cpu_clock_mhz"."""
+    by their names in a request: "memory_clock_mhz", "cpu_clock_mhz". ``card``: an ``nvidia.OneCard``, or None."""
 
     def __init__(
         self,
@@ -73,7 +53,7 @@ class Board:
         sensor: Optional[PowerSensor],
         mode: Dict[str, str],
         problems: List[str],
-        card: Optional[CardFacts] = None,
+        card: Any = None,
         others: Optional[Dict[str, FileKnob]] = None,
     ) -> None:
         self.tree = tree

@@ -15,7 +15,7 @@ from wattune_agent.knobs import KHZ, whole
 from wattune_agent.settings import thinned
 from wattune_agent.tree import Tree, number
 
-__all__ = ["CpuClock", "find_cpu_clock", "has_cores"]
+__all__ = ["CpuClock", "find_cpu_clock", "has_cores", "policies"]
 
 STEP_KHZ = 100000
 """Step between settings if the driver lists none: intel_pstate and amd_pstate use steps of 100 MHz or less."""
@@ -77,24 +77,25 @@ class CpuClock(FileKnob):
 
 def find_cpu_clock(tree: Tree, most: Optional[int] = None) -> Tuple[Optional[CpuClock], List[str]]:
     """The CPU's clock in this tree and its problems; None if no clock can be used. ``most``: as for CpuClock."""
-    policies: List[Policy] = []
+    found: List[Policy] = []
     problems: List[str] = []
-    for folder in _folders(tree):
+    for folder in policies(tree):
         try:
             if _is_online(tree, folder):
-                policies.append(_policy(tree, folder))
+                found.append(_policy(tree, folder))
         except AgentError as error:
             problems.append("a clock of the CPU in {} is left out: {}".format(folder, error))
-    if not policies:
+    if not found:
         problems.append(
             "no CPU clock: no {}/cpufreq/policy* with limits (is the cpufreq driver loaded? a virtual machine has "
             "none; in a container, is /sys the board's?)".format(BASE)
         )
         return None, problems
-    return CpuClock(tree, policies, most), problems
+    return CpuClock(tree, found, most), problems
 
 
-def _folders(tree: Tree) -> List[str]:
+def policies(tree: Tree) -> List[str]:
+    """The folders of the cores' clocks."""
     paths = tree.glob(BASE + "/cpufreq/policy*") or tree.glob(BASE + "/cpu[0-9]*/cpufreq")
     folders: List[str] = []
     for path in sorted(paths, key=lambda path: (len(path), path)):  # policy10 behind policy9

@@ -9,9 +9,10 @@ import re
 import subprocess
 from typing import Dict, List, Optional, Union
 
-from wattune_agent.cpufreq import has_cores
+from wattune_agent.cpufreq import has_cores, policies
 from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken, NotThere
-from wattune_agent.tree import Tree, first_text, number, real, text
+from wattune_agent.knobs import CAPS
+from wattune_agent.tree import Tree, first_text, number, text
 
 __all__ = ["l4t", "mode", "mode_files", "mode_id", "modes", "switch_mode"]
 
@@ -20,7 +21,6 @@ PATIENCE_S = 30.0
 
 _CONF = "/etc/nvpmodel.conf"
 _STATUS = "/var/lib/nvpmodel/status"
-_EMC_CAPS = ("/sys/kernel/nvpmodel_clk_cap/emc", "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap")
 _CPU = "/sys/devices/system/cpu"
 
 
@@ -72,9 +72,8 @@ def mode_files(tree: Tree) -> List[str]:
     first, then the limits of their clocks, then the cap on the memory clock."""
     paths = tree.glob(_CPU + "/cpu[0-9]*/online")
     for folder in _policies(tree):
-        place = real(tree, folder)
-        paths += [place + "/scaling_min_freq", place + "/scaling_max_freq"]
-    paths += _EMC_CAPS
+        paths += [folder + "/scaling_min_freq", folder + "/scaling_max_freq"]
+    paths += CAPS
     usable = [path for path in paths if tree.exists(path) and tree.readable(path) and tree.writable(path)]
     return sorted(set(usable), key=usable.index)
 
@@ -151,8 +150,7 @@ def _add(parts: Dict[str, str], name: str, value: str) -> None:
 
 def _policies(tree: Tree) -> List[str]:
     """The folders of the cores' clocks, except for cores that are off, whose limits are out of date."""
-    folders = tree.glob(_CPU + "/cpufreq/policy[0-9]*") or tree.glob(_CPU + "/cpu[0-9]*/cpufreq")
-    return [folder for folder in folders if has_cores(tree, folder)]
+    return [folder for folder in policies(tree) if has_cores(tree, folder)]
 
 
 def _cpu_limits(tree: Tree) -> str:
@@ -187,7 +185,7 @@ def _online(tree: Tree) -> str:
 
 
 def _emc_cap(tree: Tree) -> str:
-    for path in _EMC_CAPS:
+    for path in CAPS:
         hz = number(tree, path)
         if hz is not None:
             return "{:g} MHz".format(hz * 1e-6) if hz > 0.0 else "none"

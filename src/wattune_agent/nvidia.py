@@ -9,7 +9,7 @@ this process has locked, or "none", which is always its original text: a lock of
 import math
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from wattune_agent.board import Board, CardFacts, Conditions, PowerSensor, Reading
+from wattune_agent.board import Board, Conditions, PowerSensor, Reading
 from wattune_agent.energy_steps import REFRESH_S, WINDOW_S, EnergySteps
 from wattune_agent.errors import AgentError, BadRequest, NoReading
 from wattune_agent.file_knob import FileKnob, Limits
@@ -113,8 +113,11 @@ class CardSensor(PowerSensor):
         return energy_j
 
 
-class OneCard(CardFacts):
-    """The conditions, mode and facts of a card, in place of the machine's. ``knob``: the name of what is set on it."""
+class OneCard:
+    """The conditions, mode and facts of a card, in place of the machine's; no method raises an error.
+
+    ``knob``: the name of what is set on the card.
+    """
 
     def __init__(self, tree: Tree, card: "Card", knob: str) -> None:
         self._tree = tree

@@ -288,18 +288,11 @@ def open_agent(rest: str, *, seed: int = 0) -> BoardDevice:
 
     Raises: DeviceUnavailable.
     """
-    device = usable(find_agent(rest))
-    try:
-        if device.card is not None:
-            check_visible(device.card["uuid"], device.card["names"])
-    except BaseException:
-        device.close()
-        raise
-    return device
+    return usable(find_agent(rest))
 
 
 def usable(device: BoardDevice) -> BoardDevice:
-    """The device if its sensor reads. Raises: DeviceUnavailable."""
+    """The device if its sensor reads, and training would run on its card. Raises: DeviceUnavailable."""
     try:
         if not device.sensor.rail:
             raise DeviceUnavailable(_why_no_sensor(device))
@@ -307,6 +300,8 @@ def usable(device: BoardDevice) -> BoardDevice:
             device.power_w()
         except SensorError as error:
             raise DeviceUnavailable(str(error)) from error
+        if device.card is not None:
+            check_visible(device.card["uuid"], device.card["names"])
     except BaseException:
         with suppress(DeviceError):
             device.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from wattune.devices.agent import BoardDevice, usable
-from wattune.devices.cards import check_visible
 from wattune.devices.real_time import mapped
 from wattune.devices.spec_options import split_options
 from wattune.errors import DeviceUnavailable, InputError
@@ -23,14 +22,7 @@ def open_nvidia(rest: str, *, seed: int = 0) -> BoardDevice:
 
     Raises: InputError, DeviceUnavailable.
     """
-    device = usable(find_nvidia(rest))
-    assert device.card is not None
-    try:
-        check_visible(device.card["uuid"], device.card["names"])
-    except BaseException:
-        device.close()
-        raise
-    return device
+    return usable(find_nvidia(rest))
 
 
 def find_nvidia(rest: str) -> BoardDevice:
