@@ -221,20 +221,6 @@ def test_a_shell_loop_under_a_cap(board: Board) -> None:
     assert report["above_cap_s"] < report["time_s"]
 
 
-def test_rising_power_is_answered_while_the_program_runs(board: Board) -> None:
-    """How soon is measured by the benchmark, and tested on virtual time with the agent."""
-    board.load(0.0)
-    script = LOWERED.format(board.root, 510, "sleep 0.05; [ $i -eq 10 ] && echo 1.0 > {0}/load_fraction; i=$((i+1))")
-    code, report = guard(
-        board, "--clock", "612MHz", "--cap", "6W", "--", "sh", "-c", "i=0; " + script.format(board.root)
-    )
-    assert (code, report["ended"]) == (0, "finished")
-    first = next(event for event in report["events"] if event["kind"] == "guard")
-    assert first["action"] == "down"
-    assert first["setting"] < 612.0
-    assert first["power_w"] > 6.0
-
-
 def test_a_reading_opens_few_files_and_starts_no_program(tmp_path: Path) -> None:
     """That is what would make it slow; how long it takes stands in the benchmark's results."""
     from benchmarks.boards import BOARDS, opened

@@ -133,16 +133,6 @@ def test_guard_through_an_agent(board, tmp_path):
     assert (code, out.strip()) == (0, "408000000"), said
 
 
-def test_guard_lowers_the_clock_of_a_program_above_its_cap(board):
-    board.load(1.0)
-    command = ["guard", *on(board), "--clock", "1020", "--cap", "9W", "--", "sleep", "3"]
-    code, _, said = run(*command)
-    assert code == 0
-    assert "down to" in said
-    assert "above 9 W for" in said
-    assert "1020 MHz at first, " in said
-
-
 def test_restore_leaves_a_living_controller_alone(board, tmp_path):
     socket = tmp_path / "agent.sock"
     with serving(board.root, socket):

@@ -51,30 +51,30 @@ def test_requests(message, checked):
     assert check_request(message) == checked
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {},
-        {"wattune": 2, "id": 1, "request": "read"},
-        {"wattune": 1, "request": "read"},
-        {"wattune": 1, "id": True, "request": "read"},
-        {"wattune": 1, "id": "7", "request": "read"},
-        request(),
-        request(request="write", path="/etc/passwd"),
-        request(request=["read"]),
-        request(request="__init__"),
-        request(request="read", path="/etc/passwd"),
-        request(request="pin"),
-        request(request="pin", mhz=None),
-        request(request="pin", mhz="612"),
-        request(request="pin", mhz=True),
-        request(request="pin", mhz=-1),
-        request(request="pin", mhz=0),
-        request(request="pin", mhz=10**400),
-        request(request="pin", mhz=612, path="/sys"),
-        request(request="guard", cap_w=10),
-    ],
-)
+REFUSED = [
+    {},
+    {"wattune": 2, "id": 1, "request": "read"},
+    {"wattune": 1, "request": "read"},
+    {"wattune": 1, "id": True, "request": "read"},
+    {"wattune": 1, "id": "7", "request": "read"},
+    request(),
+    request(request="write", path="/etc/passwd"),
+    request(request=["read"]),
+    request(request="__init__"),
+    request(request="read", path="/etc/passwd"),
+    request(request="pin"),
+    request(request="pin", mhz=None),
+    request(request="pin", mhz="612"),
+    request(request="pin", mhz=True),
+    request(request="pin", mhz=-1),
+    request(request="pin", mhz=0),
+    request(request="pin", mhz=10**400),
+    request(request="pin", mhz=612, path="/sys"),
+    request(request="guard", cap_w=10),
+]
+
+
+@pytest.mark.parametrize("message", REFUSED)
 def test_everything_else_is_refused(message):
     with pytest.raises((BadRequest, Gone)) as caught:
         check_request(message)
@@ -108,20 +108,20 @@ def test_the_end_in_the_middle_of_a_line_is_the_end(pair):
     assert lines.receive(1) is None
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"GET / HTTP/1.1\r\n",
-        b"\xff\xfe\x00\n",
-        b"[1]\n",
-        b"null\n",
-        b'{"mhz": NaN}\n',
-        b'{"mhz": -Infinity}\n',
-        b"[" * 4000 + b"\n",
-        b'{"a": 1} {"b": 2}\n',
-        b'{"a": "' + b"x" * REQUEST_LIMIT + b'"}\n',
-    ],
-)
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n",
+    b"\xff\xfe\x00\n",
+    b"[1]\n",
+    b"null\n",
+    b'{"mhz": NaN}\n',
+    b'{"mhz": -Infinity}\n',
+    b"[" * 4000 + b"\n",
+    b'{"a": 1} {"b": 2}\n',
+    b'{"a": "' + b"x" * REQUEST_LIMIT + b'"}\n',
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
 def test_garbage_is_refused_with_one_line(pair, garbage):
     ours, lines = pair
     ours.sendall(garbage)
