@@ -25,6 +25,7 @@ NAMES = (
 )
 
 ALONE = {
+    "agx_orin": "benchmarks.agx_orin",
     "asyncfgd": "benchmarks.asyncfgd.feasibility",
     "carbon": "benchmarks.carbon",
     "contributed": "benchmarks.contributed",

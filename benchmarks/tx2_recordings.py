@@ -113,7 +113,7 @@ class VisionTransformer(nn.Module):
         return scores
 
 
-def _no_data() -> Data:
+def no_data() -> Data:
     raise WorkloadError("this workload is only counted", hint="give it data to train it")
 
 
@@ -123,7 +123,7 @@ def counted(name: str) -> StepWork:
     workload = Workload(
         "recorded",
         model=Model(model),
-        data=_no_data,
+        data=no_data,
         input_shape=(3, pixels, pixels),
         batch_sizes=(batch_size,),
         optimizer=OptimizerRule("adam", learning_rate=1e-3, reference_batch_size=batch_size),

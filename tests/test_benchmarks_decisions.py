@@ -14,6 +14,7 @@ from benchmarks.decisions import (
     efficiency_part,
     estimators,
     goals,
+    mlperf_part,
     optuna_way,
     profilers,
     scoring,
@@ -54,6 +55,29 @@ def test_a_table_of_runs_is_read_by_key(tmp_path: Path) -> None:
     assert proxy.runs == {4: [Run(100.5, True, 0)], 8: [Run(900.0, False, 0)]}
     assert target.key.workload == "down"
     assert target.batch_sizes == (4, 8)
+
+
+def test_the_round_with_the_most_batch_sizes_stands_for_its_benchmark(tmp_path: Path) -> None:
+    lines = ["round,benchmark,batch_size,optimizer,seed,to_converge,record,hyper"]
+    lines += [f"r1,bert,{size},,{seed},{size + seed},," for size in (4, 8, 16, 32) for seed in (0, 1)]
+    lines += [f"r0,bert,{size},,0,{size},," for size in (4, 8)] + ["r1,rnnt,4,,0,5,,"]
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+    found = mlperf_part.read(tmp_path)
+    assert {name: list(runs) for name, runs in found.items()} == {"bert": [4, 8, 16, 32]}
+    assert found["bert"][8] == [Run(8, True, 0), Run(9, True, 1)]
+    (tmp_path / "runs.csv").write_text("\n".join([*lines, "r1,bert,64,,0,64000,,"]) + "\n")
+    with pytest.raises(ValueError, match="epochs beside samples"):
+        mlperf_part.read(tmp_path)
+
+
+def test_rivals_find_the_best_size_of_a_hyperbola() -> None:
+    runs = {size: [Run(100.0 * (1 + size / 50), True)] for size in (4, 8, 16, 32, 64)}
+    times = {size: (20 + size) / size for size in runs}
+    best = min(times, key=lambda size: times[size] * runs[size][0].samples)
+    bank = Bank(runs)
+    assert (mlperf_part.hyperbola(bank, times).batch_size, len(bank.made)) == (best, 2)
+    bank = Bank(runs)
+    assert (mlperf_part.interpolated(bank, times).batch_size, len(bank.made)) == (best, 4)
 
 
 def test_the_truth_of_runs_that_all_reached_is_their_geometric_mean() -> None:

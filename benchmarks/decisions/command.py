@@ -1,4 +1,4 @@
-"""`python -m benchmarks decisions [PART ...] [--sweeps RUNS.csv] [--zeus DIR]`.
+"""`python -m benchmarks decisions [PART ...] [--sweeps RUNS.csv] [--zeus DIR] [--mlperf DIR]`.
 
 Without PART, all parts run; a single part replaces its own results and keeps those of the others.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decisions import efficiency_part, goals, pipeline_part, profiling_part, sweeps, traces
+from benchmarks.decisions import efficiency_part, goals, mlperf_part, pipeline_part, profiling_part, sweeps, traces
 from benchmarks.timing import RESULTS, machine, measured_at
 from wattune.files import write_json
 
@@ -20,7 +20,10 @@ RUNS = RESULTS / "decisions_runs.csv"
 """Training runs of seven small workloads, ten seeds at each batch size; README.md says how they were made."""
 
 RESULT = RESULTS / "decisions.json"
-PARTS = ("efficiency", "gpus", "pipeline", "profiling")
+PARTS = ("efficiency", "gpus", "mlperf", "pipeline", "profiling")
+
+FOLDERS = {"gpus": "zeus", "mlperf": "mlperf"}
+"""Part -> the option that names the folder of its recordings."""
 
 
 def main(arguments: list[str]) -> None:
@@ -32,6 +35,7 @@ def main(arguments: list[str]) -> None:
 
     compared: dict[str, Callable[[], dict[str, Any]]] = {
         "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(recorded())),
+        "mlperf": lambda: mlperf_part.summary(mlperf_part.cases(options.mlperf)),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
         "pipeline": lambda: pipeline_part.summary(pipeline_part.cases(recorded())),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
@@ -56,7 +60,8 @@ def main(arguments: list[str]) -> None:
 
 def _available(options: argparse.Namespace) -> list[str]:
     """The parts whose data is there."""
-    return [part for part in PARTS if options.zeus is not None or part != "gpus"]
+    missing = [part for part, option in FOLDERS.items() if getattr(options, option) is None]
+    return [part for part in PARTS if part not in missing]
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -64,9 +69,11 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--sweeps", type=Path, help="recorded runs beside the fresh ones, in the same columns")
     parser.add_argument("--zeus", type=Path, help="folder of Zeus' traces: summary_train.csv, summary_power_*.csv")
+    parser.add_argument("--mlperf", type=Path, help="folder of MLPerf's reference convergence points: runs.csv")
     options = parser.parse_args(arguments)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
-    if options.zeus is None and "gpus" in options.parts:
-        parser.error("gpus needs --zeus DIR")
+    for part, option in FOLDERS.items():
+        if part in options.parts and getattr(options, option) is None:
+            parser.error(f"{part} needs --{option} DIR")
     return options

@@ -71,17 +71,18 @@ def ours(
     spacing: float = 0.0,
     own: int | None = None,
     whole: bool = False,
+    most: int = MOST,
 ) -> Decision:
     """Choose by sequential runs and the pooled curve.
 
     ``own``: the user's own batch size, which is kept unless another one is surely faster. ``whole``: the runs are whole
-    training runs.
+    training runs. ``most``: maximum number of runs.
     """
     sizes = sorted(bank.runs)
     logs = {size: (math.log(one), TIME_SD) for size, one in times.items()}
     if len(logs) == 1:
         return Decision(next(iter(logs)), 0.0, reason="only one batch size stays under the cap")
-    design = RunScheduler(sizes, log_step_times=logs, own=own, whole=whole)
+    design = RunScheduler(sizes, log_step_times=logs, own=own, whole=whole, most=most)
     seen: list[Observation] = []
     steps: list[float] = []
     while True:

@@ -57,6 +57,23 @@ def agent_cost() -> str:
     return "\n".join(lines) + "\n"
 
 
+def agx_orin() -> str:
+    """Energy over the GPU's clock of the simulated AGX Orin beside the recorded one."""
+    data = read("agx_orin")
+    lines = [
+        "| fine-tuning DeBERTa-v2-xlarge | least energy at (recorded) | highest clock over least (recorded) | RMS "
+        "error of the shape |",
+        "|---|---|---|---|",
+    ]
+    for name, one in data["shapes"].items():
+        kind = "fitted" if name == data["fitted"] else "predicted"
+        lines.append(
+            f"| {name}, {kind} | {one['least_mhz']:g} MHz ({one['recorded_least_mhz']:g}) | "
+            f"{one['highest_over_least']:.2f} ({one['recorded_highest_over_least']:.2f}) | {percent(one['rms'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def worst_ms(figures: dict[str, float], digits: int = 2) -> str:
     """A median with the worst, in milliseconds."""
     return f"{figures['median_s'] * 1e3:.{digits}f} ms ({figures['max_s'] * 1e3:.{digits}f})"
@@ -119,6 +136,7 @@ def tx2_calibration() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "boards": boards,
     "agent_cost": agent_cost,
+    "agx_orin": agx_orin,
     "calibration_fits": calibration_fits,
     "contributed": contributed,
     "jetsons": jetsons,

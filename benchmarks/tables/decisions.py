@@ -76,6 +76,36 @@ def decisions_gpus() -> str:
     return "\n".join(lines) + "\n"
 
 
+def mlperf() -> str:
+    """What the batch size is worth in MLPerf's reference runs."""
+    data = read("decisions")["mlperf"]
+    ours, two, largest = data["ours"], data["ours, two runs"], data["largest"]
+    return (
+        f"On MLPerf's own reference runs (seven benchmarks, the recipe tuned at each batch size, {ours['cases']} "
+        f"devices drawn), the largest batch takes {percent(largest['mean'])} more time to the target than the best "
+        f"one, in the arithmetic mean. wattune's choice takes {percent(ours['mean'])} more after "
+        f"{ours['runs_mean']:.1f} runs, and {percent(two['mean'])} more after two; it is slower than one's own batch "
+        f"size in {percent(ours['slower_than_own'])} of the cases, and in {percent(two['slower_than_own'])} after two "
+        "runs.\n"
+    )
+
+
+def decisions_mlperf() -> str:
+    """The ways to choose a batch size for MLPerf's benchmarks."""
+    lines = [
+        "| way | regret: mean (se), median, p90, worst | runs | slower than one's own | coverage of the 90% band |",
+        "|---|---|---|---|---|",
+    ]
+    for name, one in read("decisions")["mlperf"].items():
+        shares = ", ".join(percent(one[key]) for key in ("median", "p90", "worst"))
+        coverage = percent(one["coverage"]) if "coverage" in one else "-"
+        lines.append(
+            f"| {name} | {percent(one['mean'])} ({percent(one['se'])}), {shares} | {one['runs_mean']:.1f} | "
+            f"{percent(one['slower_than_own'])} | {coverage} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 REACHED = {"aim": "aim met", "must": "requirement met", "missed": "missed"}
 
 
@@ -114,5 +144,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "decisions": decisions,
     **{f"decisions_{part}": ways(part) for part in ("profiling", "pipeline")},
     "decisions_gpus": decisions_gpus,
+    "decisions_mlperf": decisions_mlperf,
     "gpus": gpus,
+    "mlperf": mlperf,
 }

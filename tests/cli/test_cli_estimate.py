@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_without_step_times_nothing_is_best(wattune, table):
 def test_the_table_says_runs_and_chances(wattune, table, tmp_path):
     path = tmp_path / "e.json"
     code, out, _ = wattune(
-        "estimate", "--from-runs", table, "--allocate", 5, "--step-times", "8=0.1,32=0.15,128=0.5", "-o", path
+        "estimate", "--from-runs", table, "--runs", 5, "--step-times", "8=0.1,32=0.15,128=0.5", "-o", path
     )
     assert code == 0
     assert "best on the device: batch size" in out
@@ -61,6 +62,24 @@ def test_the_table_says_runs_and_chances(wattune, table, tmp_path):
     assert SampleEfficiency.load(path).runs_used <= 5
     code, out, err = wattune("estimate", "--from-runs", table, "-o", path)
     assert (code, out, len(err)) == (2, "", 1)
+
+
+def test_two_runs_are_one_at_either_end_and_say_what_more_would_save(wattune, table):
+    step_times = "8=0.05,32=0.15,128=0.5"
+    said = json.loads(wattune("estimate", "--from-runs", table, "--runs", 2, "--step-times", step_times, "--json")[1])
+    assert [(run["batch_size"]) for run in said["observations"]] == [128, 8]
+    assert re.fullmatch(
+        r"2 runs; more of them would save [\d.]+% of the time to the target at most", said["stopped_because"]
+    )
+
+
+def test_a_model_of_another_size_is_warned_of(wattune, table, tmp_path):
+    like, larger = (
+        wattune("estimate", "--from-runs", table, "--model-ratio", ratio, "-o", tmp_path / f"{ratio}.json")[1]
+        for ratio in (2, 8)
+    )
+    assert "times the parameters" not in like
+    assert "the model to train has 8 times the parameters of the model of the runs" in larger
 
 
 def test_step_times_from_a_profile_under_a_cap(wattune, table, tmp_path):
@@ -80,7 +99,7 @@ def test_step_times_from_a_profile_under_a_cap(wattune, table, tmp_path):
 def test_figures_at_the_edge_are_figures(wattune, tmp_path):
     lines = [HEAD, "a,1,0,1e-8,1,", "a,9007199254740991,0,1e17,1,1e17", "a,64,0,,0,1e17"]
     table = written(tmp_path, "runs.csv", "\n".join(lines))
-    for form in ((), ("--allocate", 3)):
+    for form in ((), ("--runs", 3)):
         code, out, err = wattune("estimate", "--from-runs", table, "--step-times", "1=1e-8,64=1e8", "--json", *form)
         assert (code, err) == (0, [])
         assert json.loads(out)["best"] == 1
@@ -105,7 +124,10 @@ def test_one_of_several_workloads(wattune, tmp_path):
         (["--from-runs", "TABLE", "--strategy", "full"], "--strategy cannot be combined with --from-runs"),
         (["--from-runs", "TABLE", "--resume", "-o", "e.json"], "--resume cannot be combined with --from-runs"),
         (["--from-runs", "TABLE", "some.toml"], "WORKLOAD cannot be combined with --from-runs"),
-        (["--from-runs", "TABLE", "--allocate", "2"], "--allocate"),
+        (["--from-runs", "TABLE", "--runs", "1"], "--runs"),
+        (["--from-runs", "TABLE", "--model-ratio", "0"], "--model-ratio: 0"),
+        (["--runs", "13"], "runs: 13; allowed: 2 to 12"),
+        (["--runs", "2", "--seeds", "2"], "runs: 2; allowed: none with the full strategy"),
         (["--from-runs", "TABLE", "--where", "workload"], "--where"),
         (["--from-runs", "TABLE", "--where", "color=red"], "no such column: color"),
         (["--from-runs", "TABLE", "--target", "0.8"], "without targets"),
@@ -123,7 +145,7 @@ def test_one_of_several_workloads(wattune, tmp_path):
         (["--from-runs", "TABLE", "--cap", "4W"], "--cap needs --profile"),
         (["--target", "0.8"], "--target needs --from-runs"),
         (["--where", "workload=a"], "--where needs --from-runs"),
-        (["--allocate", "6"], "--allocate needs --from-runs"),
+        (["--model-ratio", "6"], "--model-ratio needs --from-runs"),
         (["--strategy", "some"], "unknown strategy"),
         (["--strategy", "pooled", "--seeds", "2"], "seeds"),
         (["--strategy", "full", "--step-times", "8=0.1"], "step times"),

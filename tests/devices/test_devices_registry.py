@@ -15,7 +15,6 @@ from tests.support.live_devices import unpack
 import wattune.devices.registry as registry
 from wattune.devices import OPENERS, Device, builtin_board, known_devices, open_device
 from wattune.devices.simulator.board_file import BOARDS
-from wattune.devices.simulator.simulated import UNCALIBRATED
 from wattune.errors import DeviceError, InputError, RecordError, UnknownName
 
 
@@ -56,9 +55,9 @@ def test_every_simulated_device_opens_and_is_described():
         several = ["clock_mhz", "memory_clock_mhz", "cpu_clock_mhz"]
         assert [knob.name for knob in entry.knobs] == (several if entry.spec == "sim:jetson-tx2" else several[:1])
         assert entry.kind == "simulated"
-        assert entry.problems == (() if device.board.calibrated else (UNCALIBRATED,))
+        assert entry.problems == device.problems
         assert entry.power_w == device.power_w()
-        if device.board.calibrated:
+        if device.board.calibrated is True:
             step = 76 if entry.spec == "sim:jetson-tx2" else 40.5
             assert f"every 0.422 s, mean over 0.422 s, steps of {step} mW" in entry.sensor
 

@@ -74,7 +74,7 @@ def test_three_runs_determine_the_curve_between_and_below_them() -> None:
 def test_the_posterior_without_runs_is_the_prior() -> None:
     curve = fit([], SIZES)
     assert curve.reference == 128
-    assert curve.critical_batch_size[0] == pytest.approx(critical_batch_size()[0], rel=0.01)
+    assert curve.critical_batch_size[0] == pytest.approx(critical_batch_size(128)[0], rel=0.01)
     assert all(a < b for a, b in zip(curve.mean, curve.mean[1:], strict=False))
 
 
@@ -193,6 +193,14 @@ def test_the_transfer_widens_the_band_unless_disabled() -> None:
     for size in SIZES[:-1]:
         inner, outer = proxy.band(size), target.band(size)
         assert outer[0] < inner[0] < ratio(target, size) < inner[1] < outer[1]
+
+
+def test_the_band_widens_with_the_ratio_of_the_models() -> None:
+    runs = runs_of(150.0, SIZES, 2, sd=0.1)
+    like, twice, larger, smaller = (fit(runs, SIZES, ratio=ratio) for ratio in (1.0, 2.0, 14.0, 1 / 14))
+    assert [round(curve.transfer_sd, 2) for curve in (like, twice, larger, smaller)] == [0.05, 0.12, 0.4, 0.4]
+    assert like.band(4)[0] > twice.band(4)[0] > larger.band(4)[0]
+    assert np.array_equal(like.proxy_covariance, larger.proxy_covariance)
 
 
 def test_the_band_holds_nine_tenths_of_the_posterior() -> None:

@@ -26,12 +26,17 @@ def test_uncertainty_grows_with_distance_from_the_reference() -> None:
 
 @pytest.mark.parametrize("scale", [20.0, 200.0, 5000.0])
 def test_a_noise_scale_narrows_and_moves_the_critical_batch_size(scale: float) -> None:
-    middle, sd = critical_batch_size(scale)
-    assert sd < critical_batch_size()[1]
+    middle, sd = critical_batch_size(128, scale)
+    assert sd < critical_batch_size(128)[1]
     assert (middle > 200) == (scale * math.exp(0.3) > 200)
-    wide = critical_batch_size(scale, noise_sd=3.0)
+    wide = critical_batch_size(128, scale, noise_sd=3.0)
     assert wide[1] > sd
     assert abs(math.log(wide[0] / 200)) < abs(math.log(middle / 200)) or scale == 200.0
+
+
+def test_the_critical_batch_size_grows_with_the_largest_batch_size_beyond_the_usual_ones() -> None:
+    assert critical_batch_size(8) == critical_batch_size(128) == (200.0, 1.3)
+    assert critical_batch_size(65536) == (200.0 * 512, 1.3)
 
 
 def test_a_large_noise_scale_makes_large_batches_cheap() -> None:
@@ -42,7 +47,7 @@ def test_a_large_noise_scale_makes_large_batches_cheap() -> None:
 
 def test_the_mean_agrees_with_a_sum_over_critical_batch_sizes() -> None:
     # Against a sum over draws of the critical batch size.
-    middle, sd = critical_batch_size(150.0)
+    middle, sd = critical_batch_size(128, 150.0)
     grid = [middle * math.exp(sd * (k - 500) / 100) for k in range(1001)]
     weights = [math.exp(-0.5 * ((k - 500) / 100) ** 2) for k in range(1001)]
     ratios = [(1 + 128 / c) / (1 + 16 / c) for c in grid]

@@ -56,13 +56,23 @@ def estimate(
             help="With --from-runs: workload to use, if the table has several; repeatable.",
         ),
     ] = None,
-    allocate: Annotated[
+    runs: Annotated[
         int | None,
         typer.Option(
-            "--allocate",
+            "--runs",
             metavar="N",
-            min=3,
-            help="With --from-runs: use at most N runs, chosen as if they were made now.",
+            min=2,
+            help="Make at most N runs, 2 or more; with --from-runs, use at most N, chosen as if they were made now "
+            "(default: as few as tell the best batch size; all of a table).",
+        ),
+    ] = None,
+    model_ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--model-ratio",
+            metavar="R",
+            help="With --from-runs: parameters of the model to train, divided by those of the model of the runs "
+            "(default: 1).",
         ),
     ] = None,
     executor: Annotated[
@@ -100,7 +110,7 @@ def estimate(
     seconds = profile if step_times is None else _step_seconds(step_times)
     if from_runs is None:
         if misplaced := _given(
-            {"--target": None if config.command else target, "--where": where, "--allocate": allocate}
+            {"--target": None if config.command else target, "--where": where, "--model-ratio": model_ratio}
         ):
             raise InputError(f"{misplaced} needs --from-runs")
     elif misplaced := _given(
@@ -132,8 +142,16 @@ def estimate(
 
         check_algorithm("efficiency record", record.algorithm, algorithm_name)
     if record is None and from_runs is not None:
-        values = _values("--where", where or [])
-        record = steps.estimate_recorded(from_runs, where=values, target=target, allocate=allocate, step_times=times)
+        values, ratio = _values("--where", where or []), 1.0 if model_ratio is None else model_ratio
+        if not 1e-6 < ratio < 1e6:
+            raise InputError(
+                "--model-ratio",
+                value=ratio,
+                allowed="a number above 0, such as 8 for a model of 8 times as many parameters",
+            )
+        record = steps.estimate_recorded(
+            from_runs, where=values, target=target, most=runs, model_ratio=ratio, step_times=times
+        )
     elif record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:
@@ -142,6 +160,7 @@ def estimate(
                 algorithm=algorithm_name,
                 strategy=cast(Literal["full", "pooled"] | None, strategy),
                 seeds=config.seeds,
+                runs=runs,
                 step_times=times,
                 folder=folder,
                 processes=processes,
@@ -149,6 +168,10 @@ def estimate(
                 progress=progress,
             )
     to.deliver(record, _text(record))
+
+
+FAR_RATIO = 2.0
+"""Ratio of the number of parameters of two models above which a warning is given."""
 
 
 def _given(options: dict[str, object]) -> str | None:
@@ -180,6 +203,11 @@ def _text(record: SampleEfficiency) -> str:
         text += (
             f"\nthe runs at batch size {size} form two clumps far apart, by another recipe or a seed that diverged: "
             "the smaller clump is left out"
+        )
+    if not 1 / FAR_RATIO <= record.parameter_ratio <= FAR_RATIO:
+        text += (
+            f"\nthe model to train has {record.parameter_ratio:.3g} times the parameters of the model of the runs: the "
+            "larger model probably likes larger batch sizes than these, and the band is wider; take a proxy of its size"
         )
     if record.best is not None:
         text += f"\nbest on the device: batch size {record.best}, expected to lose {record.expected_regret:.1%}"

@@ -150,6 +150,7 @@ def estimate(
     *,
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
+    runs: int | None = None,
     step_times: Mapping[int, tuple[float, float]] | None = None,
     algorithm: str = "backprop",
     folder: Path | None = None,
@@ -160,8 +161,9 @@ def estimate(
     """Train the workload's proxy, to see how many samples each batch size needs to the target.
 
     ``strategy``: "pooled" for as few runs as tell which batch size is best, "full" for ``seeds`` runs (3) at every
-    batch size; None: full if ``seeds`` is given, else pooled. ``step_times``, for pooled: the result of ``step_times``;
-    batch sizes that have no chance on the device are then not trained. ``folder`` has the learning curves, from which
+    batch size; None: full if ``seeds`` is given, else pooled. For pooled: ``runs`` is the largest number of runs
+    (12), ``step_times`` the result of ``step_times``; batch sizes that have no chance on the device are then not
+    trained. ``folder`` has the learning curves, from which
     an interrupted estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes
     of this machine.
 
@@ -170,11 +172,12 @@ def estimate(
     from wattune import proxy
 
     # Checked before the built-in example trains its initial weights.
-    strategy = proxy.resolve_strategy(strategy, seeds, step_times)
+    strategy = proxy.resolve_strategy(strategy, seeds, step_times, runs)
     return proxy.estimate(
         as_trainable(workload, progress),
         strategy=strategy,
         seeds=seeds,
+        most=runs,
         log_step_times=step_times,
         folder=folder,
         algorithm=algorithm,
@@ -189,20 +192,22 @@ def estimate_recorded(
     *,
     where: Mapping[str, str] | None = None,
     target: float | None = None,
-    allocate: int | None = None,
+    most: int | None = None,
+    model_ratio: float = 1.0,
     step_times: Mapping[int, tuple[float, float]] | None = None,
 ) -> SampleEfficiency:
     """The samples that each batch size needs, from a CSV table of runs; see ``sample_efficiency.recorded_runs``.
 
-    ``where`` and ``target`` choose among several workloads or targets. ``allocate``: use at most this many runs, chosen
-    as if they were being made. ``step_times``: the result of ``step_times``.
+    ``where`` and ``target`` choose among several workloads or targets. ``most``: use at most this many runs, chosen as
+    if they were being made. ``model_ratio``: the number of parameters of the model to train over that of the runs'
+    model. ``step_times``: the result of ``step_times``.
 
     Raises: RecordError, InputError.
     """
     from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
 
     selection = chosen_runs(read_runs(Path(runs)), where or {}, target)
-    return curve_from_runs(selection, log_step_times=step_times, most=allocate)
+    return curve_from_runs(selection, log_step_times=step_times, most=most, ratio=model_ratio)
 
 
 def plan(

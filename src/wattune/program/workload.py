@@ -10,6 +10,7 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from wattune.errors import InputError
 from wattune.program.command_template import CommandTemplate, ascending
@@ -112,6 +113,9 @@ class ProgramWorkload:
     def proxy(self) -> ProgramWorkload:
         """The same program on the data of the estimate."""
         return replace(self, data=self.proxy_data or self.data)
+
+    parameter_ratio: ClassVar = 1.0
+    """Every run is of the one program, and so of one model."""
 
     @property
     def is_proxy_whole(self) -> bool:

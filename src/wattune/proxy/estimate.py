@@ -19,7 +19,7 @@ from wattune.records.efficiency import EfficiencyStrategy
 from wattune.sample_efficiency.choice import LogTimes, observation_of, pooled_curve, with_runs
 from wattune.sample_efficiency.posterior import fit
 from wattune.sample_efficiency.relative_samples import curve, never_reached
-from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS, USUAL_RUNS, RunScheduler
+from wattune.sample_efficiency.scheduler import MAX_RUNS, MIN_SIZES, SEEDS, USUAL_RUNS, RunScheduler
 
 if TYPE_CHECKING:
     from wattune.proxy.sweep import AnyWorkload
@@ -33,6 +33,7 @@ def estimate(
     *,
     strategy: EfficiencyStrategy | None = None,
     seeds: int | None = None,
+    most: int | None = None,
     log_step_times: LogTimes | None = None,
     folder: Path | None = None,
     algorithm: str = "backprop",
@@ -47,23 +48,24 @@ def estimate(
     pooled: batch size -> mean and standard deviation of ln(seconds per sample) on the device at the fastest setting
     that the cap allows; batch sizes that are missing or cannot be best are not trained.
 
-    The workload's own ``batch_size`` is always one of the runs, and is kept unless another one is surely faster. What
-    the runs will cost and warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder
-    and resuming.
+    ``most``, for pooled: the largest number of runs (12), 2 or more. The workload's own ``batch_size`` is always one of
+    three runs or more, and is kept unless another one is surely faster, which two runs cannot tell. What the runs will
+    cost and warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder and resuming.
 
     Raises: WorkloadError without a proxy or with one of another task type; TargetNotReached if no run reached the
     proxy's target; InputError; UnknownName; RecordError; OutputError; Interrupted.
     """
-    strategy = resolve_strategy(strategy, seeds, log_step_times)
+    strategy = resolve_strategy(strategy, seeds, log_step_times, most)
     _, algorithm = kind_of_run(workload, algorithm)
+    most = most or MAX_RUNS
     seeds = seeds or SEEDS
     warnings = workload.check_proxy()
     proxy = workload.proxy
     assert proxy is not None  # ensured by check_proxy
-    whole = workload.is_proxy_whole
+    whole, ratio = workload.is_proxy_whole, workload.parameter_ratio
     if progress is not None:
-        count = MAX_RUNS if strategy == "pooled" else len(workload.batch_sizes) * seeds
-        usual = USUAL_RUNS[whole] if strategy == "pooled" else count
+        count = most if strategy == "pooled" else len(workload.batch_sizes) * seeds
+        usual = min(most, USUAL_RUNS[whole]) if strategy == "pooled" else count
         for warning in warnings:
             progress(0, count, f"warning: {warning}")
         progress(0, count, run_cost(usual, count, proxy.budget_samples / workload.budget_samples))
@@ -71,9 +73,11 @@ def estimate(
         return estimate_pooled(
             proxy,
             name=workload.name,
+            most=most,
             log_step_times=log_step_times,
-            own=workload.batch_size,
+            own=workload.batch_size if most >= MIN_SIZES else None,
             whole=whole,
+            ratio=ratio,
             folder=folder,
             algorithm=algorithm,
             processes=processes,
@@ -90,26 +94,27 @@ def estimate(
         executor=executor,
         progress=progress,
     )
-    return full_result(runs, name=workload.name, own=workload.batch_size, whole=whole)
+    return full_result(runs, name=workload.name, own=workload.batch_size, whole=whole, ratio=ratio)
 
 
 def full_result(
-    runs: Sequence[LearningCurve], *, name: str, own: int | None = None, whole: bool = False
+    runs: Sequence[LearningCurve], *, name: str, own: int | None = None, whole: bool = False, ratio: float = 1.0
 ) -> SampleEfficiency:
-    """Make the record of runs at every batch size; ``own``, ``whole``: see ``RunScheduler``.
+    """Make the record of runs at every batch size; ``own``, ``whole``, ``ratio``: see ``RunScheduler``.
 
     Raises: RecordError, TargetNotReached; see ``curve``."""
     observations = [observation_of(run) for run in runs]
     reached = any(run.reached for run in runs)  # if none did, there is no curve
     left_out = fit(observations, sorted({run.batch_size for run in runs}), whole=whole).left_out if reached else ()
     averaged = [run for run, seen in zip(runs, observations, strict=True) if seen not in left_out]
-    return with_runs(curve(averaged, workload=name), observations, own=own, whole=whole)
+    return with_runs(curve(averaged, workload=name), observations, own=own, whole=whole, ratio=ratio)
 
 
 def resolve_strategy(
     strategy: EfficiencyStrategy | None,
     seeds: int | None = None,
     log_step_times: LogTimes | None = None,
+    most: int | None = None,
 ) -> EfficiencyStrategy:
     """Resolve None to a strategy. Raises: UnknownName; InputError if it conflicts with the other arguments."""
     if strategy is None:
@@ -121,6 +126,9 @@ def resolve_strategy(
         raise InputError("seeds", value=seeds, allowed=allowed)
     if strategy == "full" and log_step_times is not None:
         raise InputError("step times with the full strategy", allowed="the pooled strategy")
+    if most is not None and (strategy == "full" or not 2 <= most <= MAX_RUNS):
+        allowed = f"2 to {MAX_RUNS}" if strategy == "pooled" else "none with the full strategy, which makes all of them"
+        raise InputError("runs", value=most, allowed=allowed)
     return strategy
 
 
@@ -147,9 +155,11 @@ def estimate_pooled(
     proxy: AnyWorkload,
     *,
     name: str,
+    most: int = MAX_RUNS,
     log_step_times: LogTimes | None = None,
     own: int | None = None,
     whole: bool = False,
+    ratio: float = 1.0,
     folder: Path | None = None,
     algorithm: str = "backprop",
     processes: int | None = None,
@@ -158,18 +168,20 @@ def estimate_pooled(
 ) -> SampleEfficiency:
     """Train the proxy at a few batch sizes, one run after the other, until another run would not change the choice.
 
-    ``log_step_times``, ``own`` and ``whole``: see ``RunScheduler``. With several processes,
-    and on a cluster, runs are trained two at a time.
+    ``most``, ``log_step_times``, ``own``, ``whole`` and ``ratio``: see ``RunScheduler``. With several processes, and on
+    a cluster, runs are trained two at a time.
 
     Raises: TargetNotReached if no run reached the target; what ``sweep`` raises.
     """
-    scheduler = RunScheduler(proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole)
+    scheduler = RunScheduler(
+        proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole, ratio=ratio, most=most
+    )
     if executor is None:
         processes = processes or (1 if isinstance(proxy, ProgramWorkload) else cores())
     processes = min(TOGETHER, processes or TOGETHER)
     how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
     runs: list[LearningCurve] = []
-    with trainer(proxy, folder=folder, algorithm=algorithm, most=MAX_RUNS, **how) as train:
+    with trainer(proxy, folder=folder, algorithm=algorithm, most=most, **how) as train:
         while requests := next_runs(scheduler, runs, together=processes):
             runs += train(requests)
     return pooled_result(proxy, scheduler, runs, name=name, log_step_times=log_step_times, own=own, algorithm=algorithm)

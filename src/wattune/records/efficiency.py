@@ -84,10 +84,11 @@ class SampleEfficiency(Record):
     if unknown.
 
     ``observations``: the runs; empty if the file does not have them. ``whole_runs``: they are whole training runs, not
-    those of a smaller proxy. ``own_batch_size``: the batch size that the user trains with today; another one is
-    ``best`` only if it is faster with a probability of 0.9. ``p_faster``: that probability for the batch size that
-    would otherwise be chosen; ``expected_gain``: the expected share of the time that it saves. Both are None without
-    step times, and if that batch size is the user's own.
+    those of a smaller proxy. ``parameter_ratio``: the target's number of parameters over the proxy's.
+    ``own_batch_size``: the batch size that the user trains with today; another one is ``best`` only if it is faster
+    with a probability of 0.9. ``p_faster``: that probability for the batch size that would otherwise be chosen;
+    ``expected_gain``: the expected share of the time that it saves. Both are None without step times, and if that batch
+    size is the user's own.
     """
 
     name = "efficiency"
@@ -110,6 +111,7 @@ class SampleEfficiency(Record):
     critical_log_sd: NotNegative | None = None
     observations: tuple[ProxyObservation, ...] = ()
     whole_runs: Flag = False
+    parameter_ratio: Positive = 1.0
     own_batch_size: BatchSize | None = None
     p_faster: Share | None = None
     expected_gain: Number | None = None

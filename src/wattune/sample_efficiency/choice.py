@@ -220,6 +220,7 @@ def pooled_curve(
         critical_log_sd=posterior.critical_sd if runs else None,
         observations=recorded(runs, posterior),
         whole_runs=posterior.whole,
+        parameter_ratio=posterior.ratio,
         own_batch_size=own,
         p_faster=choice and choice.own and choice.own.p_faster,
         expected_gain=choice and choice.own and choice.own.gain,
@@ -237,18 +238,26 @@ def posterior_of(record: SampleEfficiency) -> CurvePosterior | None:
     runs = [Observation(**run.model_dump(include=set(Observation._fields))) for run in record.observations]
     if not any(run.reached for run in runs):
         return None
-    return fit(runs, [point.batch_size for point in record.points], whole=record.whole_runs)
+    return fit(
+        runs, [point.batch_size for point in record.points], whole=record.whole_runs, ratio=record.parameter_ratio
+    )
 
 
 def with_runs(
-    curve: SampleEfficiency, runs: Sequence[Observation], *, own: int | None = None, whole: bool = False
+    curve: SampleEfficiency,
+    runs: Sequence[Observation],
+    *,
+    own: int | None = None,
+    whole: bool = False,
+    ratio: float = 1.0,
 ) -> SampleEfficiency:
     """Add the runs, the user's own batch size, and the critical batch size if there are two batch sizes or more."""
-    posterior = fit(runs, [point.batch_size for point in curve.points], whole=whole)
+    posterior = fit(runs, [point.batch_size for point in curve.points], whole=whole, ratio=ratio)
     fields: dict[str, Any] = {
         "observations": recorded(runs, posterior),
         "own_batch_size": own,
         "whole_runs": whole,
+        "parameter_ratio": ratio,
     }
     if len({run.batch_size for run in runs}) > 1:
         fields |= {"critical_batch_size": posterior.critical_batch_size[0], "critical_log_sd": posterior.critical_sd}

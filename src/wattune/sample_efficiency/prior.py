@@ -17,7 +17,13 @@ import numpy as np
 
 CRITICAL: Final = 200.0
 CRITICAL_SD: Final = 1.3
-"""Median of the critical batch size over workloads, and the standard deviation of its logarithm."""
+"""Median of the critical batch size over workloads, and the standard deviation of its logarithm, for batch sizes to
+``USUAL_LARGEST``.
+
+The median grows in proportion to a larger largest batch size: nobody offers batch sizes that are far beyond the
+critical one."""
+
+USUAL_LARGEST: Final = 128
 
 NOISE_OFFSET: Final = 0.3
 NOISE_SD: Final = 0.9
@@ -41,7 +47,7 @@ def relative_samples(
     """
     if not batch_sizes or min(batch_sizes) < 1 or (noise_scale is not None and not noise_scale > 0):
         raise ValueError("batch sizes and the noise scale must be positive")
-    middle, sd = critical_batch_size(noise_scale, noise_sd)
+    middle, sd = critical_batch_size(max(batch_sizes), noise_scale, noise_sd)
     reference = max(batch_sizes) if reference is None else reference
     # A normal distribution in 41 steps of equal width, out to four standard deviations.
     steps = np.linspace(-4.0, 4.0, 41)
@@ -61,12 +67,14 @@ def relative_samples(
     return relative
 
 
-def critical_batch_size(noise_scale: float | None = None, noise_sd: float = 0.0) -> tuple[float, float]:
-    """Median of the critical batch size, and the standard deviation of its logarithm."""
+def critical_batch_size(largest: int, noise_scale: float | None = None, noise_sd: float = 0.0) -> tuple[float, float]:
+    """Median of the critical batch size, and the standard deviation of its logarithm, where ``largest`` is the largest
+    batch size."""
+    median = CRITICAL * max(1.0, largest / USUAL_LARGEST)
     if noise_scale is None:
-        return CRITICAL, CRITICAL_SD
+        return median, CRITICAL_SD
     precision, other = CRITICAL_SD**-2, 1 / (NOISE_SD**2 + noise_sd**2)
-    mean = (precision * math.log(CRITICAL) + other * (math.log(noise_scale) + NOISE_OFFSET)) / (precision + other)
+    mean = (precision * math.log(median) + other * (math.log(noise_scale) + NOISE_OFFSET)) / (precision + other)
     return math.exp(mean), (precision + other) ** -0.5
 
 

@@ -106,12 +106,17 @@ def _values_of(run: RecordedRun, columns: Iterable[str]) -> tuple[float | str, .
 
 
 def curve_from_runs(
-    runs: Sequence[RecordedRun], *, log_step_times: LogTimes | None = None, most: int | None = None
+    runs: Sequence[RecordedRun],
+    *,
+    log_step_times: LogTimes | None = None,
+    most: int | None = None,
+    ratio: float = 1.0,
 ) -> SampleEfficiency:
     """Fit the pooled curve to recorded runs of one workload and target.
 
-    ``most``: use at most this many, chosen one after the other as the scheduler would; None: all.
-    ``log_step_times``: batch size -> mean and standard deviation of ln(seconds per sample) on the device.
+    ``most``: use at most this many, chosen one after the other as the scheduler would; None: all. ``log_step_times``:
+    batch size -> mean and standard deviation of ln(seconds per sample) on the device. ``ratio``: the number of
+    parameters of the model to train over that of the runs' model.
 
     Raises: InputError if the runs have fewer than two batch sizes or were all censored, or if a step time has no runs.
     """
@@ -129,9 +134,9 @@ def curve_from_runs(
         )
     observations = [run.observation for run in runs]
     if most is None:
-        posterior, reason = fit(observations, sizes), "all runs were used"
+        posterior, reason = fit(observations, sizes, ratio=ratio), "all runs were used"
     else:
-        observations, scheduler = _replay(observations, sizes, log_step_times, most)
+        observations, scheduler = _replay(observations, sizes, log_step_times, most, ratio)
         posterior, reason = scheduler.posterior, scheduler.reason
     if observations and not set(posterior.batch_sizes if log_step_times is None else log_step_times) - posterior.lost:
         raise InputError(
@@ -153,11 +158,11 @@ def curve_from_runs(
 
 
 def _replay(
-    runs: Sequence[Observation], sizes: Sequence[int], log_step_times: LogTimes | None, most: int
+    runs: Sequence[Observation], sizes: Sequence[int], log_step_times: LogTimes | None, most: int, ratio: float
 ) -> tuple[list[Observation], RunScheduler]:
     """Replay the scheduler over the recorded runs, each batch size's in the order of their seeds."""
     queues = {size: sorted((run for run in runs if run.batch_size == size), key=_seed, reverse=True) for size in sizes}
-    scheduler = RunScheduler(sizes, log_step_times=log_step_times, most=min(most, MAX_RUNS))
+    scheduler = RunScheduler(sizes, log_step_times=log_step_times, ratio=ratio, most=min(most, MAX_RUNS))
     observations: list[Observation] = []
     while (size := scheduler.next(observations, without=[size for size in sizes if not queues[size]])) is not None:
         run, budget = queues[size].pop(), scheduler.budget(size)

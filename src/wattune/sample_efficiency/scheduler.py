@@ -71,7 +71,8 @@ class RunScheduler:
     fastest setting that the cap allows; a batch size that is missing cannot run. None: the device is unknown, and the
     runs are to serve devices of several kinds. ``server_seconds_per_sample``: time on the machine that trains the
     proxy, in any unit. ``own``: the user's own batch size. ``whole``: the runs are whole training runs rather than
-    those of a small proxy. ``most``: maximum number of runs.
+    those of a small proxy. ``ratio``: the target's number of parameters over the proxy's. ``most``: maximum number of
+    runs.
 
     ``reason``: why the last call of ``next`` chose its batch size, or none; ``posterior``: the basis of that choice.
     """
@@ -84,11 +85,12 @@ class RunScheduler:
         server_seconds_per_sample: Callable[[int], float] = server_seconds,
         own: int | None = None,
         whole: bool = False,
+        ratio: float = 1.0,
         most: int = MAX_RUNS,
     ):
         self.batch_sizes = tuple(sorted(set(batch_sizes)))
         self._seconds = np.array([server_seconds_per_sample(size) for size in self.batch_sizes])
-        self._whole = whole
+        self._whole, self._ratio = whole, ratio
         self._most = most
         self.reason = "not started"
         if log_step_times is None:
@@ -124,7 +126,7 @@ class RunScheduler:
         counts = self.posterior.runs
         sampled_sizes = [size for size in self.batch_sizes if counts[size]]
         if len(observations) >= self._most:
-            return self._stop(f"{self._most} runs")
+            return self._stop(f"{self._most} runs{self._worth_of_more(observations)}")
         if not self._open:
             return self._stop("no batch size can run")
         sizes = [size for size in self._open if size not in without]
@@ -200,7 +202,7 @@ class RunScheduler:
     def _fit(self, observations: Sequence[Observation]) -> CurvePosterior:
         reached = any(run.reached for run in observations)
         # Runs that were all censored do not inform the shape, but they count.
-        posterior = fit(observations if reached else (), self.batch_sizes, whole=self._whole)
+        posterior = fit(observations if reached else (), self.batch_sizes, whole=self._whole, ratio=self._ratio)
         for run in () if reached else observations:
             posterior.runs[run.batch_size] += 1
             posterior.censored[run.batch_size] += 1
@@ -223,6 +225,9 @@ class RunScheduler:
         largest = self._open[-1]
         if not sampled_sizes and largest not in without:
             return largest
+        if self._most < MIN_SIZES:  # one run at either end: a hyperbola through two points
+            smallest = self._open[0]
+            return None if smallest in sampled_sizes or smallest in without else smallest
         if self._own is not None and self._own not in sampled_sizes and self._own not in without:
             return self._own
         new = [
@@ -241,6 +246,12 @@ class RunScheduler:
     def _regret(self) -> float:
         choices = [choose(self.posterior, _exact(times), transfer=False) for times in self._devices]
         return float(np.mean([choice.expected_regret for choice in choices]))
+
+    def _worth_of_more(self, observations: Sequence[Observation]) -> str:
+        """Words on what more runs of the proxy would save of a training run, at most."""
+        if not any(run.reached for run in observations) or set(self.batch_sizes) <= self.posterior.lost:
+            return ""
+        return f"; more of them would save {self._regret():.1%} of the time to the target at most"
 
     def _is_resolved(self) -> bool:
         """Return whether the proxy separates all contenders more precisely than it predicts the target."""

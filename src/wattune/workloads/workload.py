@@ -283,6 +283,15 @@ class Workload:
         # Arrays are not compared: they may be large.
         return proxy is not None and (proxy.data is self.data or (callable(proxy.data) and proxy.data == self.data))
 
+    @property
+    def parameter_ratio(self) -> float:
+        """The model's number of parameters over the proxy's. Reads neither weights nor data."""
+        if self.proxy is None or self.proxy.model == self.model:
+            return 1.0
+        models = [replace(model, weights=None)(0) for model in (self.model, self.proxy.model)]
+        own, of_proxy = (sum(parameter.numel() for parameter in model.parameters()) for model in models)
+        return own / of_proxy
+
     # ----------------------------------------------------------------------------------------------------- checks
 
     def check(self) -> None:

@@ -324,8 +324,9 @@ class SimulatedBoard(TomlSection):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     mode: str
-    calibrated: bool | None = None
-    """True if its times were compared with published or measured ones; None if the file does not say."""
+    calibrated: bool | Annotated[str, Field(pattern=r"^[^,;\n]+$")] | None = None
+    """True if its times were compared with published or measured ones; a text: what else was; None if the file does not
+    say."""
     gpu: Processor
     memory: Memory
     host: Host

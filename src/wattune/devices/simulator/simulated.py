@@ -21,7 +21,7 @@ from wattune.records import ExactFigures, StepWork, Supply
 
 MEBIBYTE = 2**20
 CACHED_STEPS = 256
-UNCALIBRATED = "uncalibrated board: its timings were never checked against real hardware"
+UNCHECKED = "its timings were never checked against real hardware"
 NOISE_LIMIT = 3.0
 """Limit of the sensor's noise, in standard deviations."""
 
@@ -86,10 +86,8 @@ class SimulatedDevice(VirtualDevice):
         self.processor: ProcessorName = processor
         self._chip: Chip = board.chip(processor)
         self.name = f"sim:{board.name}" + (":cpu" if processor == "cpu" else "")
-        self.mode = f"{board.mode}, board file {board.digest}"
-        if board.calibrated is False:
-            self.mode = f"{board.mode}, uncalibrated, board file {board.digest}"
-            self.problems = (UNCALIBRATED,)
+        label, self.problems = _calibration(board, processor)
+        self.mode = f"{board.mode}, {label}board file {board.digest}"
         self.knobs = self._chip.knobs
         self.highest_w = highest_w(self._chip, self.combinations()[-1], board.thermal.throttle_c)
         self.data_types = frozenset(self._chip.processor.peak_gflops)
@@ -327,6 +325,15 @@ class SimulatedDevice(VirtualDevice):
         self._reading = tuple(state["reading"]) if state["reading"] else None
         self._seed = state["seed"]
         self._plan_events()
+
+
+def _calibration(board: SimulatedBoard, processor: ProcessorName) -> tuple[str, tuple[str, ...]]:
+    """Words for the mode, and the problem to list, of a board whose times were compared with nothing."""
+    if isinstance(board.calibrated, str) and processor == "gpu":
+        return "partly calibrated, ", (f"partly calibrated board: {board.calibrated}; {UNCHECKED}",)
+    if board.calibrated is False or isinstance(board.calibrated, str):
+        return "uncalibrated, ", (f"uncalibrated board: {UNCHECKED}",)
+    return "", ()
 
 
 def open_simulated(rest: str, *, seed: int = 0) -> SimulatedDevice:
