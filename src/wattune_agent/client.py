@@ -96,10 +96,7 @@ class AgentClient:
 
         Raises: Busy, NotThere, NoReading, Gone.
         """
-        fields = {"cap_w": cap_w, "max_temp_c": max_temp_c}
-        if window_s is not None:
-            fields["window_s"] = window_s
-        self._ask("guard", **fields)
+        self._ask("guard", cap_w=cap_w, max_temp_c=max_temp_c, window_s=window_s)
         self._keep_renewing()
 
     def set_cap(self, cap_w: Optional[float]) -> None:

@@ -8,7 +8,7 @@
 discover                                         the board: its clock, sensor, mode and problems
 read                                             power, rails, temperature, throttling and the present clock
 pin       ``mhz``, ``memory_clock_mhz``,         take control and hold the clock there; a silent client loses it. The
-          ``cpu_clock_mhz``                      clocks beside it may be null or absent: as they were found
+          ``cpu_clock_mhz``                      clocks beside it may be null: as they were found
 slice     ``mhz``                                switch the pinned clock quickly, for a part of a second; from a client
                                                  that is silent the lower clock remains
 guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; the agent lowers the clock if the client does not.
@@ -64,11 +64,7 @@ REQUESTS: Dict[str, Dict[str, bool]] = {
     "renew": {},
     "restore": {},
 }
-"""The fields of each request, all of them numbers, and whether a field may be null."""
-
-
-OPTIONAL: Dict[str, Tuple[str, ...]] = {"guard": ("window_s",), "pin": ("memory_clock_mhz", "cpu_clock_mhz")}
-"""Fields that older clients do not send; absent is null."""
+"""The fields of each request, all of them numbers, and whether a field may be null; absent is null."""
 
 
 class Lines:
@@ -130,9 +126,8 @@ def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional
     name = message.get("request")
     if not isinstance(name, str) or name not in REQUESTS:
         raise BadRequest("unknown request: {!r:.40}; allowed: {}".format(name, ", ".join(REQUESTS)))
-    fields = {key: value for key, value in message.items() if key not in ("wattune", "id", "request")}
-    for key in OPTIONAL.get(name, ()):
-        fields.setdefault(key, None)
+    fields = {key: None for key, may_be_null in REQUESTS[name].items() if may_be_null}
+    fields.update({key: value for key, value in message.items() if key not in ("wattune", "id", "request")})
     if set(fields) != set(REQUESTS[name]):
         field_names = ", ".join(REQUESTS[name]) or "no fields"
         raise BadRequest("{} takes {}, not {:.80}".format(name, field_names, ", ".join(sorted(fields)) or "none"))

@@ -25,7 +25,7 @@ def pair():
 
 
 FREE = {"memory_clock_mhz": None, "cpu_clock_mhz": None}
-"""What older clients leave out of a pin."""
+"""What may be left out of a pin."""
 
 
 def request(**fields):
@@ -70,7 +70,6 @@ REFUSED = [
     request(request="pin", mhz=0),
     request(request="pin", mhz=10**400),
     request(request="pin", mhz=612, path="/sys"),
-    request(request="guard", cap_w=10),
 ]
 
 

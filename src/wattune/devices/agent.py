@@ -79,16 +79,16 @@ class BoardDevice(RealDevice):
         if self._main == "clock_mhz":  # a guard compares its settings with the clock of each reading
             self.controller = controller
         family = str(board["family"])
-        card = board.get("card")  # an older agent has none
-        self.card: Mapping[str, Any] | None = card
+        self.card: Mapping[str, Any] | None = board["card"]
         self.trains_on = "cpu" if family == "cpu" else "gpu"
-        self.shares_memory = card is None or bool(card.get("shares_memory"))
+        card = self.card
+        self.shares_memory = card is None or bool(card["shares_memory"])
         self.data_types = (
             _data_types(family, self._tree, self.name) if card is None else data_types(tuple(card["capability"]))
         )
         self.sensor = _sensor(board)
         self.problems = tuple(board["problems"])
-        self.highest_w = None if card is None else card.get("highest_w")
+        self.highest_w = None if card is None else card["highest_w"]
         if card is None or self.shares_memory:
             self.memory_bytes = told(free_bytes, self._tree)
         else:
@@ -240,7 +240,7 @@ class BoardDevice(RealDevice):
             throttled=tuple(reading["throttled"]),
             over_current=reading["over_current"],
             swapped_bytes=swapped,
-            notices=tuple(reading.get("notices", ())),
+            notices=tuple(reading["notices"]),
         )
 
     def _recent(self) -> Mapping[str, Any] | None:
@@ -402,8 +402,7 @@ def _why_no_sensor(device: BoardDevice) -> str:
 
 def _knobs(board: Mapping[str, Any], chosen: str | None) -> tuple[Knob, ...]:
     """The knobs that the board has, or those chosen among them. Raises: InputError."""
-    # An older agent has neither others nor a knob's name.
-    settings = {board.get("knob") or "clock_mhz": board["settings_mhz"], **board.get("others_mhz", {})}
+    settings = {board["knob"] or "clock_mhz": board["settings_mhz"], **board["others_mhz"]}
     knobs = {name: Knob(name, tuple(map(float, values))) for name, values in settings.items() if values}
     words = {KNOB_WORDS.get(name, str(board["unit"])): name for name in knobs}
     if chosen is None:
