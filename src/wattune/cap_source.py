@@ -22,6 +22,7 @@ from typing_extensions import Self
 from wattune import units
 from wattune.cap import PowerCap, SensorLimit, SupplyLosses, parse_side
 from wattune.errors import InputError
+from wattune.tables import AS_KNOWN, SUFFIXES, Layout
 from wattune.trace_file import read_trace
 from wattune.watched_file import WatchedFile
 
@@ -176,16 +177,13 @@ class CapTrace(CapSource):
                 raise InputError(f"a cap of {self.name}", value=cap_w, allowed="watts, 0 or more")
 
     @classmethod
-    def load(cls, path: str | Path, form: PowerCap | None = None) -> CapTrace:
-        """Read a CSV file: a header, then a time and watts in each row.
-
-        The first column is ``seconds`` from the beginning, or ``time``, ISO 8601 (local time without an offset); the
-        second is ``watts``. Watts that are empty or 0 are a pause.
+    def load(cls, path: str | Path, form: PowerCap | None = None, layout: Layout = AS_KNOWN) -> CapTrace:
+        """Read a table of times and ``watts``, see ``read_trace``. Watts that are empty or 0 are a pause.
 
         Raises: InputError in one line, with the line of the file.
         """
-        trace = read_trace(path, ("watts",), is_strict=True)
-        caps_w = tuple(_watts(row.where, row.cell) for row in trace.rows)
+        trace = read_trace(path, "watts", layout)
+        caps_w = tuple(trace.factor * _watts(row.where, row.cell) for row in trace.rows)
         return cls(form or NO_CAP, trace.times_s, caps_w, trace.begin, str(path), note=trace.note)
 
     def __str__(self) -> str:
@@ -420,26 +418,30 @@ AnyCap = OneCap | Sequence[OneCap]
 
 
 def cap_of(
-    value: object, *, range_w: tuple[float, float] | None = None, stale_s: float = STALE_S
+    value: object,
+    *,
+    range_w: tuple[float, float] | None = None,
+    stale_s: float = STALE_S,
+    layout: Layout = AS_KNOWN,
 ) -> PowerCap | CapSource:
     """The cap that is meant, constant or not.
 
-    Changing are a ``CapSource``, the path of a CSV file (``CapTrace.load``; as a text it ends with ``.csv``, or
-    ``.csv@supply``), a text ``watch:FILE``, and a callable from seconds to watts; everything else is as in
-    ``PowerCap.of``. Of a list of caps the lowest holds. ``range_w``: least and most watts of a file that is watched, or
-    a callable; ``stale_s``: see ``WatchedCap``.
+    Changing are a ``CapSource``, the path of a table (``CapTrace.load``; as a text it ends with one of ``SUFFIXES``, or
+    with ``.csv@supply``), a text ``watch:FILE``, and a callable from seconds to watts; everything else is as in
+    ``PowerCap.of``. Of a list of caps the lowest holds. ``range_w``: least and most watts of a file that is
+    watched, or a callable; ``stale_s``: see ``WatchedCap``; ``layout``: how to read a table.
 
     Raises: InputError.
     """
     cap: PowerCap | CapSource
     if isinstance(value, (list, tuple)) and value:
-        cap = _lowest([cap_of(one, stale_s=stale_s) for one in value], range_w)
+        cap = _lowest([cap_of(one, stale_s=stale_s, layout=layout) for one in value], range_w)
     elif isinstance(value, CapSource):
         cap = value
     elif isinstance(value, Path):
-        cap = CapTrace.load(value)
+        cap = CapTrace.load(value, layout=layout)
     elif isinstance(value, str):
-        cap = _parsed(value, range_w, stale_s)
+        cap = _parsed(value, range_w, stale_s, layout)
     elif callable(value):
         cap = CalledCap(range_w=range_w, cap_w=value)
     else:
@@ -495,13 +497,13 @@ def parse_range(text: str) -> tuple[float, float]:
     return low_w, high_w
 
 
-def _parsed(text: str, range_w: tuple[float, float] | None, stale_s: float) -> PowerCap | CapSource:
+def _parsed(text: str, range_w: tuple[float, float] | None, stale_s: float, layout: Layout) -> PowerCap | CapSource:
     name, at, word = text.rpartition("@")
     side = parse_side(word) if at else None
     name, form = (text, NO_CAP) if side is None else (name, PowerCap(side=side))
     if name.startswith(WATCH):
         return WatchedCap(form, range_w, Path(name.removeprefix(WATCH)), stale_s)
-    return CapTrace.load(name, form) if name.lower().endswith(".csv") else PowerCap.parse(text)
+    return CapTrace.load(name, form, layout) if name.lower().endswith(SUFFIXES) else PowerCap.parse(text)
 
 
 def _watts(where: str, text: str) -> float:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 from typing_extensions import Self
 
@@ -38,52 +37,17 @@ def read_json(path: str | Path) -> object:
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot read {path}", value=str(error), allowed="a readable JSON file") from error
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
-        if "\\ud" in text or "\\uD" in text:  # a lone surrogate, which cannot be printed
-            json.dumps(data, ensure_ascii=False).encode()
-        return data
+        return parse_json(text)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not valid JSON", value=str(error), allowed="a complete JSON record") from error
 
 
-def read_csv(
-    path: Path, required: Sequence[str], optional: Sequence[str] | None = None
-) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file, each with its line number and its cells by column name, in lower case.
-
-    Empty lines are skipped. ``optional``: the only other columns that the file may have, each once; None: any others.
-
-    Raises: RecordError if the file cannot be read, has other columns or a row with too few or too many cells.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise RecordError(f"{path} is not a CSV file in UTF-8", value=str(error)) from error
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise RecordError(f"cannot read {path}", value=getattr(error, "strerror", None) or str(error)) from error
-    head = [name.strip().lower() for name in rows[0][1]] if rows else []
-    if missing := [name for name in required if head.count(name) != 1]:
-        raise RecordError(
-            f"{path} must have each of these columns exactly once",
-            value=", ".join(missing),
-            allowed=", ".join(required),
-        )
-    if optional is not None and (
-        wrong := [name for name in head if head.count(name) > 1 or name not in (*required, *optional)]
-    ):
-        raise RecordError(
-            f"{path} has unknown or repeated columns",
-            value=", ".join(name or "one without a name" for name in dict.fromkeys(wrong)),
-            allowed=", ".join((*required, *optional)),
-        )
-    for line, row in rows[1:]:
-        if len(row) != len(head):
-            raise RecordError(
-                f"{path}, line {line} has the wrong number of cells", value=len(row), allowed=str(len(head))
-            )
-    return [(line, dict(zip(head, map(str.strip, row), strict=True))) for line, row in rows[1:]]
+def parse_json(text: str) -> Any:
+    """The content of JSON text. Raises: ValueError, also for what cannot be printed; RecursionError."""
+    data = json.loads(text, parse_constant=_refuse_constant)
+    if "\\ud" in text or "\\uD" in text:  # a lone surrogate
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
 
 
 def write_json(path: str | Path, data: object) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -11,25 +10,19 @@ from datetime import datetime
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from wattune.errors import InputError
-from wattune.trace_file import parse_moment, read_trace
+from wattune.known_columns import NO_VALUE
+from wattune.tables import AS_KNOWN, Layout, number
+from wattune.trace_file import read_trace
 
 Unit = Literal["gco2_per_kwh", "price_per_kwh"]
 
 JOULES_PER_KWH: Final = 3.6e6
 
-_COLUMNS: Final[dict[str, tuple[Unit, float]]] = {
-    "gco2_per_kwh": ("gco2_per_kwh", 1.0),
-    "co2_lbs_per_mwh": ("gco2_per_kwh", 0.45359237),
-    "price_per_kwh": ("price_per_kwh", 1.0),
-    "price_per_mwh": ("price_per_kwh", 1e-3),
-}
-"""Column of a file -> unit, and the factor to it. Pounds per MWh are WattTime's unit."""
-
-_LISTS: Final = ("forecast", "history", "data")
-"""Fields of Electricity Maps' JSON that may have the values."""
+CLEANEST, DIRTIEST = 2.0, 3000.0
+"""Grams per kWh that the dirtiest hour of a grid is between: less are kilograms, more are milligrams or per MWh."""
 
 
 class Stretch(NamedTuple):
@@ -72,23 +65,21 @@ class Intensity:
                 raise InputError(f"{self.unit} in {self.name}", value=value, allowed="a number, carbon not below 0")
 
     @classmethod
-    def load(cls, path: str | Path, unit: Unit) -> Intensity:
-        """Read a CSV file, or carbon from JSON as Electricity Maps has it.
+    def load(cls, path: str | Path, unit: Unit, layout: Layout = AS_KNOWN) -> Intensity:
+        """Read a table of times and values, see ``read_trace``. Last rows without a value are left out.
 
-        CSV: a column of times, see ``read_trace``, and one of ``gco2_per_kwh`` or ``co2_lbs_per_mwh``, for a price
-        ``price_per_kwh`` or ``price_per_mwh``. JSON: a list ``forecast``, ``history`` or ``data`` of objects with
-        ``carbonIntensity`` in g/kWh and ``datetime``. Raises: InputError in one line.
+        Raises: InputError in one line.
         """
-        columns = {name: factor for name, (of, factor) in _COLUMNS.items() if of == unit}
-        if Path(path).suffix.lower() == ".json":
-            as_csv = f"a CSV file of time, and {' or '.join(columns)}"
-            if unit == "price_per_kwh":
-                raise InputError(str(path), value="JSON", allowed=f"a tariff as {as_csv}")
-            times_s, values, begin = _json(Path(path), as_csv)
-            return cls(times_s, values, unit, begin, str(path))
-        trace = read_trace(path, tuple(columns))
-        values = tuple(columns[trace.column] * _number(row.where, row.cell) for row in trace.rows)
-        return cls(trace.times_s, values, unit, trace.begin, str(path), trace.note)
+        trace = read_trace(path, unit, layout)
+        rows, notes = list(trace.rows), [trace.note] if trace.note else []
+        while len(rows) > 1 and rows[-1].cell.lower() in NO_VALUE:
+            rows.pop()
+        if left_out := len(trace.rows) - len(rows):
+            notes.append(f"rows without a value at the end of {path} are left out: {left_out}")
+        values = tuple(trace.factor * number(row.where, row.cell) for row in rows)
+        if unit == "gco2_per_kwh" and not CLEANEST < max(values) < DIRTIEST:
+            notes.append(f"no grid has {max(values):g} g/kWh, the most in {path}: are these g?")
+        return cls(trace.times_s[: len(rows)], values, unit, trace.begin, str(path), "; ".join(notes) or None)
 
     @property
     def end_s(self) -> float:
@@ -115,40 +106,3 @@ class Intensity:
         """Value multiplied by seconds, until each of the times."""
         spans = (value * (b_s - a_s) for value, (a_s, b_s) in zip(self.values, pairwise(self.times_s), strict=False))
         return list(accumulate(spans, initial=0.0))
-
-
-def _json(path: Path, as_csv: str) -> tuple[tuple[float, ...], tuple[float, ...], datetime]:
-    allowed = f"a list of objects with carbonIntensity and datetime, as Electricity Maps has it, or {as_csv}"
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", value=error.strerror) from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON", allowed=allowed) from error
-    if isinstance(content, dict):
-        content = next((content[name] for name in _LISTS if name in content), None)
-    if not isinstance(content, list) or len(content) < 2:
-        raise InputError(f"{path} has no carbon intensities", allowed=allowed)
-    moments, values = [], []
-    for index, entry in enumerate(content):
-        where = f"{path}, entry {index + 1}"
-        value, moment = (
-            (entry.get("carbonIntensity"), entry.get("datetime")) if isinstance(entry, dict) else (None,) * 2
-        )
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(moment, str):
-            raise InputError(where, value=json.dumps(entry)[:80], allowed=allowed)
-        values.append(float(value))
-        moments.append(parse_moment(where, moment))
-        if index and moments[-1] <= moments[-2]:
-            raise InputError(f"{where}: the time is not after that of the entry before", value=moment)
-    return tuple((moment - moments[0]).total_seconds() for moment in moments), tuple(values), moments[0]
-
-
-def _number(where: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(where, value=text, allowed="a number")
-    return value

@@ -1,17 +1,19 @@
-"""CSV files of values over time: a header, then a time and values in each row."""
+"""Tables of values over time: rows in the order of their times."""
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 import time
-from collections.abc import Collection, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
+from wattune.known_columns import OFFSETS, QUANTITIES, TIMES, ZONES
+from wattune.tables import AS_KNOWN, TIME, Layout, Row, Table, find_column, find_header, missing_hint, plain, read_table
 
 
 class TraceRow(NamedTuple):
@@ -23,12 +25,12 @@ class TraceRow(NamedTuple):
 
 
 class TraceFile(NamedTuple):
-    """A file's rows in the order of their times, at least one; the column of the value; the moment of the first row.
+    """A file's rows in the order of their times, at least one, and the factor from their values to the unit.
 
-    ``begin`` is None if the times are seconds. ``note``: which zone was assumed for times without an offset.
+    ``begin``: the moment of the first row, None if the times are seconds. ``note``: what was assumed of the file.
     """
 
-    column: str
+    factor: float
     begin: datetime | None
     rows: tuple[TraceRow, ...]
     note: str | None = None
@@ -39,101 +41,160 @@ class TraceFile(NamedTuple):
         return tuple(row.time_s for row in self.rows)
 
 
-def read_trace(path: str | Path, columns: Collection[str], *, is_strict: bool = False) -> TraceFile:
-    """Read the times, and the one column of these ``columns`` (in lower case) that the file has.
+def read_trace(path: str | Path, quantity: str, layout: Layout = AS_KNOWN) -> TraceFile:
+    """Read the times, and the values of this quantity.
 
-    Times are ``seconds``, the first 0, or ``time`` (also ``datetime``), moments in ISO 8601. Without an offset they are
-    local, or UTC if the column's name says so, such as "Datetime (UTC)". Other columns are ignored, or refused if
-    ``is_strict``.
+    Times are ``seconds``, the first 0, or moments: ISO 8601 or seconds since 1970. Moments without an offset are in the
+    zone that their header names, such as "Datetime (UTC)", else in the zone of ``layout``, else local. The newest row
+    may be first. Other columns are ignored.
 
     Raises: InputError in one line, with the line of the file.
     """
-    lines = _lines(Path(path))
-    first = next(lines, (0, []))[1]
-    header = [name.lower() for name in first]
-    times = [name for name in header if " ".join(_words(name) - {"utc"}) in ("seconds", "time", "datetime")]
-    values = [name for name in header if name in columns]
-    if len(times) != 1 or len(values) != 1 or (is_strict and len(header) != 2):
-        names = " or ".join(columns)
-        raise InputError(
-            f"the first line of {path}",
-            value=",".join(first),
-            allowed=f"seconds or time, and {names}, with a comma",
-            hint="rename the two columns",
+    table = read_table(Path(path))
+    time_at, value = _time_column(table, layout), find_column(table, quantity, layout, is_value=True)
+    if time_at is None or value is None:
+        missing = [name for name, one in ((TIME, time_at), (quantity, value)) if one is None]
+        raise RecordError(
+            f"{path} has no column of {' and '.join(missing)}",
+            allowed=f"seconds or time, and {' or '.join(QUANTITIES[quantity].names)}",
+            hint=missing_hint(table, missing),
         )
-    time_at, value_at = header.index(times[0]), header.index(values[0])
-    is_seconds, is_utc = times[0] == "seconds", "utc" in _words(times[0])
-    found: list[tuple[str, Any, str]] = []
-    note: str | None = None
-    for line, cells in lines:
-        where = f"{path}, line {line}"
-        if len(cells) != len(header) or not cells[time_at]:
-            raise InputError(where, value=",".join(cells), allowed=f"{len(header)} cells, one of them the time")
-        time: Any
-        if is_seconds:
-            time = _seconds(where, cells[time_at])
-        else:
-            time, is_assumed = _moment(where, cells[time_at], is_utc=is_utc)
-            if is_assumed and note is None:
-                note = f"times of {path} have no offset, and are taken as local: {time:%Z} (UTC{time:%z}) at the first"
-        if found and time <= found[-1][1]:
-            raise InputError(f"{where}: the time is not after that of the row before", value=cells[time_at])
-        found.append((where, time, cells[value_at]))
-    if not found:
-        raise InputError(f"{path} has no rows", allowed=f"rows of {times[0]},{values[0]} below the header")
-    begin = None if is_seconds else found[0][1]
-    if begin is None and found[0][1] != 0:
-        raise InputError(f"{path} says nothing about the time before its first row", value=found[0][1], allowed="0")
+    header = plain(table.headers[time_at])
+    zone = _Zone.of(header, layout)
+    moments: list[tuple[Any, Row]] = []
+    notes: dict[str, None] = {}
+    for row in table.rows:
+        text = row.cells[time_at]
+        if header == "seconds":
+            moments.append((_seconds(row.where, text), row))
+            continue
+        moment, is_assumed = _moment(row.where, text, zone)
+        if is_assumed and zone.tz is None and not notes:
+            first = f"{moment:%Z} (UTC{moment:%z}) at the first"
+            notes[f"times of {path} have no offset, and are taken as local: {first}; --timezone sets another zone"] = (
+                None
+            )
+        moments.append((moment, row))
+    if not moments:
+        raise RecordError(f"{path} has no rows", allowed="rows of times and values below the header")
+    if moments[0][0] > moments[-1][0]:  # as some providers answer
+        moments.reverse()
+    for (earlier, _), (later, row) in pairwise(moments):
+        if later <= earlier:
+            raise RecordError(f"{row.where}: the time is not after that of the row before", value=row.cells[time_at])
+    begin = None if header == "seconds" else moments[0][0]
+    if begin is None and moments[0][0] != 0:
+        raise RecordError(f"{path} says nothing about the time before its first row", value=moments[0][0], allowed="0")
     rows = (
-        TraceRow(where, time if begin is None else (time - begin).total_seconds(), cell) for where, time, cell in found
+        TraceRow(row.where, one if begin is None else (one - begin).total_seconds(), row.cells[value.at])
+        for one, row in moments
     )
-    return TraceFile(values[0], begin, tuple(rows), note)
+    if (name := table.headers[value.at]) not in QUANTITIES[quantity].names:
+        notes[f"{name!r} of {path} is read as {quantity}" + f", times {value.factor:g}" * (value.factor != 1.0)] = None
+    return TraceFile(value.factor, begin, tuple(rows), "; ".join(notes) or None)
 
 
-def parse_moment(where: str, text: str) -> datetime:
-    """A moment, with its time zone, from ISO 8601; local time without an offset.
+def _time_column(table: Table, layout: Layout) -> int | None:
+    headers = [plain(header) for header in table.headers]
+    if (named := layout.columns.get(TIME)) and (plain(named) in headers or not _known_times(headers)):
+        return find_header(table, named)
+    return next(iter(_known_times(headers)), None)
 
-    Raises: InputError, also for a local time that the zone lacks or has twice as its clocks change.
+
+def _known_times(headers: list[str]) -> list[int]:
+    """The places of the headers that are times, best first."""
+    bare = [" ".join(re.sub(r"\(.*\)|utc", " ", header).split()) or "utc" * ("utc" in header) for header in headers]
+    return [bare.index(name) for name in TIMES if name in bare]
+
+
+class _Zone(NamedTuple):
+    """Zone of times without an offset. ``tz``: None for local; ``name``, ``hint``: for errors."""
+
+    tz: tzinfo | None
+    name: str
+    hint: str
+
+    @classmethod
+    def of(cls, header: str, layout: Layout) -> _Zone:
+        """The zone that the header names, else the one of the layout. Raises: InputError."""
+        named = next((name for key, name in ZONES.items() if re.search(rf"{key}(?![a-z])", header)), None)
+        if named is not None:
+            return cls(zone_of(named), named, "add an offset such as +01:00 to all of them")
+        hint = "add --timezone UTC if they are UTC"
+        if layout.timezone is None:
+            return cls(None, f"local ({'/'.join(time.tzname)})", hint)
+        return cls(zone_of(layout.timezone), layout.timezone, hint)
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone of a name such as "Europe/Berlin", "UTC" or "+01:00". Raises: InputError."""
+    try:
+        if re.fullmatch(r"[+-]\d\d:\d\d", name):
+            return datetime.strptime(name, "%z").tzinfo or timezone.utc
+        return timezone.utc if name.upper() == "UTC" else ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as error:  # of a zone that is not installed, a KeyError
+        raise InputError("timezone", value=name, allowed="such as Europe/Berlin, UTC or +01:00") from error
+
+
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d)?)?)(?:[.,](\d{1,6})\d*)?)? ?(Z|[+-]\d\d(?::?\d\d)?)?",
+    re.IGNORECASE,
+)
+_NUMBERS = re.compile(r"\d{9,10}(?:\.\d+)?|\d{12,13}")
+"""Seconds or milliseconds since 1970."""
+
+
+def _moment(where: str, text: str, zone: _Zone) -> tuple[datetime, bool]:
+    """The moment, by this machine's offset, and whether its zone was assumed.
+
+    Raises: RecordError, also for a time that the zone lacks or has twice as its clocks change.
     """
-    return _moment(where, text)[0]
-
-
-def _moment(where: str, text: str, *, is_utc: bool = False) -> tuple[datetime, bool]:
-    """The moment, and whether its zone was assumed."""
+    if _NUMBERS.fullmatch(text):
+        per_second = 1e3 if len(text.partition(".")[0]) > 10 else 1.0
+        return datetime.fromtimestamp(float(text) / per_second).astimezone(), False
     try:
-        moment = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("z", "Z") else text)
-        if moment.tzinfo is None and is_utc:
-            moment = moment.replace(tzinfo=timezone.utc)
-        local = moment.astimezone()
+        moment = _parsed(text)
         if moment.tzinfo is not None:
-            return local, False
-        other = moment.replace(fold=1).astimezone()
+            return moment.astimezone(), False
+        first, second = (_in_zone(moment.replace(fold=fold), zone.tz) for fold in (0, 1))
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{where}: time", value=text, allowed="ISO 8601, such as 2025-06-01T08:00") from error
-    if local != other:
-        exists = datetime.fromtimestamp(local.timestamp()) == moment  # of a moment that exists the clock shows the same
-        what = "exists twice" if exists else "does not exist"
-        raise InputError(
-            f"{where}: times without an offset are local ({'/'.join(time.tzname)}), where this one {what}",
-            value=text,
-            hint="add +00:00 to all of them if they are UTC",
+        raise RecordError(
+            f"{where}: time", value=text or "empty", allowed="ISO 8601, such as 2025-06-01T08:00"
+        ) from error
+    if first.utcoffset() != second.utcoffset():
+        # The clock shows a moment that exists.
+        shown = datetime.fromtimestamp(first.timestamp(), zone.tz).replace(tzinfo=None)
+        what = "exists twice" if shown == moment else "does not exist"
+        raise RecordError(
+            f"{where}: times without an offset are {zone.name}, where this one {what}", value=text, hint=zone.hint
         )
-    return local, True
+    return first.astimezone(), True
 
 
-def _words(name: str) -> set[str]:
-    return set(re.findall("[a-z0-9_]+", name))
+def _in_zone(moment: datetime, tz: tzinfo | None) -> datetime:
+    return moment.astimezone() if tz is None else moment.replace(tzinfo=tz)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", value=error.strerror) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not a text", allowed="a CSV file of times and values") from error
-    reader = csv.reader(text.splitlines())
-    return ((reader.line_num, [cell.strip() for cell in row]) for row in reader if any(cell.strip() for cell in row))
+def _parsed(text: str) -> datetime:
+    """A moment, also one of a row of the ENTSO-E platform, whose days come first. Raises: ValueError."""
+    first, _, until = text.partition(" - ")
+    for name, offset in OFFSETS.items():
+        first = re.sub(rf" ?\(?{name}\)?$", offset, first)
+    first = re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", first)
+    if until:
+        first = re.sub(r"^(\d\d)/(\d\d)/(\d{4})", r"\3-\2-\1", first)
+    match = _ISO.fullmatch(first)
+    if match is None:
+        raise ValueError(text)
+    day, clock, fraction, offset = match.groups()
+    moment = datetime.fromisoformat(f"{day}T{clock or '00:00'}")
+    if fraction:
+        moment = moment.replace(microsecond=int(fraction.ljust(6, "0")))
+    if offset:
+        digits = "0000" if offset in "zZ" else offset[1:].replace(":", "").ljust(4, "0")
+        sign = "-" if offset[0] == "-" else "+"
+        moment = moment.replace(tzinfo=datetime.strptime(sign + digits, "%z").tzinfo)
+    return moment
 
 
 def _seconds(where: str, text: str) -> float:
@@ -142,5 +203,5 @@ def _seconds(where: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise InputError(f"{where}: seconds", value=text, allowed="a number, 0 or more")
+        raise RecordError(f"{where}: seconds", value=text or "empty", allowed="a number, 0 or more")
     return value

@@ -47,8 +47,8 @@ def test_a_run_waits_for_the_cleanest_time(wattune, tmp_path, grid):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("carbon=missing.csv",), "missing.csv cannot be read"),
-        (("tariff=GRID",), "seconds,gco2_per_kwh; allowed: seconds or time, and price_per_kwh or price_per_mwh"),
+        (("carbon=missing.csv",), "cannot read missing.csv"),
+        (("tariff=GRID",), "no column of price_per_kwh; allowed: seconds or time, and price_per_kwh or price_per_mwh"),
         (("carbon=GRID", "price_per_kwh=1"), "the goal cost with"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_run_under_two_caps_that_waits_for_the_cleanest_time(wattune, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--cap", "missing.csv"), "missing.csv cannot be read"),
+        (("--cap", "missing.csv"), "cannot read missing.csv"),
         (("--cap", "watch:missing"), "missing cannot be read"),
         (("--cap", "CAPS", "--set", "cap_range=4W..7W"), "a range of caps; allowed: with watch:FILE"),
         (("--cap", "CAPS", "--cap", "4W@supply"), "caps at the sensor and at the supply together"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from wattune.errors import InputError, RecordError
 from wattune.proxy import chosen_runs, curve_from_runs, given_times, read_runs
 from wattune.records import SampleEfficiency
+from wattune.tables import Layout, parse_columns
 
 SIZES = (8, 16, 32, 64)
 
@@ -215,14 +216,12 @@ def test_an_invalid_row_is_refused(table, cells, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "must have each of these columns exactly once: workload, batch_size"),
-        (b"workload,batch_size\n", "must have each of these columns exactly once: seed"),
-        (b"workload,batch_size,seed,samples_to_target,reached,samples_budget\n", "no runs"),
+        (
+            b"workload,batch_size\n",
+            "must have each of these columns exactly once: seed, samples_to_target; found: work",
+        ),
         (b"workload,batch_size,seed,samples_to_target,reached,samples_budget\n\n \n", "no runs"),
         (b"workload,batch_size,seed,seed,samples_to_target,reached,samples_budget\n", "once: seed"),
-        (b"workload,batch_size,seed,samples_to_target,reached,samples_budget\na,8,0,100,1\n", "number of cells: 5"),
-        (b"workload,batch_size,seed,samples_to_target,reached,samples_budget\n\xff\xfe,8,0,100,1,200\n", "UTF-8"),
-        (b'workload,batch_size,seed,samples_to_target,reached,samples_budget\n"a,8,0,100,1,200\n', "not a CSV file"),
     ],
 )
 def test_a_file_that_is_not_a_table_of_runs_is_refused(table, content, says):
@@ -231,10 +230,25 @@ def test_a_file_that_is_not_a_table_of_runs_is_refused(table, content, says):
         read_runs(table)
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(RecordError, match="cannot read"):
-            read_runs(path)
+def test_runs_of_a_tracker_are_read_by_their_columns(tmp_path):
+    path = tmp_path / "export.csv"
+    path.write_text("number,params_batch_size,user_attrs_seen,state,params_lr\n0,32,5000.0,1,0.1\n1,128,,0,0.1\n")
+    with pytest.raises(
+        RecordError, match=r"once: seed, samples_to_target; found: .* may be meant: seed=number, reached="
+    ):
+        read_runs(path)
+    columns = parse_columns("seed=number, samples_to_target=user_attrs_seen")
+    with pytest.raises(RecordError, match="line 3, samples_budget of a run that did not reach"):
+        read_runs(path, Layout(columns))
+    path.write_text(path.read_text().replace("1,128,,0,0.1\n", "1,128,9000,1,0.2\n"))
+    runs = read_runs(path, Layout(columns))
+    assert [(run.key["workload"], *run.observation[:3]) for run in runs] == [
+        ("export", 32, 5000, True),
+        ("export", 128, 9000, True),
+    ]
+    path.write_text(path.read_text().replace(",1,0.1", ",COMPLETE,0.1"))
+    with pytest.raises(RecordError, match="line 2, reached: COMPLETE; allowed: 1, 0, true or false; 0 for a run that"):
+        read_runs(path, Layout({**columns, "reached": "State"}))
 
 
 def test_too_few_runs_are_refused(table):

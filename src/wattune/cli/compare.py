@@ -10,7 +10,7 @@ from wattune.job.config import RunConfig
 
 
 @configured(
-    *("workload", "device", "cap", "goal", "max_slowdown", "deadline", "seeds", "resume"),
+    *("workload", "device", "cap", "goal", "max_slowdown", "deadline", "seeds", "columns", "timezone", "resume"),
     advanced=(
         "cap_range",
         "cap_stale",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @configured(
-    *("workload", "algorithm", "seeds", "profile", "cap", "processes", "resume", "target"),
+    *("workload", "algorithm", "seeds", "profile", "cap", "processes", "columns", "resume", "target"),
     *("command", "batch_sizes", "metric", "samples", "lower_is_better", "rate", "data", "proxy_data"),
     advanced=("cap_window",),
     read=RunConfig.of_file,
@@ -46,7 +46,9 @@ def estimate(
     ] = None,
     from_runs: Annotated[
         Path | None,
-        typer.Option("--from-runs", metavar="CSV", help="Use the runs in this table, and train nothing."),
+        typer.Option(
+            "--from-runs", metavar="FILE", help="Use the runs in this table, .csv or .json, and train nothing."
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -150,7 +152,13 @@ def estimate(
                 allowed="a number above 0, such as 8 for a model of 8 times as many parameters",
             )
         record = steps.estimate_recorded(
-            from_runs, where=values, target=target, most=runs, model_ratio=ratio, step_times=times
+            from_runs,
+            layout=config.layout,
+            where=values,
+            target=target,
+            most=runs,
+            model_ratio=ratio,
+            step_times=times,
         )
     elif record is None:
         folder = to.beside("-curves")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     "meter",
     "cap",
     "max_temp",
+    "columns",
+    "timezone",
     "sysfs_root",
     advanced=("cap_range", "cap_stale", "cap_window", "mode"),
     read=of_this_machine,

@@ -73,12 +73,12 @@ def configured(
     """Give a command options in place of its parameter ``config``, which gets the ``RunConfig`` that they make.
 
     ``shown``: keys with an option of their own, ``workload`` with an argument; ``advanced``: keys that ``--set`` takes
-    besides; ``required``: keys that must be given.
+    besides, whose options the help leaves out; ``required``: keys that must be given.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        options = {key: _option(key) for key in shown}
+        options = {key: _option(key, is_hidden=key in advanced) for key in (*shown, *advanced)}
         if advanced:
             options["settings"] = _set_option(advanced)
         parameters = [
@@ -89,7 +89,7 @@ def configured(
 
         @wraps(command)
         def run(**given: Any) -> None:
-            asked = {key: given.pop(key) for key in shown}
+            asked = {key: given.pop(key) for key in (*shown, *advanced)}
             asked |= _settings(given.pop("settings", None) or (), (*shown, *advanced))
             # A flag that is not given is False, and a list is empty.
             config = read({key: value for key, value in asked.items() if value not in (None, False, [])})
@@ -108,7 +108,7 @@ def of_this_machine(given: dict[str, Any]) -> RunConfig:
     return RunConfig.read({"device": "auto"}, given)
 
 
-def _option(key: str) -> inspect.Parameter:
+def _option(key: str, *, is_hidden: bool) -> inspect.Parameter:
     field = RunConfig.model_fields[key]
     metavar, text = cast(dict[str, Any], field.json_schema_extra)["metavar"], field.description
     name = FLAGS.get(key) or f"--{key.replace('_', '-')}"
@@ -116,7 +116,7 @@ def _option(key: str) -> inspect.Parameter:
     made = (
         typer.Argument(metavar=metavar, help=text)
         if key == "workload"
-        else typer.Option(*names, metavar=metavar, help=text)
+        else typer.Option(*names, metavar=metavar, help=text, hidden=is_hidden)
     )
     kind: Any = bool if key in FLAGS else list[str] if key in SEVERAL else str
     return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, made])

@@ -14,7 +14,7 @@ from wattune.job.config import RunConfig
 
 
 @configured(
-    *("cap", "goal", "max_slowdown", "deadline", "energy", "margin"),
+    *("cap", "goal", "max_slowdown", "deadline", "energy", "margin", "columns", "timezone"),
     advanced=("cap_range", "cap_window", "price_per_kwh", "price_per_hour", "carbon", "tariff"),
     required=("cap",),
 )
@@ -73,8 +73,7 @@ def plan(
         batch_size=batch_size,
         memory_bytes=None if memory is None else units.parse(memory, "B", name="--memory"),
         also=also or (),
-        carbon=config.carbon,
-        tariff=config.tariff,
+        carbon=config.intensity,
     )
     text = summary(record)
     if batch_size is None and efficiency is not None and (caps := cap_table(record)):

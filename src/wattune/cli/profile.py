@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @configured(
     *("workload", "device", "algorithm", "cap", "goal", "strategy", "reference", "seed", "sysfs_root"),
-    *("resume", "command", "batch_sizes"),
+    *("columns", "resume", "command", "batch_sizes"),
     advanced=("cap_window", "mode", "knobs", "meter"),
     required=("device",),
 )

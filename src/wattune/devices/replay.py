@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from wattune.devices.base import Knob, Sensor
-from wattune.devices.replay_table import read_table
+from wattune.devices.replay_table import read_profile
 from wattune.devices.spec_options import split_options
 from wattune.devices.virtual_time import NEVER, Piece, VirtualDevice, multiples, next_multiple
 from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.files import read_json
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable, StepWork
+from wattune.tables import Layout, parse_columns
 
 PERIOD_S = 0.1
 """Time between fresh readings of a replayed sensor."""
@@ -31,6 +33,9 @@ NOISE = 0.02
 
 LEAST = 0.1
 """Least that noise leaves of a step time or a power."""
+
+SHORTER = 0.7
+"""Least share of the smallest batch's step time that the largest batch's step takes."""
 
 CYCLE = 3
 """Readings after which a replayed cell repeats itself; more if its peak is far above its mean."""
@@ -89,6 +94,7 @@ class ReplayDevice(VirtualDevice):
         self._since = 0  # the sensor's period in which the present cell began
         self._lowest = min(table.measured, key=_by_power)
         self._noise = noise
+        self.problems = _doubts(table)
         if noise is not None:
             self._draw_with(noise)
 
@@ -247,6 +253,16 @@ def _knobs(table: ProfileTable) -> tuple[Knob, ...]:
     return tuple(Knob(name, tuple(sorted({knobs[name] for knobs in table.combinations}))) for name in names.pop())
 
 
+def _doubts(table: ProfileTable) -> tuple[str, ...]:
+    """Figures that contradict each other: a step of a larger batch takes at least about as long."""
+    for knobs in table.combinations:
+        cells = sorted((cell for cell in table.measured if cell.knobs == knobs), key=lambda cell: cell.batch_size)
+        if cells and _step_s(cells[-1]) < SHORTER * _step_s(cells[0]):
+            first, last = (f"{_step_s(cell):g} s at {cell.batch_size}" for cell in (cells[0], cells[-1]))
+            return (f"steps get shorter as batches grow, {first} and {last}: are these times of an epoch?",)
+    return ()
+
+
 def _digest(table: ProfileTable) -> str:
     cells = sorted(table.cells, key=lambda cell: cell.point.order)
     return hashlib.sha256(json.dumps([cell.model_dump(mode="json") for cell in cells]).encode()).hexdigest()[:8]
@@ -281,15 +297,18 @@ def _reading(cell: ProfileCell, number: int) -> float:
 
 
 def open_replay(rest: str, *, seed: int = 0) -> ReplayDevice:
-    """Open a table as a device to measure: a CSV file, or a profile whose name ends in ".json".
+    """Open a table as a device to measure: a profile record, or a table of any program.
 
-    Options: ``?noise=0.02&period_s=0.1&seed=0``; a seed among them is used instead of ``seed``. Raises: RecordError,
-    InputError.
+    Options: ``?noise=0.02&period_s=0.1&seed=0&columns=step_ms=time,...``; a seed among them is used instead of
+    ``seed``. Raises: RecordError, InputError.
     """
-    name, options = split_options(rest, "?", ("noise", "period_s", "seed"), device="replay")
-    table = ProfileTable.load(Path(name)) if name.endswith(".json") else read_table(Path(name))
+    name, options = split_options(rest, "?", ("noise", "period_s", "seed", "columns"), device="replay")
+    content = read_json(name) if name.endswith(".json") else None
+    is_record = isinstance(content, dict) and "record" in content
     return ReplayDevice(
-        table,
+        ProfileTable.parse(content, source=name)
+        if is_record
+        else read_profile(Path(name), Layout(parse_columns(options.get("columns", "")))),
         Noise(
             relative=_option(options, "noise", NOISE, 0.0, 1.0),
             period_s=_option(options, "period_s", PERIOD_S, 0.001, 60.0),

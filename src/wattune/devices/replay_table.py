@@ -1,4 +1,4 @@
-"""A table of measurements as a CSV file, one cell per row: the short way to write a profile."""
+"""A table of measurements in a file, one cell per row: the short way to write a profile."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from wattune.errors import RecordError
-from wattune.files import read_csv
 from wattune.point import KNOBS, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable, provenance
+from wattune.tables import AS_KNOWN, Layout, find_columns, read_table
 
 REQUIRED = ("batch_size", "step_s", "power_w")
 """Columns that a table must have, in any order."""
@@ -20,26 +20,33 @@ OPTIONAL = ("micro_batch_size", *KNOBS, "step_std_s", "power_std_w")
 WHOLE = ("batch_size", "micro_batch_size", "cpu_cores")
 
 WORKLOAD = "recorded workload"
-"""Name of the workload of a CSV file, which does not say what was trained."""
+"""Name of the workload of a table, which does not say what was trained."""
 
 
-def read_table(path: Path) -> ProfileTable:
-    """Read the measurements in a CSV file with the columns ``REQUIRED`` and any of ``OPTIONAL``.
+MEANING = (
+    "step_s is seconds of one optimizer step (not of an epoch) at a batch size, power_w the mean power (not energy)"
+)
 
-    The file has no peak power: that of a cell is its mean. Raises: RecordError if the file cannot be read, has other
+
+def read_profile(path: Path, layout: Layout = AS_KNOWN) -> ProfileTable:
+    """Read the measurements in a table with the columns ``REQUIRED`` and any of ``OPTIONAL``.
+
+    The file has no peak power: a cell's peak is its mean. Raises: RecordError if the file cannot be read, has other
     columns, a value that is not a positive number, or a cell twice.
     """
     cells: list[ProfileCell] = []
-    lines: dict[OperatingPoint, int] = {}
-    for line, texts in read_csv(path, REQUIRED, OPTIONAL):
-        cell = _cell(texts, f"{path}, line {line}")
-        if cell.point in lines:
+    places: dict[OperatingPoint, str] = {}
+    table = read_table(path)
+    columns = find_columns(table, REQUIRED, OPTIONAL, layout=layout, is_strict=True, meaning=MEANING)
+    for row in table.rows:
+        cell = _cell({name: (row.cells[one.at], one.factor) for name, one in columns.items()}, row.where)
+        if cell.point in places:
             raise RecordError(
-                f"{path}, line {line} is a duplicate cell",
+                f"{row.where} is a duplicate cell",
                 value=str(cell.point),
-                allowed=f"each once; the first is in line {lines[cell.point]}",
+                allowed=f"each once; the first is in {places[cell.point].rpartition(', ')[2]}",
             )
-        lines[cell.point] = line
+        places[cell.point] = row.where
         cells.append(cell)
     if not cells:
         raise RecordError(f"{path} has no cells", allowed="one row per cell")
@@ -51,11 +58,11 @@ def read_table(path: Path) -> ProfileTable:
     )
 
 
-def _cell(texts: dict[str, str], line: str) -> ProfileCell:
+def _cell(texts: dict[str, tuple[str, float]], line: str) -> ProfileCell:
     values: dict[str, Any] = {}
-    for name, text in texts.items():
+    for name, (text, factor) in texts.items():
         if text or name in REQUIRED or name in KNOBS:
-            values[name] = _value(name, text, line)
+            values[name] = _value(name, text, line) * (1 if factor == 1.0 else factor)
     if values.get("micro_batch_size", 1) > values["batch_size"]:
         raise RecordError(
             f"{line}: micro_batch_size", value=values["micro_batch_size"], allowed=f"at most {values['batch_size']}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -33,11 +34,14 @@ from wattune.cap import PEAK, PowerCap
 from wattune.cap_source import STALE_S, CapSource, LowestCap, WatchedCap, cap_of, parse_range
 from wattune.errors import InputError, OutputError
 from wattune.goal import Aim, Goal
+from wattune.tables import Layout, parse_columns
+from wattune.trace_file import zone_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from wattune.devices import Device
+    from wattune.intensity import Intensity, Unit
     from wattune.program.workload import ProgramWorkload
     from wattune.records import ProfileTable
     from wattune.workloads import Data, Loaders, Workload
@@ -119,6 +123,21 @@ def _sizes(value: object) -> object:
     return tuple(int(word) for word in words)
 
 
+def _checked_columns(value: str | None) -> str | None:
+    parse_columns(value or "")
+    return value
+
+
+def _checked_zone(value: str | None) -> str | None:
+    if value is not None:
+        zone_of(value)
+    return value
+
+
+def _layout(given: Mapping[str, Any]) -> Layout:
+    return Layout(parse_columns(given.get("columns") or ""), given.get("timezone"))
+
+
 def _range(value: object) -> object:
     return parse_range(value) if isinstance(value, str) else value
 
@@ -172,6 +191,15 @@ class RunConfig(BaseModel):
         "With the cap watch:FILE: time after which a file that was being rewritten, and is not any more, counts as its "
         "lowest cap (default: 60s).",
     )
+    columns: Annotated[str | None, AfterValidator(_checked_columns)] = _key(
+        "NAME=HEADER,...",
+        "Headers of your table's columns, such as time=Start,value=Price or step_ms=t (default: known headers).",
+    )
+    timezone: Annotated[str | None, AfterValidator(_checked_zone)] = _key(
+        "ZONE",
+        "Zone of times without an offset in tables, such as Europe/Berlin or UTC (default: what the header says, else "
+        "this machine's).",
+    )
     cap: Any = _key(
         "CAP",
         "Power cap, such as 4.5W at the power sensor or 12W@supply at the supply's terminals; none for no cap. A cap "
@@ -203,12 +231,12 @@ class RunConfig(BaseModel):
     price_per_hour: Real | None = _key("PRICE", "Price of an hour of the device, in the same currency.")
     carbon: Path | None = _key(
         "FILE",
-        "With a deadline: train at the times of the least carbon. FILE: forecast of the grid, .csv (time or seconds, "
-        "gco2_per_kwh) or .json as of Electricity Maps.",
+        "With a deadline: train at the times of the least carbon. FILE: a provider's forecast, .csv or .json, or "
+        "time,gco2_per_kwh.",
     )
     tariff: Path | None = _key(
         "FILE",
-        "With a deadline: train at the times of the lowest price. FILE: .csv (time or seconds, price_per_kwh).",
+        "With a deadline: train at the times of the lowest price. FILE: as for carbon, with price_per_kwh.",
     )
     algorithm: str | None = _key(
         "NAME",
@@ -266,7 +294,7 @@ class RunConfig(BaseModel):
         for source in sources:
             given |= _spread(source)
         try:
-            return cls.model_validate(_with_device_options(given))
+            return cls.model_validate(_with_device_options(_with_columns(given)))
         except ValidationError as error:
             raise _as_input_error(error) from error
 
@@ -326,6 +354,20 @@ class RunConfig(BaseModel):
     def moving_cap(self) -> CapSource | None:
         """The whole cap if it changes."""
         return self.whole_cap if isinstance(self.whole_cap, CapSource) else None
+
+    @property
+    def layout(self) -> Layout:
+        """Headers and zone of the tables that are given."""
+        return _layout({"columns": self.columns, "timezone": self.timezone})
+
+    @cached_property
+    def intensity(self) -> Intensity | None:
+        """The forecast of carbon or price. Raises: InputError."""
+        from wattune.intensity import Intensity
+
+        path = self.carbon or self.tariff
+        unit: Unit = "gco2_per_kwh" if self.carbon else "price_per_kwh"
+        return None if path is None else Intensity.load(path, unit, self.layout)
 
     @property
     def constant_cap(self) -> PowerCap:
@@ -394,7 +436,12 @@ class RunConfig(BaseModel):
     @classmethod
     def _parse_cap(cls, value: object, info: ValidationInfo) -> PowerCap | CapSource:
         stale_s = info.data.get("cap_stale")
-        cap = cap_of(value, range_w=info.data.get("cap_range"), stale_s=STALE_S if stale_s is None else stale_s)
+        cap = cap_of(
+            value,
+            range_w=info.data.get("cap_range"),
+            stale_s=STALE_S if stale_s is None else stale_s,
+            layout=_layout(info.data),
+        )
         parts = cap.parts if isinstance(cap, CapSource) else ()
         if stale_s is not None and not any(isinstance(one, WatchedCap) for one in parts):
             raise InputError("cap_stale", value=f"{stale_s:g} s", allowed="with watch:FILE")
@@ -487,6 +534,16 @@ def _with_device_options(given: dict[str, Any]) -> dict[str, Any]:
     named = {"root" if key == "sysfs_root" else key: options.get(key) for key in OF_DEVICE}
     device = with_options(device, **named)
     return {key: value for key, value in given.items() if key not in OF_DEVICE} | {"device": device}
+
+
+def _with_columns(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with the headers of a replayed table in the name of the device as well."""
+    device, columns = given.get("device"), given.get("columns")
+    if not columns or not str(device).startswith("replay:") or "columns=" in str(device):
+        return given
+    from wattune.devices.spec_options import with_options
+
+    return given | {"device": with_options(str(device), columns=columns)}
 
 
 def _with_tables(given: Mapping[str, Any], *names: str) -> tuple[Mapping[str, Any], ...]:

@@ -204,9 +204,7 @@ class ResumableRun:
     def _confirmed(self, table: ProfileTable, curve: SampleEfficiency) -> tuple[ProfileTable, Plan]:
         limit, progress = self.limit(table), self.progress_of("plan")
         asked = self.config
-        choose = partial(
-            steps.plan, cap_w=asked.whole_cap, goal=asked.whole_goal, carbon=asked.carbon, tariff=asked.tariff
-        )
+        choose = partial(steps.plan, cap_w=asked.whole_cap, goal=asked.whole_goal, carbon=asked.intensity)
         while True:
             plan = choose(table, curve)
             # On a real board, no probe follows a cap that changes.
@@ -319,7 +317,7 @@ def run_as(
         raise InputError("a command", value=config.command, allowed="with wattune estimate and wattune profile")
     has_plan = config.resume and config.output is not None and (config.output / "plan.json").is_file()
     # Read now, since planning comes late; a plan has its times, and needs the forecast no more.
-    if not has_plan and (intensity := steps.intensity_of(config.carbon, config.tariff)) is not None:
+    if not has_plan and (intensity := config.intensity) is not None:
         planning.check_intensity(intensity, config.whole_goal)
     assert config.output is not None
     with opened(config.device, seed=config.seed) as board, closing(RunFolder(config.output)) as folder:

@@ -21,6 +21,7 @@ from wattune.intensity import Intensity
 from wattune.job.coercion import as_one_of, as_record, as_trainable, as_workload, opened, profiled_workload
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.efficiency import EfficiencyStrategy
+from wattune.tables import AS_KNOWN, Layout
 
 if TYPE_CHECKING:
     from wattune.devices import Device
@@ -190,13 +191,14 @@ def estimate(
 def estimate_recorded(
     runs: str | Path,
     *,
+    layout: Layout = AS_KNOWN,
     where: Mapping[str, str] | None = None,
     target: float | None = None,
     most: int | None = None,
     model_ratio: float = 1.0,
     step_times: Mapping[int, tuple[float, float]] | None = None,
 ) -> SampleEfficiency:
-    """The samples that each batch size needs, from a CSV table of runs; see ``sample_efficiency.recorded_runs``.
+    """The samples that each batch size needs, from a table of runs; see ``sample_efficiency.recorded_runs``.
 
     ``where`` and ``target`` choose among several workloads or targets. ``most``: use at most this many runs, chosen as
     if they were being made. ``model_ratio``: the number of parameters of the model to train over that of the runs'
@@ -206,7 +208,7 @@ def estimate_recorded(
     """
     from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
 
-    selection = chosen_runs(read_runs(Path(runs)), where or {}, target)
+    selection = chosen_runs(read_runs(Path(runs), layout), where or {}, target)
     return curve_from_runs(selection, log_step_times=step_times, most=most, ratio=model_ratio)
 
 

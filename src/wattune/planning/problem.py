@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from typing import NamedTuple
 
 from wattune.cap import PowerCap, SensorLimit
+from wattune.cap_source import FAR
 from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.goal import Goal
 from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
@@ -238,7 +240,9 @@ def why_nothing(table: PlanningTable, limit: SensorLimit) -> CapError | NoFeasib
         f"no measured point stays under the cap{margin}",
         value=f"{limit.limit_w:g} W",
         allowed=lowest,
-        hint="raise the cap, or profile lower clocks or smaller batches",
+        hint="are these mW?"
+        if power_w > FAR * (limit.limit_w or math.inf)
+        else "raise the cap, or profile lower clocks or smaller batches",
     )
 
 

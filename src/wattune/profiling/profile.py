@@ -231,8 +231,8 @@ def _probes(strategy: str, rows: int, climbs: Climbs) -> int:
 
 
 def _notes(device: Device, workload: Workload | None) -> tuple[str, ...]:
-    # What is not as it should be with a simulated board is how far its figures can be relied on.
-    said = device.problems if device.kind == "simulated" else ()
+    # What is not as it should be with a simulated or replayed board is how far its figures can be relied on.
+    said = device.problems if device.kind in ("simulated", "replayed") else ()
     if not is_needed(device) or workload is None or can_travel(workload):
         return said
     note = "batch sizes were not tried in a process of its own before, since the workload cannot be sent to one"

@@ -120,7 +120,9 @@ class Record(Value):
         name = data.get("record")
         if name != cls.name:
             raise RecordError(
-                f"{source} is not a {cls.name} record, its field 'record' is", value=name, allowed=f'"{cls.name}"'
+                f"{source} is not a {cls.name} record",
+                value="no field 'record'" if name is None else f"its field 'record' is {name!r}",
+                allowed=f'"record": "{cls.name}"',
             )
         version = data.get("version", 1)
         if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= cls.version_read:

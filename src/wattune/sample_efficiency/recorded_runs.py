@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattune.errors import InputError, RecordError
-from wattune.files import read_csv
 from wattune.records import SampleEfficiency, provenance
 from wattune.sample_efficiency.choice import LogTimes, pooled_curve
 from wattune.sample_efficiency.posterior import Observation, fit
 from wattune.sample_efficiency.scheduler import MAX_RUNS, RunScheduler
+from wattune.tables import AS_KNOWN, Layout, find_columns, read_table
 
-COLUMNS = ("workload", "batch_size", "seed", "samples_to_target", "reached", "samples_budget")
-"""Columns that a table of runs must have, in any order; others are ignored."""
+REQUIRED = ("batch_size", "seed", "samples_to_target")
+"""Columns that a table of runs must have, in any order."""
+
+OPTIONAL = ("workload", "reached", "samples_budget")
+"""Columns that it may have, besides ``KEY``; others are ignored."""
+
+MEANING = (
+    "samples_to_target is what a run was trained on until it reached the target, such as epochs x samples of an epoch, "
+    "and reached is 0 for a run that crashed or ended before it; see docs/estimate.md"
+)
 
 KEY = ("workload", "target_accuracy", "target_quantile", "learning_rate_at_32")
 """Columns that identify runs of one workload and target; all but the first may be missing."""
@@ -26,30 +34,32 @@ YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 class RecordedRun(NamedTuple):
     """One row of a table; ``key``: the texts of its ``KEY`` columns."""
 
-    line: int
     key: dict[str, str]
     observation: Observation
 
 
-def read_runs(path: Path) -> list[RecordedRun]:
-    """Read the runs of a CSV file with the columns ``COLUMNS`` and any of ``KEY``.
+def read_runs(path: Path, layout: Layout = AS_KNOWN) -> list[RecordedRun]:
+    """Read the runs of a table with the columns ``REQUIRED`` and any of ``OPTIONAL`` and ``KEY``.
 
-    A run without ``samples_to_target`` is censored, and needs ``samples_budget``. Raises: RecordError if the file
-    cannot be read, a row contradicts itself, or a run occurs twice.
+    A run without ``samples_to_target`` is censored, and needs ``samples_budget``. Without ``reached``, runs with
+    samples to the target reached it; without ``workload``, all runs are of one that is named by the file.
+
+    Raises: RecordError if the file cannot be read, a row contradicts itself, or a run occurs twice.
     """
     runs: list[RecordedRun] = []
-    lines: dict[tuple[object, ...], int] = {}
-    for line, cells in read_csv(path, COLUMNS):
-        where = f"{path}, line {line}"
-        run = _run(line, cells, where)
+    places: dict[tuple[object, ...], str] = {}
+    table = read_table(path)
+    columns = find_columns(table, REQUIRED, (*OPTIONAL, *KEY[1:]), layout=layout, meaning=MEANING)
+    for where, texts in table.rows:
+        run = _run({"workload": path.stem} | {name: texts[one.at] for name, one in columns.items()}, where)
         identity = (*_values_of(run, run.key), run.observation.batch_size, run.observation.seed)
-        if identity in lines:
+        if identity in places:
             raise RecordError(
                 f"{where} is a duplicate run",
                 value=f"batch size {run.observation.batch_size}, seed {run.observation.seed}",
-                allowed=f"each once; the first is in line {lines[identity]}",
+                allowed=f"each once; the first is in {places[identity].rpartition(', ')[2]}",
             )
-        lines[identity] = line
+        places[identity] = where
         runs.append(run)
     if not runs:
         raise RecordError(f"{path} has no runs", allowed="one line per run")
@@ -178,14 +188,16 @@ def _seed(run: Observation) -> int:
     return run.seed
 
 
-def _run(line: int, cells: Mapping[str, str], where: str) -> RecordedRun:
+def _run(cells: Mapping[str, str], where: str) -> RecordedRun:
     if not cells["workload"]:
         raise RecordError(f"{where}, workload", value="", allowed="a name")
-    reached = cells["reached"].lower()
-    if reached not in YES + NO:
-        raise RecordError(f"{where}, reached", value=cells["reached"], allowed="1, 0, true or false")
     samples = _positive(cells["samples_to_target"], f"{where}, samples_to_target")
-    budget = _positive(cells["samples_budget"], f"{where}, samples_budget")
+    budget = _positive(cells.get("samples_budget", ""), f"{where}, samples_budget")
+    reached = cells.get("reached", NO[0] if samples is None else YES[0]).lower()
+    if reached not in YES + NO:
+        raise RecordError(
+            f"{where}, reached", value=cells["reached"], allowed="1, 0, true or false", hint="0 for a run that crashed"
+        )
     if (reached in YES) != (samples is not None):
         raise RecordError(
             f"{where} contradicts itself: reached is {cells['reached']}, samples_to_target",
@@ -207,7 +219,7 @@ def _run(line: int, cells: Mapping[str, str], where: str) -> RecordedRun:
     count = samples if samples is not None else budget
     assert count is not None
     return RecordedRun(
-        line, {name: cells[name] for name in KEY if name in cells}, Observation(size, count, samples is not None, seed)
+        {name: cells[name] for name in KEY if name in cells}, Observation(size, count, samples is not None, seed)
     )
 
 
