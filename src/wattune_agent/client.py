@@ -39,7 +39,6 @@ class AgentClient:
         self._time = time or TimeSource()
         self._lock = threading.RLock()
         self._events: List[Dict[str, Any]] = []
-        self._mhz: Optional[float] = None
         self._number = 0
         self._holds = False
         self._closed = False
@@ -148,11 +147,6 @@ class AgentClient:
             self._hang_up()
         _open.discard(self)
 
-    @property
-    def mhz(self) -> Optional[float]:
-        """The clock that the agent held when it last answered; None if it held none."""
-        return self._mhz
-
     # ------------------------------------------------------------------------------------------------------ the socket
 
     @property
@@ -227,7 +221,6 @@ class AgentClient:
                 raise Gone(
                     "the process listening at {} is not a wattune-agent: {}".format(self._path, error)
                 ) from error
-            self._mhz = reply.get("mhz")
             self._events.extend(reply.get("events") or [])
             del self._events[:-1000]
             return read_answer(reply)

@@ -1,8 +1,8 @@
 """The protocol on the socket: one JSON object per line, a few requests, nothing else.
 
     -> {"wattune": 1, "id": 7, "request": "pin", "mhz": 612.0}
-    <- {"wattune": 1, "id": 7, "answer": {"mhz": 612.0}, "mhz": 612.0, "events": []}
-    <- {"wattune": 1, "id": 7, "error": {"code": "busy", "message": "..."}, "mhz": 918.0, "events": []}
+    <- {"wattune": 1, "id": 7, "answer": {"mhz": 612.0}, "events": []}
+    <- {"wattune": 1, "id": 7, "error": {"code": "busy", "message": "..."}, "events": []}
 
 ========  =====================================  ===================================================================
 discover                                         the board: its clock, sensor, mode and problems
@@ -19,8 +19,8 @@ renew                                            renew the lease
 restore                                          restore the board and give up control
 ========  =====================================  ===================================================================
 
-Every answer carries ``mhz``, the clock that the agent holds now (null if it holds none), and the ``events`` that the
-client has not received yet: ``{"time_s", "kind", "text"}``, in seconds of the machine's monotonic clock.
+Every answer carries the ``events`` that the client has not received yet: ``{"time_s", "kind", "text"}``, in seconds of
+the machine's monotonic clock.
 """
 
 import json
@@ -134,19 +134,15 @@ def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional
     return number, name, {key: _number(key, value, REQUESTS[name][key]) for key, value in fields.items()}
 
 
-def answer(
-    number: Optional[int], content: Dict[str, Any], mhz: Optional[float], events: List[Dict[str, Any]]
-) -> Dict[str, Any]:
+def answer(number: Optional[int], content: Dict[str, Any], events: List[Dict[str, Any]]) -> Dict[str, Any]:
     """The line that answers request ``number``."""
-    return {"wattune": PROTOCOL, "id": number, "answer": content, "mhz": mhz, "events": events}
+    return {"wattune": PROTOCOL, "id": number, "answer": content, "events": events}
 
 
-def failure(
-    number: Optional[int], error: AgentError, mhz: Optional[float], events: List[Dict[str, Any]]
-) -> Dict[str, Any]:
+def failure(number: Optional[int], error: AgentError, events: List[Dict[str, Any]]) -> Dict[str, Any]:
     """The line that says why request ``number`` failed; None if the number could not be read."""
     content = {"code": error.code, "message": str(error)}
-    return {"wattune": PROTOCOL, "id": number, "error": content, "mhz": mhz, "events": events}
+    return {"wattune": PROTOCOL, "id": number, "error": content, "events": events}
 
 
 def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:

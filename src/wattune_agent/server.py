@@ -137,7 +137,7 @@ class AgentServer:
 
     def _refuse(self, connection: socket.socket, most: int) -> None:
         """Answer at once, and leave the connection open for a moment: the client sends its request before it reads."""
-        message = failure(None, Full("{} connections are open already".format(most)), self._keeper.mhz, [])
+        message = failure(None, Full("{} connections are open already".format(most)), [])
         try:
             connection.setblocking(False)
             connection.send(line_of(message))
@@ -168,7 +168,7 @@ class AgentServer:
                         continue
                     return
                 except AgentError as error:
-                    reply = failure(number, error, self._keeper.mhz, peer.take())
+                    reply = failure(number, error, peer.take())
                     if number is None:  # not the protocol: the start of the next request is unknown
                         peer.tell(reply)
                         return
@@ -211,7 +211,7 @@ class AgentServer:
             # An entry point: a bug here must not end a client's guard.
             say(traceback.format_exc())
             raise AgentError("the agent failed: {}: {}".format(type(error).__name__, error)) from error
-        return answer(number, content, keeper.mhz, peer.take())
+        return answer(number, content, peer.take())
 
     # ---------------------------------------------------------------------------------------------------- the rest
 
@@ -289,7 +289,7 @@ class _Peer(Party):
         try:
             self.lines.send(message, SEND_S)
         except AgentError as error:  # a value that JSON cannot carry
-            self.lines.send(failure(message["id"], error, None, []), SEND_S)
+            self.lines.send(failure(message["id"], error, []), SEND_S)
         except OSError:
             return False
         return True

@@ -206,13 +206,6 @@ def test_a_memory_that_does_not_follow_its_lock_is_an_error(tmp_path):
         find_memory_clock(tree, "").pin(2133.0)
 
 
-def test_a_lock_that_is_not_taken_is_an_error(tmp_path):
-    tree = bpmp_tree(tmp_path)
-    tree.read = lambda path, read=tree.read: "0" if path == EMC + "mrq_rate_locked" else read(path)
-    with pytest.raises(NotTaken, match="read 0 and 2133000000"):
-        find_memory_clock(tree, "").pin(2133.0)
-
-
 def test_a_clock_that_was_raised_before_another_one_failed_is_lowered_again(bench):
     memory = bench.tree.board.memory
     bench.controller.pin(bench.settings[0], {"memory_clock_mhz": memory.rates[0] / 1e6})

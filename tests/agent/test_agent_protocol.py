@@ -151,9 +151,9 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(pair):
 def test_answers_and_errors_come_back_as_they_were(pair):
     ours, lines = pair
     theirs = Lines(ours, REQUEST_LIMIT)
-    theirs.send(answer(3, {"mhz": 76.8}, 76.8, []))
+    theirs.send(answer(3, {"mhz": 76.8}, []))
     assert read_answer(lines.receive(1)) == {"mhz": 76.8}
-    theirs.send(failure(4, Busy("process 7 holds it"), None, []))
+    theirs.send(failure(4, Busy("process 7 holds it"), []))
     with pytest.raises(Busy, match="process 7"):
         read_answer(lines.receive(1))
     with pytest.raises(Gone, match="version"):

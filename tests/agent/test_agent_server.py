@@ -65,7 +65,6 @@ def test_a_client_has_the_methods_of_a_controller(board, server, path):
         assert client.read()["power_w"] > 1.0
         assert client.pin(612.0) == {"mhz": 612.0}
         assert board.is_at(612.0)
-        assert client.mhz == 612.0
         assert wait_for(lambda: client.read()["clock_mhz"] == 612.0)
         with pytest.raises(BadRequest, match="allowed"):
             client.pin(600.0)
@@ -73,7 +72,6 @@ def test_a_client_has_the_methods_of_a_controller(board, server, path):
         assert client.check() == []
         client.restore()
         client.restore()
-        assert client.mhz is None
         assert not board.is_at(612.0)
         client.pin(306.0)
 
@@ -235,7 +233,7 @@ def test_a_client_that_takes_no_answers_does_not_keep_the_agent_from_others(boar
             raw.sendall(b'{"wattune": 1, "id": 1, "request": "discover"}\n')
     except OSError:
         pass
-    assert holder.ask()["mhz"] == 510.0
+    assert wait_for(lambda: holder.ask()["clock_mhz"] == 510.0)
     raw.close()
 
 
@@ -404,7 +402,6 @@ def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(p
                 for other in others:
                     other.close()
             assert wait_for(lambda: board.mhz == 200.0)
-            assert holder.mhz is not None
         finally:
             over.set()
             clock.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -155,26 +154,6 @@ def test_the_options_of_the_program_are_its_own(wattune, tmp_path):
     assert (code, out, len(err)) == (2, "", 1), "a --json behind -- is not ours"
     code, _, _ = wattune(*GUARD, root, "--", "sh", "-c", 'test "$1" = --json', "sh", "--json")
     assert code == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_goes_to_the_program_and_the_board_comes_back(tmp_path, number):
-    with live_board(tmp_path / "board") as root:
-        before = limits(root)
-        script = "trap 'echo heard; exit 7' INT TERM; echo on; while :; do sleep 0.05; done"
-        process = subprocess.Popen(
-            [*COMMAND, *GUARD, str(root), "--clock", "612", "--", "sh", "-c", script],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout.readline() == "on\n"
-        assert limits(root) != before
-        process.send_signal(number)
-        out, err = process.communicate(timeout=20)
-        assert (process.returncode, out) == (7, "heard\n"), err
-        assert limits(root) == before
 
 
 @pytest.mark.slow

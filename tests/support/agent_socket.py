@@ -25,8 +25,7 @@ for request, *numbers in json.loads(sys.argv[2]):
     getattr(client, request)(*numbers)
 print("held", flush=True)
 for line in sys.stdin:
-    events = client.check()
-    print(json.dumps({"mhz": client.mhz, "events": events}), flush=True)
+    print(json.dumps({"clock_mhz": client.read()["clock_mhz"], "events": client.check()}), flush=True)
 """
 """A client that does what it is told, then answers each line from its stdin with what it knows."""
 
