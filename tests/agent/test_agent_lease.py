@@ -20,8 +20,8 @@ from wattune_agent.party import RETRY_S, Party
 
 
 class Room:
-    def __init__(self, **options):
-        self.board = MadeBoard(window_s=0.1, lag_s=0.1)
+    def __init__(self, board=None, **options):
+        self.board = board or MadeBoard(window_s=0.1, lag_s=0.1)
         self.keeper = BoardLease(self.board, now_s=lambda: self.board.now_s, **options)
         self.trainer, self.other = Party("trainer"), Party("other")
 

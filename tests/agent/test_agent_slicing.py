@@ -3,6 +3,7 @@
 import statistics
 
 import pytest
+from tests.agent.test_agent_lease import Room
 from tests.support.agent_trees import HIGH, LOW, texts
 from tests.support.live.tree import LiveTree
 from tests.support.made_board import MadeBoard
@@ -12,9 +13,8 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, FileFailed, NotTaken
 from wattune_agent.guarded import run_guarded
-from wattune_agent.lease import LEASE_S, SLICE_S, BoardLease
+from wattune_agent.lease import LEASE_S, SLICE_S
 from wattune_agent.outcome import GuardRequest, in_words
-from wattune_agent.party import Party
 from wattune_agent.slicing import gains_for, load_switch, measure_switch, save_switch
 from wattune_agent.snapshot import Snapshot, snapshots
 
@@ -225,22 +225,9 @@ def test_too_hot_costs_a_clock_with_slices_too():
 # ------------------------------------------------------------------------------------------------------------- an agent
 
 
-class Room:
-    def __init__(self):
-        self.board = SlicedBoard()
-        self.keeper = BoardLease(self.board, now_s=lambda: self.board.now_s)
-        self.trainer, self.other = Party("trainer"), Party("other")
-
-    def pass_s(self, seconds):
-        for _ in range(round(seconds * 10)):
-            self.board.now_s = round(self.board.now_s + 0.1, 6)
-            self.keeper.tick()
-            self.keeper.sample()
-
-
 @pytest.fixture
 def room():
-    return Room()
+    return Room(SlicedBoard())
 
 
 def test_a_client_switches_its_pinned_clock(room):
