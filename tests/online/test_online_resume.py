@@ -3,7 +3,7 @@
 import random
 import shutil
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -304,16 +304,73 @@ def test_whatever_the_order_follows_from_no_sample_is_seen_twice(tmp_path, kind,
     assert sorted(seen[:SAMPLES]) == sorted(seen[SAMPLES:]) == list(range(SAMPLES))
 
 
+class Counting(Shuffled):
+    """An order that follows from the number of passes that the sampler has begun."""
+
+    def __init__(self, samples):
+        super().__init__(samples)
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        self.draw = random.Random(self.passes)
+        return super().__iter__()
+
+
+class Batches(Counting):
+    """Batches of one's own."""
+
+    batch_size = 32
+
+    def __len__(self):
+        return self.samples // self.batch_size
+
+    def __iter__(self):
+        order = list(super().__iter__())
+        return iter([order[begin : begin + 32] for begin in range(0, self.samples, 32)])
+
+
+class ShuffledByOwn(Shuffled):
+    def __iter__(self):
+        return iter(self.draw.permutation(self.samples).tolist())
+
+
+ORDERS = {
+    "counter": lambda: {"sampler": Counting(SAMPLES), "batch_size": 32},
+    "python": lambda: {"sampler": Shuffled(SAMPLES, random.Random(3)), "batch_size": 32},
+    "numpy": lambda: {"sampler": ShuffledByOwn(SAMPLES, np.random.default_rng(3)), "batch_size": 32},
+    "numpy before": lambda: {"sampler": ShuffledByOwn(SAMPLES, np.random.RandomState(3)), "batch_size": 32},
+    "batches": lambda: {"batch_sampler": Batches(SAMPLES)},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("stop_after", [None, 27])
+def test_a_position_that_a_sampler_keeps_itself_is_resumed(tmp_path, order, stop_after):
+    """At the end of a pass, where nothing could notice, and in the middle."""
+
+    def loader():
+        return DataLoader(Named(), **ORDERS[order]())
+
+    whole = Run(tmp_path / "whole", passes=4, loader=loader(), keep_recipe=True)
+    with nullcontext() if stop_after is None else pytest.raises(KeyboardInterrupt):
+        Run(tmp_path / "c", passes=2, stop_after=stop_after, loader=loader(), keep_recipe=True)
+    seen = list(Run.latest.seen)
+    seen += Run(tmp_path / "c", passes=4, loader=loader(), keep_recipe=True).seen
+    assert len(set(map(tuple, np.reshape(seen, (4, SAMPLES)).tolist()))) == 4
+    assert seen == whole.seen
+
+
 def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path):
     """Rather than that samples are seen twice."""
 
-    def loader(seed):
-        return DataLoader(Named(), batch_size=32, sampler=Shuffled(SAMPLES, random.Random(seed)))
+    def loader():
+        return DataLoader(Named(), batch_size=32, sampler=Shuffled(SAMPLES, random.SystemRandom()))
 
     with pytest.raises(KeyboardInterrupt):
-        Run(tmp_path / "c", stop_after=13, loader=loader(1))
+        Run(tmp_path / "c", stop_after=13, loader=loader())
     with pytest.raises(RecordError, match="another order than in the interrupted pass: Shuffled"):
-        Run(tmp_path / "c", loader=loader(2))
+        Run(tmp_path / "c", loader=loader())
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from wattune.errors import InputError, RecordError
 from wattune.online.micro_batching import samples_of
+from wattune.online.order_state import OrderState
 from wattune.online.rng_state import restore, states
 
 OR_KEEP = "or keep_recipe=True, which uses the loader's batches unchanged"
@@ -104,6 +105,7 @@ class BatchSource:
         self._batches: Iterator[Any] = iter(())
         self._random: list[Tensor] = []
         self._order_random: list[Tensor] = []
+        self._positions = OrderState(loader)
         self._began_at: dict[str, Any] = {}
 
     @property
@@ -117,16 +119,12 @@ class BatchSource:
             self._draws.size = value
 
     def order_state(self, *, in_pass: bool) -> dict[str, Any]:
-        """Counters of the sampler that the order follows from, of the present pass or of the next one."""
-        return self._began_at if in_pass else _order_state(self.loader)
+        """Positions of the samplers that the order follows from, at the begin of the present pass or of the next."""
+        return self._began_at if in_pass else self._positions.state_dict()
 
     def load_order_state(self, state: dict[str, Any]) -> None:
-        """Continue from ``order_state``; a sampler whose epoch the user has set already keeps it."""
-        sampler: Any = getattr(self.loader, "sampler", None)
-        if "epoch" in state and getattr(sampler, "epoch", None) == 0:
-            sampler.set_epoch(state["epoch"])
-        elif state and hasattr(sampler, "load_state_dict"):
-            sampler.load_state_dict(state)
+        """Continue from ``order_state``."""
+        self._positions.load_state_dict(state)
 
     def start(
         self,
@@ -145,7 +143,7 @@ class BatchSource:
         now = states(None)
         if random is not None:
             restore(self.loader, random)
-        self._random, self._began_at = states(self.loader), _order_state(self.loader)
+        self._random, self._began_at = states(self.loader), self._positions.state_dict()
 
         def resume(skipped: int) -> None:  # the sampler has drawn its order: continue with the present random numbers
             restore(None, now)
@@ -197,13 +195,6 @@ class BatchSource:
     def stop(self) -> None:
         """Abandon the present pass."""
         self._batches = iter(())
-
-
-def _order_state(loader: Any) -> dict[str, Any]:
-    sampler: Any = getattr(loader, "sampler", None)
-    if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
-        return {"epoch": sampler.epoch}
-    return dict(sampler.state_dict()) if hasattr(sampler, "state_dict") else {}
 
 
 def _batch_size(loader: Any, whole: int | None) -> int:
