@@ -24,8 +24,9 @@ Vendor and library errors are mapped to one of these at the call that raises the
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class WattuneError(Exception):
@@ -57,7 +58,8 @@ class UnknownName(InputError):
 
     def __init__(self, kind: str, name: str, registered: Iterable[str]):
         self.registered = sorted(registered)
-        super().__init__(f"unknown {kind}", value=name, allowed=", ".join(self.registered) or "none")
+        allowed = ", ".join(self.registered) or "none"
+        super().__init__(f"unknown {kind}", value=name, allowed=allowed, hint=did_you_mean(name, self.registered))
 
 
 class RecordError(InputError):
@@ -142,6 +144,18 @@ class Interrupted(WattuneError):
     """Stopped by the user; progress is saved and can be resumed."""
 
     exit_code = 130
+
+
+def did_you_mean(given: str | int, known: Iterable[Any]) -> str | None:
+    """A hint with the known name that is most like the given one, or the nearest number; None if none is near."""
+    names = list(known)
+    if isinstance(given, int):
+        near: list[Any] = [min(names, key=lambda one: abs(one - given))] if names else []
+    else:
+        texts = [str(one) for one in names]
+        parts = [one for one in texts if len(given) > 2 and given.lower() in one.lower()]
+        near = difflib.get_close_matches(given, texts, n=1) or parts
+    return f"did you mean {near[0]}?" if near else None
 
 
 def _short(value: object) -> str:

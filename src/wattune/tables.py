@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import math
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from wattune.errors import InputError, RecordError
+from wattune.errors import InputError, RecordError, did_you_mean
 from wattune.files import parse_json
 from wattune.known_columns import NEVER_MEANT, PREFIXES, QUANTITIES, TELL_NO_UNIT, TIME_WORDS, Quantity
 
@@ -76,12 +75,11 @@ def parse_columns(value: str | Mapping[str, str]) -> dict[str, str]:
     known = [TIME, VALUE, *_NAMES]
     for name, header in columns.items():
         if name not in known or not header:
-            similar = difflib.get_close_matches(name, known, n=1)
             raise InputError(
                 "columns",
                 value=f"{name}={header}",
                 allowed="NAME=HEADER,... such as time=Start,value=Price",
-                hint=f"did you mean {similar[0]}?" if similar and name not in known else None,
+                hint=None if name in known else did_you_mean(name, known),
             )
     return columns
 
@@ -285,13 +283,8 @@ def find_header(table: Table, header: str) -> int:
     headers = [plain(one) for one in table.headers]
     if plain(header) in headers:
         return headers.index(plain(header))
-    similar = difflib.get_close_matches(plain(header), headers, n=1)
-    raise RecordError(
-        f"{table.path} has no column",
-        value=header,
-        allowed=_listed(table),
-        hint=f"did you mean {table.headers[headers.index(similar[0])]}?" if similar else None,
-    )
+    hint = did_you_mean(header, table.headers)
+    raise RecordError(f"{table.path} has no column", value=header, allowed=_listed(table), hint=hint)
 
 
 def _factor(known: Quantity, text: str) -> float | None:

@@ -208,6 +208,10 @@ class Card:
         if text == UNLOCKED and code != 0 and not self._is_refused:
             self.locked = UNKNOWN
         self._is_refused = text != UNLOCKED and code == _NO_PERMISSION  # and nothing has to be released after that
+        if code == _NOT_SUPPORTED:  # which shows at the first lock alone
+            raise FileFailed(
+                "the driver refuses to lock the clock of {}: use ?actuator=power_limit_w or none".format(self.name)
+            )
         _check(code, "the locked clock of {}".format(self.name))
         self.locked = text
 

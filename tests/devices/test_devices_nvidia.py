@@ -6,6 +6,7 @@ from tests.support.fake_nvml import (
     GB10,
     GPU_IS_LOST,
     LAPTOP,
+    NOT_SUPPORTED,
     PASCAL,
     POWER_CAP,
     UNKNOWN,
@@ -17,7 +18,7 @@ from tests.support.fake_nvml import (
 from wattune.devices import Knob, Meter, known_devices, open_device
 from wattune.devices.group import open_group
 from wattune.devices.nvidia import find_nvidia, open_nvidia
-from wattune.errors import DeviceUnavailable, InputError
+from wattune.errors import DeviceError, DeviceUnavailable, InputError
 from wattune.point import Knobs
 from wattune_agent.settings import MOST_SETTINGS
 
@@ -188,6 +189,17 @@ def test_a_laptops_limit_is_tried_once_and_the_clock_is_locked_in_its_place(use)
     assert (gpu.locked, gpu.limit_mw) == (None, 150_000)
     with pytest.raises(InputError, match=rf"{refused}.*use \?actuator=clock_mhz or none"):
         open_nvidia("0?actuator=power_limit_w")
+
+
+def test_a_clock_that_the_driver_refuses_to_lock_names_the_other_ways(use):
+    gpu = FakeGpu(**LAPTOP)
+    gpu.fails["nvmlDeviceSetGpuLockedClocks"] = NOT_SUPPORTED
+    use(gpu)
+    device = open_nvidia("0")
+    other_ways = r"refuses to lock the clock of .*: use \?actuator=power_limit_w or none"
+    with pytest.raises(DeviceError, match=other_ways), device.at(device.safest):
+        pytest.fail("the clock was locked")
+    assert gpu.locked is None
 
 
 def test_a_limit_that_could_not_be_restored_is_not_set(use):

@@ -134,5 +134,5 @@ def test_points_under_a_cap_are_those_of_the_recipes_batch_size():
     assert points_under(table, PowerCap(1.0, window="peak"), 8) == ()
     with pytest.raises(InputError, match="the batch size is missing; allowed: 8, 16"):
         points_under(table, PEAK)
-    with pytest.raises(InputError, match="the profile has no batch size: 4; allowed: 8, 16"):
+    with pytest.raises(InputError, match=r"the profile has no batch size: 4; allowed: 8, 16; did you mean 8\?"):
         points_under(table, PEAK, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
-from wattune.errors import InputError
+from wattune.errors import InputError, did_you_mean
 
 
 def split_options(rest: str, mark: str, allowed: Iterable[str], *, device: str) -> tuple[str, dict[str, str]]:
@@ -23,7 +23,10 @@ def split_options(rest: str, mark: str, allowed: Iterable[str], *, device: str) 
     for part in query.split("&"):
         name, _, value = part.partition("=")
         if name not in allowed or not value or name in options:
-            raise InputError(f"{device}: not an option", value=part, allowed=f"once each, with =value: {known}")
+            hint = None if name in allowed else did_you_mean(name, allowed)
+            raise InputError(
+                f"{device}: not an option", value=part, allowed=f"once each, with =value: {known}", hint=hint
+            )
         options[name] = unquote(value)
     return before, options
 

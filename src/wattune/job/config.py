@@ -8,7 +8,6 @@ options of the commands are made from its fields, and arguments that do not go t
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -32,7 +31,7 @@ from pydantic import (
 from wattune import units
 from wattune.cap import PEAK, PowerCap
 from wattune.cap_source import STALE_S, CapSource, LowestCap, WatchedCap, cap_of, parse_range
-from wattune.errors import InputError, OutputError
+from wattune.errors import InputError, OutputError, did_you_mean
 from wattune.goal import Aim, Goal
 from wattune.tables import Layout, parse_columns
 from wattune.trace_file import zone_of
@@ -484,13 +483,8 @@ def known_key(text: str, keys: tuple[str, ...] | None = None) -> str:
         return key
     if key in REMOVED:
         raise InputError(f"{key} is not an argument of a run any more", hint="see docs/decisions/0012-what-goes.md")
-    similar = difflib.get_close_matches(key, known, n=1)
-    raise InputError(
-        "unknown argument of a run",
-        value=text,
-        allowed=None if similar else ", ".join(known),
-        hint=f"did you mean {similar[0]}?" if similar else None,
-    )
+    hint = did_you_mean(key, known)
+    raise InputError("unknown argument of a run", value=text, allowed=None if hint else ", ".join(known), hint=hint)
 
 
 def _spread(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -603,4 +597,6 @@ def _as_input_error(error: ValidationError) -> InputError:
     from wattune.records.base import in_words
 
     first = error.errors()[0]
-    return InputError(str(first["loc"][0]), value=first["input"], allowed=in_words(first))
+    names = re.findall("'([^']+)'", str(first.get("ctx", {}).get("expected", "")))
+    hint = did_you_mean(str(first["input"]), names)
+    return InputError(str(first["loc"][0]), value=first["input"], allowed=in_words(first), hint=hint)

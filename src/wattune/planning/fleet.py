@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from wattune.cap import PowerCap
-from wattune.errors import InputError
+from wattune.errors import InputError, did_you_mean
 from wattune.point import OperatingPoint
 from wattune.records import ProfileTable
 from wattune.search.observation import capped_powers
@@ -109,7 +109,8 @@ def points_under(profile: ProfileTable, cap: PowerCap, batch_size: int | None = 
     if batch_size is None and len(sizes) != 1:
         raise InputError("the batch size is missing", allowed=allowed)
     if batch_size is not None and batch_size not in sizes:
-        raise InputError("the profile has no batch size", value=batch_size, allowed=allowed)
+        hint = did_you_mean(batch_size, sizes)
+        raise InputError("the profile has no batch size", value=batch_size, allowed=allowed, hint=hint)
     capped_w = capped_powers(profile, limit.window_s)
     points = []
     for cell in profile.measured:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_source import FAR
-from wattune.errors import CapError, InputError, NoFeasiblePoint
+from wattune.errors import CapError, InputError, NoFeasiblePoint, did_you_mean
 from wattune.goal import Goal
 from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
 from wattune.planning.candidates import candidates, figures, needed, within
@@ -152,7 +152,8 @@ def _at_size(
             )
         return profile, efficiency, ()
     if batch_size not in sizes:
-        raise InputError("the profile has no batch size", value=batch_size, allowed=allowed)
+        hint = did_you_mean(batch_size, sizes)
+        raise InputError("the profile has no batch size", value=batch_size, allowed=allowed, hint=hint)
     part = profile.model_copy(
         update={
             "cells": tuple(cell for cell in profile.cells if cell.batch_size == batch_size),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wattune.errors import UnknownName, WorkloadError
+from wattune.errors import UnknownName, WorkloadError, did_you_mean
 from wattune.extras import missing_package
 
 
@@ -80,8 +79,7 @@ def known_keys(
     if not isinstance(table, dict):
         raise WorkloadError(where, value=table, allowed="a table")
     if keys is not None and (unknown := [key for key in table if key not in keys]):
-        similar = difflib.get_close_matches(str(unknown[0]), list(keys), n=1)
-        hint = f"did you mean {similar[0]}?" if similar else None
+        hint = did_you_mean(str(unknown[0]), keys)
         raise WorkloadError(f"unknown key in {where}", value=unknown[0], allowed=", ".join(keys), hint=hint)
     for key in required:
         if key not in table:
