@@ -58,6 +58,11 @@ def newest(server, device):
     return [TrainingRecord.parse(server.json(f"/v1/trainings/{one}")) for one in ids]
 
 
+def but_data(record):
+    """The record without the fingerprint of its data, which is keyed where it leaves the device."""
+    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"data": None})})
+
+
 @pytest.mark.slow
 def test_the_server_gives_model_and_curve_and_gets_the_records(server, tmp_path, data):
     said = []
@@ -69,7 +74,7 @@ def test_the_server_gives_model_and_curve_and_gets_the_records(server, tmp_path,
     curve, plan = folder.load(SampleEfficiency), folder.load(Plan)
     assert curve.strategy == "pooled"
     (training,) = newest(server, "whole")
-    assert training == record
+    assert but_data(training) == but_data(record)
     table = folder.load(ProfileTable)
     (profile,) = [p for p in server.json("/v1/profiles") if p["publisher"] == "whole"]
     published = ProfileTable.parse(server.json(f"/v1/profiles/{profile['id']}"))
@@ -108,7 +113,7 @@ def test_it_needs_no_server_any_more_once_the_curve_is_there(server, tmp_path, d
         assert client.deliver() == 0
         assert client.deliver() == 0
     assert len(newest(server, "often")) == before + 1
-    assert newest(server, "often")[0] == record
+    assert but_data(newest(server, "often")[0]) == but_data(record)
 
 
 @pytest.mark.slow
@@ -148,7 +153,7 @@ def test_a_record_that_was_not_delivered_before_the_end_is_delivered_by_resuming
     record = run(server, tmp_path / "run", data, device_name="again")
     for _ in range(2):  # by its key it is the same
         run(server, tmp_path / "run", data, device_name="again", resume=True)
-    assert newest(server, "again") == [record]
+    assert [but_data(one) for one in newest(server, "again")] == [but_data(record)]
 
 
 @pytest.mark.slow

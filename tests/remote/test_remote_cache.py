@@ -42,3 +42,10 @@ def test_symlink_of_another_user_is_rejected(fallback, tmp_path):
     fallback.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutputError, match="another user"):
         Cache("http://host")
+
+
+def test_the_secret_is_the_machines_own_and_stays(tmp_path):
+    here, there = Cache("http://host", tmp_path / "here"), Cache("http://host", tmp_path / "there")
+    assert here.secret() == Cache("http://host", tmp_path / "here").secret()
+    assert here.secret() != there.secret()
+    assert len(here.secret()) == 32

@@ -79,7 +79,12 @@ def test_no_training_sample_leaves_the_device(tmp_path):
         assert done.returncode == 0, done.stderr
         (training,) = server.json("/v1/trainings?device=watched")
         delivered = TrainingRecord.parse(server.json(f"/v1/trainings/{training['id']}"))
-    assert delivered == TrainingRecord.load(tmp_path / "run" / "training.json")
+    local = TrainingRecord.load(tmp_path / "run" / "training.json")
+    fingerprint = local.provenance.data
+    keyed = delivered.provenance.data
+    assert keyed.startswith(fingerprint.split("-")[0])
+    assert keyed != fingerprint
+    assert delivered == local.model_copy(update={"provenance": local.provenance.model_copy(update={"data": keyed})})
 
     # It is all of it: nothing went anywhere else, and the records are in it.
     port = wire.url.rpartition(":")[2]
@@ -87,6 +92,7 @@ def test_no_training_sample_leaves_the_device(tmp_path):
     assert connected
     assert {line for line in connected if f", {port})" not in line} == set()
     up = bytes(wire.up)
+    assert fingerprint.split("-")[1].encode() not in up
     assert wire.connections >= 1
     for record in (b'"record": "profile"', b'"record": "plan"', b'"record": "training"'):
         assert record in up

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import stat
 import tempfile
 import threading
@@ -73,6 +74,15 @@ class Cache:
         if not isinstance(entry, dict) or "value" not in entry:
             return None
         return CacheEntry(entry["value"], str(entry.get("kept_at", "an unknown day"))[:10])
+
+    def secret(self) -> bytes:
+        """32 random bytes of this machine, which never leave it. Raises: OutputError."""
+        entry = self.get("secret", "key")
+        if entry is None:
+            self.put("secret", "key", secrets.token_hex(32))
+            entry = self.get("secret", "key")
+            assert entry is not None
+        return bytes.fromhex(str(entry.value))
 
     def path(self, kind: str, name: str, suffix: str = ".json") -> Path:
         """Path of a value."""

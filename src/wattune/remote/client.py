@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import random
 import re
 import threading
@@ -266,7 +267,10 @@ class Client:
     # -------------------------------------------------------------------------------------------------------- inside
 
     def _upload(self, path: str, params: dict[str, str], record: Record) -> str | None:
-        content = upload("POST", path, params, record.dump())
+        body = record.dump()
+        if (data := body["provenance"]["data"]) is not None:
+            body["provenance"]["data"] = self._keyed(data)
+        content = upload("POST", path, params, body)
         try:
             # Stored first, so that it is delivered even after a crash; the server stores a repeated upload once.
             self._outbox.put(content)
@@ -276,6 +280,16 @@ class Client:
         if any(content["key"] in name for name in self._outbox.pending()):
             self._notify(f"the {record.name} record is stored and will be delivered later")
         return _id(answer)
+
+    def _keyed(self, data: str) -> str:
+        """The fingerprint of the data as this device alone can compute it: nobody else can tell whether a data set that
+        they hold is the device's."""
+        samples, _, fingerprint = data.rpartition("-")
+        try:
+            secret = self._cache.secret()
+        except WattuneError:
+            return samples
+        return f"{samples}-{hmac.new(secret, fingerprint.encode(), 'sha256').hexdigest()[:16]}"
 
     def _send_without_outbox(self, content: dict[str, Any], record: Record, why: Exception) -> str | None:
         """Try once to send an upload that could not be stored; a failure does not fail the run."""
