@@ -105,6 +105,11 @@ class CapSource(ABC):
         return (self,)
 
     @property
+    def assumed(self) -> tuple[str, ...]:
+        """Sentences on what was assumed of the files of these caps, such as the zone of their times."""
+        return tuple(dict.fromkeys(text for one in self.parts if (text := getattr(one, "note", None))))
+
+    @property
     def problem(self) -> CapProblem | None:
         """Why the newest cap could not be read, and which one holds; None if it could."""
         return None

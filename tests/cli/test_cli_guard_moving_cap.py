@@ -396,7 +396,7 @@ def test_a_program_that_is_held_does_not_stay_so_without_its_guard(tmp_path, num
         ("seconds,watts\n0,5\n3,-1\n", "line 3: watts: -1"),
         ("seconds,watts\n0,0\n", "the cap is 0 W all the time"),
         ("time,watts\n2999-01-01T00:00,5\n", "begins after the run"),
-        (None, "cannot be read"),
+        (None, "cannot read"),
     ],
 )
 def test_what_is_refused_is_one_line(wattune, tmp_path, text, said):
@@ -426,11 +426,12 @@ def test_caps_at_the_supply_need_its_losses(wattune, tmp_path):
 def test_a_report_names_the_caps(wattune, tmp_path):
     root = board_tree(tmp_path / "board")
     path = tmp_path / "caps.csv"
-    path.write_text("seconds,watts\n0,500\n60,400\n")
+    path.write_text("time,watts\n2024-01-01 00:00,400\n2024-01-02 00:00,500\n")
     code, out, err = wattune(
         "guard", "--device", "jetson", "--sysfs-root", root, "--cap", path, "--json", "--", "sh", "-c", "exit 3"
     )
     assert code == 3, err
+    assert any(f"times of {path} have no offset, and are taken as local" in line for line in err)
     record = json.loads(out)
     assert record["cap_w"] is None
     assert record["caps"] == str(path)

@@ -266,7 +266,7 @@ def files(folder):
     [
         ("unsorted.csv", {}, "unsorted.csv, line 4: the time is not after that of the row before"),
         ("negative.csv", {}, "negative.csv, line 3: watts: -1"),
-        ("missing.csv", {}, "missing.csv cannot be read"),
+        ("missing.csv", {}, "cannot read missing.csv"),
         ("watch:missing", {}, "missing cannot be read"),
         ("zero.csv", {}, "the cap is 0 W all the time"),
         ("fine.csv", {"goal": "energy"}, "a goal with a cap that changes: energy"),

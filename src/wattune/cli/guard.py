@@ -116,6 +116,8 @@ def guard(
             check_scale(moving or asked_cap, board.highest_w)
             limit = asked_cap.at_sensor(board.supply, board.sensor.window_s)
             caps = None if moving is None else GuardedCap(moving, board.supply, board.sensor.window_s)
+            for assumed in () if moving is None else moving.assumed:
+                note(assumed)
             at_mhz = None if wanted_mhz is None else _listed(board, wanted_mhz)
             if not hold_clocks and moving is None and at_mhz is None and limit.limit_w is not None and board.offered:
                 chosen = Choosing(board, limit, command, clocks, fresh=fresh, expect_s=expect_s, step_time=step_time)

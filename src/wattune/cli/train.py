@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wattune.cli.options import File, Json, configured
-from wattune.cli.output import claim, failure, resumable, shown
+from wattune.cli.output import claim, failure, note, resumable, shown
 from wattune.job.config import RunConfig
 
 
@@ -41,6 +41,8 @@ def train(
         raise InputError(
             "cap", value=str(config.cap), allowed="a cap that changes: CAPS.csv or watch:FILE", hint="plan for it"
         )
+    for text in () if config.moving_cap is None else config.moving_cap.assumed:
+        note(text)
     destination = claim(output, "training.json", as_json=as_json, resume=config.resume)
     algorithm_plan = steps.with_algorithm(plan, config.algorithm)
     record = destination.load(TrainingRecord)

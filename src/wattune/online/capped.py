@@ -193,6 +193,8 @@ def _session(
             opened.close()
         raise
     _warn(run, asked.keep)
+    for text in () if moving is None else moving.assumed:
+        run.note(text)
     return Session(
         run,
         asked.recipe,

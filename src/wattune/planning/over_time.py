@@ -89,8 +89,10 @@ def plan_over_time(
     choice = _Choice(problem, Timeline(problem, source, intensity, now), intensity)
     best, pick = choice.best()
     result = record(problem, pick, is_constant=source is None)
-    assumed = [getattr(one, "note", None) for one in (*(source.parts if source is not None else ()), intensity)]
-    result = result.model_copy(update={"notes": (*result.notes, *dict.fromkeys(filter(None, assumed)))})
+    assumed = () if source is None else source.assumed
+    if intensity is not None and intensity.note is not None:
+        assumed += (intensity.note,)
+    result = result.model_copy(update={"notes": (*result.notes, *assumed)})
     if source is not None:
         result = result.model_copy(update=choice.under_caps(result, best))
     if intensity is not None:
