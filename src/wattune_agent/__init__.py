@@ -8,5 +8,5 @@ from wattune_agent.errors import AgentError
 
 __all__ = ["PROTOCOL", "AgentError"]
 
-PROTOCOL = 1
-"""Version of the protocol on the socket."""
+PROTOCOL = 2
+"""Version of the protocol on the socket. It rises with any change that the other side would misread."""

@@ -119,7 +119,7 @@ def line_of(message: Dict[str, Any]) -> bytes:
 def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional[float]]]:
     """The request's id, name and fields. Raises: BadRequest, Gone for another version of the protocol."""
     if message.get("wattune") != PROTOCOL:
-        raise Gone("this agent speaks version {} of its protocol, not {!r}".format(PROTOCOL, message.get("wattune")))
+        raise Gone(_other_version("this agent", PROTOCOL, message.get("wattune")))
     number = message.get("id")
     if not isinstance(number, int) or isinstance(number, bool):
         raise BadRequest("a request needs an id that is a whole number")
@@ -152,9 +152,15 @@ def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
         raise error_of(str(error.get("code")), str(error.get("message")))
     content = message.get("answer")
     if message.get("wattune") != PROTOCOL or not isinstance(content, dict):
-        version = message.get("wattune")
-        raise Gone("the agent speaks version {!r} of the protocol, and this is {}".format(version, PROTOCOL))
+        raise Gone(_other_version("the agent", message.get("wattune"), PROTOCOL))
     return content
+
+
+def _other_version(who: str, agents: object, clients: object) -> str:
+    return (
+        "{} speaks version {!r:.20} of the protocol, and its client version {!r:.20}; install one wattune for both, and "
+        "restart the agent: `sudo systemctl restart wattune-agent`".format(who, agents, clients)
+    )
 
 
 def _decoded(line: bytes) -> Dict[str, Any]:

@@ -204,7 +204,7 @@ def test_unknown_requests_are_answered_and_the_connection_goes_on(board, server,
         file = raw.makefile("rw", encoding="utf-8")
 
         def ask(**message):
-            file.write(json.dumps({"wattune": 1, "id": 5, **message}) + "\n")
+            file.write(json.dumps({"wattune": 2, "id": 5, **message}) + "\n")
             file.flush()
             return json.loads(file.readline())
 
@@ -230,7 +230,7 @@ def test_a_client_that_takes_no_answers_does_not_keep_the_agent_from_others(boar
     raw.settimeout(0.5)
     try:
         while True:
-            raw.sendall(b'{"wattune": 1, "id": 1, "request": "discover"}\n')
+            raw.sendall(b'{"wattune": 2, "id": 1, "request": "discover"}\n')
     except OSError:
         pass
     assert wait_for(lambda: holder.ask()["clock_mhz"] == 510.0)
@@ -354,8 +354,8 @@ HOSTILE = [
             request(request="\ud800"),
         )
     ),
-    b'{"wattune": 1, "id": 1, "request": "pin", "mhz": 1e999}\n',
-    b'{"wattune": 1, "id": 1, "request": "pin", "mhz": 300.0, "request": "restore"}\n',
+    b'{"wattune": 2, "id": 1, "request": "pin", "mhz": 1e999}\n',
+    b'{"wattune": 2, "id": 1, "request": "pin", "mhz": 300.0, "request": "restore"}\n',
 ]
 """Messages that no client sends, or that only the board's holder may."""
 
