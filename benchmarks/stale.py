@@ -20,6 +20,7 @@ SESSION = ("src/wattune/online", "src/wattune/power")
 
 MEASURED = {
     "agent_cost": ("benchmarks/agent_cost.py", "src/wattune_agent"),
+    "agx_orin": ("benchmarks/agx_orin.py", *SIMULATOR),
     "asyncfgd_accuracy": ("src/wattune/algorithms",),
     "asyncfgd_feasibility": ("benchmarks/asyncfgd", "src/wattune/algorithms", *SIMULATOR),
     "boards": ("benchmarks/boards.py", "src/wattune_agent", "src/wattune/power"),

@@ -84,7 +84,7 @@ def mlperf() -> str:
         f"On MLPerf's own reference runs (seven benchmarks, the recipe tuned at each batch size, {ours['cases']} "
         f"devices drawn), the largest batch takes {percent(largest['mean'])} more time to the target than the best "
         f"one, in the arithmetic mean. wattune's choice takes {percent(ours['mean'])} more after "
-        f"{ours['runs_mean']:.1f} runs, and {percent(two['mean'])} more after two; it is slower than one's own batch "
+        f"{ours['runs_mean']:.1f} runs, and {percent(two['mean'])} more after two; it is slower than your own batch "
         f"size in {percent(ours['slower_than_own'])} of the cases, and in {percent(two['slower_than_own'])} after two "
         "runs.\n"
     )
@@ -93,7 +93,7 @@ def mlperf() -> str:
 def decisions_mlperf() -> str:
     """The ways to choose a batch size for MLPerf's benchmarks."""
     lines = [
-        "| way | regret: mean (se), median, p90, worst | runs | slower than one's own | coverage of the 90% band |",
+        "| way | regret: mean (se), median, p90, worst | runs | slower than your own | coverage of the 90% band |",
         "|---|---|---|---|---|",
     ]
     for name, one in read("decisions")["mlperf"].items():

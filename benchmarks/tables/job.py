@@ -22,10 +22,10 @@ def headline() -> str:
         f"**{percent(mlperf['largest']['mean'])} more time** to the target than the best one. Two runs find one within "
         f"{percent(mlperf['ours, two runs']['mean'])}, {mlperf['ours']['runs_mean']:.0f} runs within "
         f"{percent(mlperf['ours']['mean'])}.\n"
-        "- On [recorded trainings of real GPUs](docs/results.md#recorded-training-runs-of-real-gpus), wattune's batch "
-        f"size is {default['equal_weight']:.2f} times as fast as the recipe's: the mean over "
+        "- On [recorded training runs of real GPUs](docs/results.md#recorded-training-runs-of-real-gpus), wattune's "
+        f"batch size is {default['equal_weight']:.2f} times as fast as the recipe's: the mean over "
         f"{len(default['by_group'])} pairs of GPU and workload, of which {unchanged} gain nothing. The runs to choose "
-        f"from take as long as {gpus['paid back']['cost_in_runs']:.0f} trainings.\n"
+        f"from take as long as {gpus['paid back']['cost_in_runs']:.0f} training runs.\n"
     )
 
 

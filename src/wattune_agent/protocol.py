@@ -158,7 +158,7 @@ def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
 
 def _other_version(who: str, agents: object, clients: object) -> str:
     return (
-        "{} speaks version {!r:.20} of the protocol, and its client version {!r:.20}; install one wattune for both, and "
+        "{} speaks version {!r:.20} of the protocol, and its client version {!r:.20}; install one wattune for both and "
         "restart the agent: `sudo systemctl restart wattune-agent`".format(who, agents, clients)
     )
 

@@ -158,7 +158,7 @@ def test_answers_and_errors_come_back_as_they_were(pair):
         read_answer(lines.receive(1))
     with pytest.raises(Gone, match="version"):
         read_answer({"hello": "world"})
-    with pytest.raises(Gone, match="speaks version 1 .* its client version 2; .* restart the agent"):
+    with pytest.raises(Gone, match=r"speaks version 1 .* its client version 2; .* restart the agent"):
         read_answer({"wattune": 1, "id": 3, "answer": {}})
 
 

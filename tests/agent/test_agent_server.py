@@ -210,7 +210,7 @@ def test_unknown_requests_are_answered_and_the_connection_goes_on(board, server,
 
         assert ask(request="write", path="/etc/passwd")["error"]["code"] == "bad-request"
         assert ask(request="pin")["error"]["code"] == "bad-request"
-        assert ask(request="renew", wattune=2)["error"]["code"] == "gone"
+        assert ask(request="renew", wattune=1)["error"]["code"] == "gone"
         assert ask(request="read")["answer"]["power_w"] > 0
         file.close()
 
