@@ -172,6 +172,9 @@ def test_columns_that_are_named_are_read(tmp_path):
     ):
         read = Intensity.load(path, PRICE, Layout(parse_columns(columns), "Europe/Berlin"))
         assert (read.begin, read.values[0]) == (BEGIN, pytest.approx(first))
+    path.write_text("t_s,W\n0,1\n60,2\n")
+    assert Intensity.load(path, PRICE, Layout(parse_columns("seconds=t_s,value=W"))).times_s == (0, 60)
+    path.write_text("Beginn,Preis\n2024-10-27 00:00,1\n")
     with pytest.raises(RecordError, match=r"file\.csv has no column: Pries; allowed: Beginn, .*; did you mean Preis\?"):
         Intensity.load(path, PRICE, Layout(parse_columns("time=Beginn,value=Pries")))
 
