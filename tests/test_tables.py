@@ -137,6 +137,7 @@ def test_files_of_providers_are_read(tmp_path, provider):
         ('{"a": [{"time": 1}], "b": [{"time": 1}]}', "has several tables: a, b"),
         ('[{"time": "2024-01-01", "gco2_per_kwh": 5}, 3]', "has no table"),
         ("{}", "has no table"),
+        ('{"record": "profile", "cells": [{"batch_size": 8}]}', "is a record of wattune, not a table: profile"),
         ("{", "is not valid JSON"),
         ('[{"time": "\\ud800"}]', "is not valid JSON"),
         ("time,gco2_per_kwh\n2024-01-01\n", "line 2 has the wrong number of cells: 1; allowed: 2"),

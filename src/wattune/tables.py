@@ -141,6 +141,8 @@ def _from_json(path: Path, text: str) -> Table:
         content = _parsed(text)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not valid JSON", value=str(error)) from error
+    if isinstance(content, dict) and isinstance(name := content.get("record"), str):
+        raise RecordError(f"{path} is a record of wattune, not a table", value=name)
     entries = content if isinstance(content, list) else _entries(path, content)
     flat = [_flat(entry) for entry in entries if isinstance(entry, dict)]
     headers = tuple(dict.fromkeys(header for entry in flat for header in entry))
