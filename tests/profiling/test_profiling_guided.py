@@ -166,18 +166,6 @@ def test_other_samples_begin_anew(tmp_path):
     assert device.now_s() > 1
 
 
-@pytest.mark.slow
-def test_a_board_that_changes_is_seen_and_said():
-    made = builtin_board("jetson-nano")
-    fault = {"kind": "slowdown", "time_s": 6.0, "duration_s": 1e6, "gain": 1.2}
-    changed = type(made).model_validate({**made.model_dump(), "fault": [fault]})
-    found = guided(SimulatedDevice(changed, seed=2), 4.6, efficiency=None)
-    assert any("time changed by" in note for note in found.notes)
-    plain = {(c.batch_size, c.clock_mhz): c for c in profile(board(), workload(batch_sizes=SIZES)).cells}
-    first = min(found.cells, key=lambda c: (c.clock_mhz, abs(c.batch_size - 32)))
-    assert first.step_s == pytest.approx(1.2 * plain[first.batch_size, first.clock_mhz].step_s, rel=0.02)
-
-
 # -------------------------------------------------------------------------------------------------------------- abort
 
 

@@ -1,4 +1,4 @@
-"""Several measurements of one cell as one, and a board that changes meanwhile."""
+"""Several measurements of one cell as one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from wattune.profiling.repeats import DRIFT, corrected, merged
-from wattune.records import AbortedProbe, ProfileCell
+from wattune.profiling.repeats import merged
+from wattune.records import ProfileCell
 
 watts = some.floats(1.0, 10.0)
 cells = some.builds(
@@ -58,28 +58,3 @@ def test_other_cells_stay_as_they_are_in_order():
     one, other, unfit = cell(16), cell(8), ProfileCell(batch_size=64, clock_mhz=100.0, out_of_memory=True)
     assert merged([unfit, one, other]) == (other, one, unfit)
     assert merged([cell(64), unfit]) == (unfit,)
-
-
-@given(some.floats(-0.2, 0.2), some.floats(-0.2, 0.2))
-def test_what_came_before_a_change_is_rescaled_to_the_board_of_now(time, power):
-    before, other = cell(), cell(16, step_s=0.2, power_w=5.0)
-    stopped = AbortedProbe(batch_size=16, clock_mhz=200.0, cap_w=6.0, power_w=6.1)
-    after = cell(step_s=0.1 * math.exp(time), power_w=4.0 * math.exp(power))
-    found, notes = corrected([before, other, stopped, after])
-    assert found[2] == stopped
-    assert found[3] == after
-    assert len(notes) == (abs(time) > DRIFT) + (abs(power) > DRIFT)
-    if abs(time) > DRIFT:
-        assert found[0].step_s == pytest.approx(after.step_s)
-        assert found[1].step_s == pytest.approx(0.2 * math.exp(time * 2 / 3))  # a third of it had come by then
-    else:
-        assert found[1].step_s == 0.2
-    if abs(power) > DRIFT:
-        assert found[0].power_mean_w == pytest.approx(after.power_mean_w)
-        assert found[1].power_peak_w == pytest.approx(5.1 * math.exp(power * 2 / 3))
-
-
-def test_scatter_is_no_drift():
-    noisy = {"power_std_w": 0.2}
-    assert corrected([cell(**noisy), cell(power_w=4.15, **noisy)])[1] == ()
-    assert corrected([])[1] == ()

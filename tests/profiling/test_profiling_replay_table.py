@@ -152,6 +152,25 @@ def test_what_a_table_cannot_do_is_said_in_one_line(write):
         assert "\n" not in str(caught.value)
 
 
+def test_a_guided_profile_chooses_a_clock_and_a_power_limit(tmp_path):
+    """A card that lowers its locked clock until its power is below its limit."""
+    clocks, limits = range(600, 1501, 100), range(100, 251, 25)
+
+    def figures(clock, limit):
+        while (power_w := 50 + 200 * (clock / 1500) ** 2.5) > limit:
+            clock -= 1
+        return 0.1 + 150 / clock, power_w
+
+    cells = {(clock, limit): figures(clock, limit) for clock in clocks for limit in limits}
+    path = tmp_path / "card.csv"
+    lines = [",".join(map(str, (8, *cell, *found))) for cell, found in cells.items()]
+    path.write_text("\n".join(["batch_size,clock_mhz,power_limit_w,step_s,power_w", *lines]))
+    table = wattune.profile(f"replay:{path}", cap_w=180, strategy="guided")
+    pick = table.guided.pick
+    assert cells[pick.clock_mhz, pick.power_limit_w][1] <= 180
+    assert pick.step_s <= 1.05 * min(step_s for step_s, power_w in cells.values() if power_w <= 180)
+
+
 def test_a_guided_profile_refuses_knobs_whose_effect_it_cannot_forecast(write):
     with pytest.raises(InputError, match=r"forecast these knobs.*clock_mhz, cpu_cores.*the strategy full") as caught:
         wattune.profile(write(("clock_mhz", "cpu_cores")), cap_w=9.0, strategy="guided")

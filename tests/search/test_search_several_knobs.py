@@ -11,8 +11,9 @@ import pytest
 
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.guided import FREE, MOST
-from wattune.search.grid import VALUES_OF_EACH, Grid
+from wattune.search.grid import VALUES, Grid
 from wattune.search.observation import Stretch
+from wattune.search.policy import SESSION
 from wattune.search.search import Search
 
 CLOCKS = [round(100 + 1200 * i / 11) for i in range(12)]
@@ -63,12 +64,17 @@ class Board:
         ]
         return min(map(self.step_s, allowed))
 
-    def probed(self, cap_w: float) -> tuple[Search, list[Knobs]]:
-        """Probe until the search has enough, as a guided profile does."""
-        search = Search([ROW], SETTINGS, cap_w=cap_w, start=ROW, noise_w=0.05, cap_window_s=1.0, manner=FREE)
+    def search(self, cap_w: float, **options: object) -> Search:
+        search = Search(
+            [ROW], SETTINGS, cap_w=cap_w, start=ROW, noise_w=0.05, cap_window_s=1.0, **{"manner": FREE, **options}
+        )
         search.relative({32: (1.0, 0.0)})
-        probes = []
-        while (point := search.next()) is not None and len(probes) < MOST:
+        return search
+
+    def probed(self, cap_w: float, **options: object) -> tuple[Search, list[Knobs]]:
+        """Probe until the search has enough, as a guided profile does."""
+        search, probes = self.search(cap_w, **options), []
+        while len(probes) < MOST and (point := search.next()) is not None:
             probes.append(point.knobs)
             power_w = self.power_w(point.knobs) * (1 + NOISE * self.draw.gauss(0, 1))
             if power_w > 1.02 * cap_w:
@@ -99,6 +105,85 @@ def test_begins_at_the_lowest_clock_with_the_others_in_the_middle() -> None:
     assert search.next() == OperatingPoint(ROW, Knobs(clock_mhz=100, memory_clock_mhz=1330, cpu_clock_mhz=1250))
     free = Search([ROW], SETTINGS, cap_w=None, start=ROW)
     assert free.next() == OperatingPoint(ROW, Knobs(clock_mhz=1300, memory_clock_mhz=1866, cpu_clock_mhz=2030))
+
+
+class SlowerDrawsMore(Board):
+    """A board that draws less at the second CPU clock than at the lowest, as a recorded one does."""
+
+    def power_w(self, knobs: Knobs) -> float:
+        return super().power_w(knobs) + 0.3 * (knobs["cpu_clock_mhz"] == CPU[0])
+
+
+@pytest.mark.parametrize("kind", [Board, SlowerDrawsMore])
+@pytest.mark.parametrize("above", [0.015, 0.05])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_first_setting_above_the_cap_is_not_the_end(seed: int, above: float, kind: type[Board]) -> None:
+    board = kind(seed)
+    least_w = min(map(board.power_w, SETTINGS))
+    cap_w = (1 + above) * least_w
+    assert board.power_w(Knobs(clock_mhz=100, memory_clock_mhz=1330, cpu_clock_mhz=1250)) > cap_w
+    search, _ = board.probed(cap_w)
+    best = search.best()
+    assert best is not None, search.reason
+    assert board.power_w(best.knobs) <= 1.005 * cap_w
+
+
+def test_a_cap_that_no_setting_keeps_is_said_with_the_least_power_and_its_setting() -> None:
+    board = Board(0)
+    search, probes = board.probed(0.8 * min(map(board.power_w, SETTINGS)))
+    assert search.best() is None
+    assert len(probes) < 10
+    assert {knobs["clock_mhz"] for knobs in probes} == {100}
+    assert "W at batch size 32 at 100 MHz, memory 400 MHz, CPU 350 MHz is the least" in search.reason
+
+
+def test_the_best_point_is_the_fastest_by_what_was_measured() -> None:
+    search = Board(0).search(20.0)
+    slow, fast = (Knobs(clock_mhz=clock, memory_clock_mhz=1330, cpu_clock_mhz=1250) for clock in (1191, 973))
+    for knobs, step_s in ((slow, 0.5), (fast, 0.49)):  # a model has the higher clock faster
+        search.tell(OperatingPoint(ROW, knobs), Stretch(step_s, 5.0, 5.0, 8.0))
+    best = search.best()
+    assert best is not None
+    assert best.knobs == fast
+
+
+class Stepped(Board):
+    """A board whose power has a step at the highest value of one clock."""
+
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.name = list(SETTINGS[-1])[seed % 3]
+
+    def power_w(self, knobs: Knobs) -> float:
+        return super().power_w(knobs) * (1.07 if knobs[self.name] == SETTINGS[-1][self.name] else 1.0)
+
+
+def test_a_step_of_the_power_at_the_highest_value_is_rarely_run_into() -> None:
+    above = 0
+    for seed in range(30):
+        board = Stepped(seed)
+        cap_w = 0.8 * max(map(board.power_w, SETTINGS))
+        _, probes = board.probed(cap_w)
+        above += sum(board.power_w(knobs) > 1.01 * cap_w for knobs in probes)
+    assert above <= 0.2 * 30
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(600, 1, 8), (36_000, 12, MOST)])
+def test_a_short_training_is_worth_few_probes(seconds: float, least: int, most: int) -> None:
+    counts = []
+    for seed in range(4):
+        board = Board(seed)
+        best_s = board.best_s(6.0)
+        _, probes = board.probed(6.0, manner=SESSION, samples_left=32 * seconds / best_s, window_s=1.0)
+        counts.append(len(probes))
+    assert least <= sum(counts) / len(counts) <= most
+
+
+def test_what_ends_a_search_that_may_probe_nothing_more_is_not_the_cost() -> None:
+    board = Board(0)
+    search, _ = board.probed(1.02 * min(map(board.power_w, SETTINGS)))
+    assert search.next() is None
+    assert search.reason.endswith("may be left, but no further setting may be probed")
 
 
 def test_a_probe_above_the_cap_closes_what_is_above_it_in_every_knob() -> None:
@@ -133,11 +218,11 @@ def test_a_climb_is_shared_by_the_knobs() -> None:
 
 
 def test_many_values_are_thinned_with_the_lowest_and_the_highest() -> None:
-    settings = [Knobs(clock_mhz=a, cpu_clock_mhz=b) for a in range(100, 140) for b in range(5)]
+    settings = [Knobs(clock_mhz=a, cpu_clock_mhz=b) for a in range(100, 300) for b in range(29)]
     kept = Grid([ROW], settings).settings
     clocks = sorted({knobs["clock_mhz"] for knobs in kept})
-    assert (len(clocks), clocks[0], clocks[-1]) == (VALUES_OF_EACH, 100, 139)
-    assert len(kept) == VALUES_OF_EACH * 5
+    assert (len(clocks), clocks[0], clocks[-1]) == (VALUES, 100, 299)
+    assert len(kept) == VALUES * 29
 
 
 def test_a_card_is_searched_at_all_of_its_clocks_or_at_as_many_as_decide_little() -> None:

@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.search.observation import PointStats, SensorModel, Stretch
-from wattune.search.surrogate import Mixture, PNorm, Residual, RowAndStepResidual, SmoothResidual, Surrogate
+from wattune.search.surrogate import Mixture, PNorm, Residual, RowAndStepResidual, SmoothResidual
 
 X = np.linspace(0.1, 1.0, 10)
 SMOOTH = SmoothResidual(2 * X[:, None], 0.02)
 
 
-def made(residual: Residual = SMOOTH) -> Surrogate:
-    features = np.stack([np.ones_like(X), 1 / X], axis=1)
-    return Surrogate(features, np.zeros(2), np.full(2, 2.0), residual)
+SUM = np.stack([np.ones_like(X), 1 / X], axis=1)[None]
+CONSTANT = np.stack([np.ones_like(X), np.zeros_like(X)], axis=1)[None]
+
+
+def made(residual: Residual = SMOOTH, features: np.ndarray = SUM, **options: float) -> Mixture:
+    return Mixture(features, np.zeros((len(features), 2)), np.full(2, 2.0), residual, **options)
 
 
 def stepped(row: np.ndarray | None = None) -> RowAndStepResidual:
@@ -54,7 +57,7 @@ def test_a_part_that_changes_at_every_step_makes_what_lies_beyond_uncertain() ->
 
 def test_a_row_is_not_known_from_another_one() -> None:
     own = np.repeat([0, 1], 5)
-    model = Surrogate(np.ones((10, 1)), np.zeros(1), np.full(1, 2.0), stepped(own))
+    model = made(stepped(own), CONSTANT)
     model.fit(np.array([0, 1]), np.zeros(2), np.full(2, 1e-3))
     assert model.sd[5] > model.sd[2] + 0.01
     assert abs(model.covariance(0)[5]) < abs(model.covariance(0)[1]) + 1e-9
@@ -109,8 +112,7 @@ def test_what_measurements_are_off_by_is_not_taken_for_the_quantity() -> None:
     logs = np.log(0.3 + 2.0 / X) + 0.05 * (-1.0) ** np.arange(10)
     at = np.arange(10)
     sharp = made()
-    features = np.stack([np.ones_like(X), 1 / X], axis=1)
-    noisy = Surrogate(features, np.zeros(2), np.full(2, 2.0), SMOOTH, noise_sd=0.05)
+    noisy = made(noise_sd=0.05)
     for model in (sharp, noisy):
         model.fit(at, logs, np.full(10, 1e-3))
     assert np.abs(noisy.mean - np.log(0.3 + 2.0 / X)).max() < 0.5 * np.abs(sharp.mean - np.log(0.3 + 2.0 / X)).max()
@@ -118,8 +120,7 @@ def test_what_measurements_are_off_by_is_not_taken_for_the_quantity() -> None:
 
 
 def test_what_explains_the_measurements_counts_for_more() -> None:
-    straight = Surrogate(np.ones((10, 1)), np.zeros(1), np.full(1, 2.0), SMOOTH)
-    mixture, at = Mixture({made(): 0.5, straight: 0.5}), np.array([0, 4, 9])
+    mixture, at = made(features=np.concatenate([SUM, CONSTANT])), np.array([0, 4, 9])
     mixture.fit(at, np.log(0.3 + 2.0 / X[at]), np.full(3, 1e-3))
     alone = made()
     alone.fit(at, np.log(0.3 + 2.0 / X[at]), np.full(3, 1e-3))
@@ -128,11 +129,11 @@ def test_what_explains_the_measurements_counts_for_more() -> None:
 
 
 def test_models_that_explain_the_measurements_alike_disagree_elsewhere() -> None:
-    straight = Surrogate(np.ones((10, 1)), np.zeros(1), np.full(1, 2.0), SMOOTH)
-    models = {made(): 0.5, straight: 0.5}
-    mixture, at = Mixture(models), np.array([9])
-    mixture.fit(at, np.zeros(1), np.full(1, 1e-3))
-    assert mixture.sd[0] > max(model.sd[0] for model in models) / 2
+    mixture, at = made(features=np.concatenate([SUM, CONSTANT])), np.array([9])
+    alone = [made(features=one) for one in (SUM, CONSTANT)]
+    for model in (mixture, *alone):
+        model.fit(at, np.zeros(1), np.full(1, 1e-3))
+    assert mixture.sd[0] > max(model.sd[0] for model in alone) / 2
     assert mixture.sd[0] > 5 * mixture.sd[9]
     assert np.allclose([mixture.covariance(i)[i] for i in range(10)], mixture.sd**2, atol=1e-3)
 

@@ -12,8 +12,8 @@ from wattune.devices import Device
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, OperatingPoint
-from wattune.profiling.journal import Journal, JournalEntry
-from wattune.profiling.repeats import corrected, merged
+from wattune.profiling.journal import Journal
+from wattune.profiling.repeats import merged
 from wattune.profiling.strategies import Absent, least_power
 from wattune.records import AbortedProbe, Guidance, Pick, ProfileCell, SampleEfficiency
 from wattune.sample_efficiency.prior import relative_samples
@@ -22,13 +22,10 @@ from wattune.search.observation import Stretch
 from wattune.search.search import Search, SearchPolicy
 
 MOST: Final = 16
-"""Probes at most, those that look for drift among them."""
+"""Probes at most."""
 
 WINDOWS: Final = 8
 """Windows of the sensor that a cell is measured for: neighbours are told from it."""
-
-CHECK_AFTER: Final = 5
-"""Probes after which the first cell is measured again, to see whether the board has changed."""
 
 CLIMB: Final = 1 / 6
 """A voltage that was flat so far may begin to rise anywhere: two settings up of twelve at a time."""
@@ -67,7 +64,6 @@ class Guided:
     cells: tuple[ProfileCell, ...]
     aborted: tuple[AbortedProbe, ...]
     guidance: Guidance
-    notes: tuple[str, ...]
 
 
 def samples_of(curve: SampleEfficiency | None, rows: Sequence[BatchShape]) -> Samples:
@@ -135,22 +131,21 @@ def guided(
     nothing_told = search.state_dict()
     while True:
         own = [note for note in notebook.notes if note.reference is None]
-        results, notes = corrected([note.result for note in own])
+        results = [note.result for note in own]
         search.load_state_dict(nothing_told)
         for result in results:
             _tell(search, result)
         point = search.next()
         if point is None or len(own) >= MOST:
             break
-        if (first := _to_check(own)) is not None:
-            point = first
         measure(point)
     reason = search.reason if point is None else f"{MOST} probes, the most that a guided profile takes"
     aborted = tuple(result for result in results if isinstance(result, AbortedProbe))
     cells = merged([result for result in results if isinstance(result, ProfileCell)])
     if aborted and not any(not cell.out_of_memory for cell in cells):
-        least = min((probe.point for probe in aborted), key=least_power)
-        power_w = beyond(least) or max(probe.power_w for probe in aborted if probe.point == least)
+        # With several clocks the lowest setting need not draw least: a slower CPU can draw more.
+        stopped = min(aborted, key=lambda probe: probe.power_w if len(names) > 1 else least_power(probe.point))
+        least, power_w = stopped.point, beyond(stopped.point) or stopped.power_w
         raise CapError(
             "no measured point stays under the cap",
             value=f"{cap_w:g} W",
@@ -172,7 +167,7 @@ def guided(
         else cell.model_copy(update={"p_above_cap": search.risk(cell.point)})
         for cell in cells
     )  # fmt: skip
-    return Guided(cells, aborted, guidance, notes)
+    return Guided(cells, aborted, guidance)
 
 
 def _start(rows: Sequence[BatchShape]) -> BatchShape:
@@ -229,16 +224,6 @@ def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
     else:
         seconds = result.step_s * (result.steps or 1)
         search.tell(point, Stretch(result.step_s, result.power_mean_w, result.highest_w, seconds))
-
-
-def _to_check(own: Sequence[JournalEntry]) -> OperatingPoint | None:
-    """The first cell if it is time to measure it again, else None."""
-    measured = [note.cell.point if note.cell and not note.cell.out_of_memory else None for note in own]
-    first = next((point for point in measured if point is not None), None)
-    if first is None:
-        return None
-    since = len(measured) - 1 - max(i for i, point in enumerate(measured) if point == first)
-    return first if since >= CHECK_AFTER else None
 
 
 def read_rest_w(device: Device, cap_w: float | None) -> float:

@@ -203,7 +203,7 @@ def profile(
         strategy=strategy,
         guided=steered.guidance if steered else None,
         supply=device.supply,
-        notes=(*(steered.notes if steered else ()), *_notes(device, workload), *happened(device)),
+        notes=(*_notes(device, workload), *happened(device)),
         cap_window_s=limit.window_s,
         rest_w=notebook.rest_w,
         provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit.limit_w),

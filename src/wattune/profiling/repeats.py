@@ -1,59 +1,12 @@
-"""Repeated measurements of a profile: drift of the first cell corrected, several measurements of a cell merged."""
+"""Repeated measurements of a cell of a profile, merged into one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
-
-import numpy as np
 
 from wattune.point import OperatingPoint
-from wattune.records import AbortedProbe, ProfileCell
-
-DRIFT: Final = 0.02
-"""Smallest relative change of the first cell's step time or mean power that rescales anything."""
-
-NOISE: Final = 3.0
-"""Smallest change in standard deviations of the difference, as far as readings and steps scatter."""
-
-INDEPENDENT: Final = 8
-"""Least number of independent values in a cell's mean: several readings show the same window of the sensor."""
-
-
-def corrected(
-    results: Sequence[ProfileCell | AbortedProbe],
-) -> tuple[list[ProfileCell | AbortedProbe], tuple[str, ...]]:
-    """Rescale the results to the board as it is now; also return a note for each quantity that changed.
-
-    The drift is that of the first measured cell each time it was measured again, interpolated linearly in between.
-    """
-    first = next((r for r in results if isinstance(r, ProfileCell) and not r.out_of_memory), None)
-    if first is None:
-        return list(results), ()
-    again = [(i, r) for i, r in enumerate(results) if isinstance(r, ProfileCell) and r.point == first.point]
-    indices = [i for i, _ in again]
-    rescaled: list[ProfileCell | AbortedProbe] = list(results)
-    notes = []
-    for fields, spread, what in (
-        (("step_s", "step_std_s"), "step_std_s", "time"),
-        (("power_mean_w", "power_std_w", "power_peak_w", "power_window_w"), "power_std_w", "power"),
-    ):
-        logs = [math.log(getattr(cell, fields[0]) / getattr(first, fields[0])) for _, cell in again]
-        sd = (getattr(first, spread) or 0.0) / getattr(first, fields[0]) * math.sqrt(2 / INDEPENDENT)
-        if max(map(abs, logs)) <= max(DRIFT, NOISE * sd):
-            continue
-        drift = np.interp(np.arange(len(results)), indices, logs)
-        for i, result in enumerate(rescaled):
-            if isinstance(result, ProfileCell) and not result.out_of_memory:
-                factor = math.exp(logs[-1] - float(drift[i]))
-                update = {field: value * factor for field in fields if (value := getattr(result, field)) is not None}
-                rescaled[i] = result.model_copy(update=update)
-        notes.append(
-            f"the first cell's {what} changed by {math.expm1(logs[-1]):+.1%} during profiling; "
-            "earlier cells were rescaled accordingly"
-        )
-    return rescaled, tuple(notes)
+from wattune.records import ProfileCell
 
 
 def merged(cells: Sequence[ProfileCell]) -> tuple[ProfileCell, ...]:

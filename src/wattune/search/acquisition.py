@@ -43,6 +43,12 @@ LEAST: Final = 0.001
 TELLING: Final = 0.2
 """Least share of the variance of a point's power that a probe made for its sake has to remove."""
 
+SHARE: Final = 0.3
+"""Least gain of a safe probe among several clocks, as a share of the most that may be gained, to come first."""
+
+REPEATED: Final = 0.3
+"""Worth of a repeated measurement beside a first one."""
+
 
 @dataclass(frozen=True)
 class Alternatives:
@@ -57,7 +63,7 @@ class Alternatives:
     measured point of the row. ``price``: the share of the time left that a probe
     costs; ``probe_s``: how long it takes, None if that does not count. ``shifts`` (scenarios, points) and their
     ``weights``: see ``scenarios``. ``least``: saving, as a share of the time left, below which the search ends;
-    ``deviations``: standard deviations that make a point sure.
+    ``deviations``: standard deviations that make a point sure; ``several``: of a profile of several knobs.
     """
 
     costs: Array
@@ -81,13 +87,18 @@ class Alternatives:
     weights: Array
     least: float
     deviations: float
+    several: bool
 
 
 class ProbeValue(NamedTuple):
-    """The point to probe, None if none is worth it, and the most that may be saved as a share of the time left."""
+    """The point to probe, None if none is worth it, and the most that may be saved as a share of the time left.
+
+    ``is_blocked``: that much is more than probing would cost, but nothing may be probed.
+    """
 
     point: int | None
     worth: float
+    is_blocked: bool = False
 
 
 def values(options: Alternatives) -> ProbeValue:
@@ -100,6 +111,9 @@ def values(options: Alternatives) -> ProbeValue:
     if worth < options.least:
         return ProbeValue(None, worth)
     safe = _safe(options)
+    if options.several and options.power is not None:
+        point = _among_several(options, options.power, gains, safe)
+        return ProbeValue(point, worth, is_blocked=point is None)
     saved = np.zeros(len(gains))
     for target in np.argsort(-gains)[:TARGETS]:
         if gains[target] < options.least:
@@ -107,7 +121,7 @@ def values(options: Alternatives) -> ProbeValue:
         saved = np.maximum(saved, ahead[target] * _found(options, int(target), float(kept[target]), safe))
     worth_it = safe & (saved > options.price)
     if not worth_it.any():
-        return ProbeValue(_further(options, gains, safe), worth)
+        return ProbeValue(_further(options, gains, safe), worth, worth > float(options.price[np.argmax(gains)]))
     # Every probe that is worth it may be made in the end; the one that gains most for its effort comes first.
     rates = saved + ahead * safe
     if options.probe_s is not None:
@@ -155,8 +169,7 @@ def _found(options: Alternatives, target: int, kept: float, safe: NDArray[np.boo
     if not options.sure[target]:
         # A probe moves the mean of the target's power by some of its standard deviations, and narrows it by the rest.
         power = options.power
-        told = power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2
-        told = np.clip(told, 1e-9, 1 - 1e-9)
+        told = np.clip(_told(power, options, target), 1e-9, 1 - 1e-9)
         room = (options.limit - power.mean[target]) / power.sd[target]
         found = ndtr((room - options.deviations * np.sqrt(1 - told)) / np.sqrt(told))
     # When one probe is not enough, the way up on the target's own row leads there.
@@ -166,6 +179,35 @@ def _found(options: Alternatives, target: int, kept: float, safe: NDArray[np.boo
         last = up[np.argmax(options.level[up].sum(axis=1))]
         found[last] = max(found[last], CLIMB * kept)
     return found
+
+
+def _told(power: Mixture, options: Alternatives, target: int) -> Array:
+    """The share of the variance of ``target``'s power that a probe at each point removes."""
+    return np.asarray(power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2)
+
+
+def _among_several(options: Alternatives, power: Mixture, gains: Array, safe: NDArray[np.bool_]) -> int | None:
+    """The point to probe where several clocks may be set, None if nothing may be probed.
+
+    Of thousands of settings many are sure to stay under the cap and save a little. What may save most comes first: the
+    probe that tells most about its power, or a step of one knob towards it.
+    """
+    target, is_new = int(np.argmax(gains)), options.times == 0
+    scores = np.where(safe, gains * np.where(is_new, 1.0, REPEATED), 0.0)
+    dared = np.where(options.is_open & options.near & options.likely & is_new, gains, 0.0)
+    if scores.max() < SHARE * gains[target] and not safe[target]:
+        told = np.where(safe & is_new, _told(power, options, target), 0.0)
+        if told.max() >= TELLING:
+            return int(np.argmax(told))
+        if dared.max() >= MUCH and scores.max() < SHARE * dared.max():
+            return int(np.argmax(dared))
+    if scores.max() >= SHARE * options.least:
+        return int(np.argmax(scores))
+    told = np.max([_told(power, options, int(one)) * gains[one] for one in np.argsort(-gains)[:TARGETS]], axis=0)
+    told = np.where(safe & is_new, told, 0.0)
+    if told.max() >= SHARE * options.least:
+        return int(np.argmax(told))
+    return int(np.argmax(dared)) if dared.max() >= MUCH else None
 
 
 def _further(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) -> int | None:
@@ -183,8 +225,7 @@ def _towards(options: Alternatives, target: int, among: NDArray[np.bool_]) -> in
     """The probe that tells most about the power of ``target`` when it takes several; None if none tells much."""
     if options.power is None or not among.any():
         return None
-    power = options.power
-    told = power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2
+    told = _told(options.power, options, target)
     point = int(np.argmax(np.where(among, told, 0.0)))
     return point if told[point] >= TELLING else None
 

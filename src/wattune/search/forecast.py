@@ -11,13 +11,14 @@ import numpy as np
 
 from wattune.search.grid import Grid
 from wattune.search.observation import DRIFT, PointStats, SensorModel, scatter_w
-from wattune.search.surrogate import Array, Mixture, PNorm, RowAndStepResidual, SmoothResidual, Surrogate
+from wattune.search.surrogate import Array, Mixture, PNorm, RowAndStepResidual, SmoothResidual
 
 TIME_SHARES = {
     "": (0.08, 0.05, 0.10),
     "clock_mhz": (0.12, 0.05, 0.60),
     "memory_clock_mhz": (0.03, 0.03, 0.40),
     "cpu_clock_mhz": (0.10, 0.02, 0.05),
+    "power_limit_w": (0.03, 0.03, 0.40),
 }
 """Prior shares of the time per sample that depend on no clock, and on each: per forward pass, per optimizer step and
 per sample. Of one clock at the first point, of several at the highest of all. A rough guess."""
@@ -44,8 +45,9 @@ and a busy processor (V^2 f); the busiest part of long steps above their mean (V
 SHARES_AMONG_SEVERAL = (0.5, 0.1, 0.3, 1.0, 0.05)
 """The same where other clocks may be set as well, which are then in the middle at the first point."""
 
-OTHER_SHARES = {"memory_clock_mhz": (0.4, 0.8), "cpu_clock_mhz": (0.2, 0.2)}
-"""Prior power of each other clock at its highest: of running, and of being busy."""
+OTHER_SHARES = {"memory_clock_mhz": (0.4, 0.8), "cpu_clock_mhz": (0.2, 0.2), "power_limit_w": (0.4, 0.8)}
+"""Prior power of each other clock at its highest: of running, and of being busy. A power limit counts as a clock, since
+a model that saturates below the limit forecast recorded cards worse."""
 
 CPU_SWITCHING = 0.4, 0.6
 """Switching power of a CPU over its clock: a linear and a cubic share, for the voltage that rises with it."""
@@ -72,7 +74,7 @@ ROW_RESIDUAL, STEP_RESIDUAL = 0.08, 0.07
 """The same for the power that is not drawn at rest: of one row alone, since kernels of neighbouring batch sizes may
 draw 10 % more or less; of all rows, over the whole range of a clock, since voltages and memory clocks have steps."""
 
-OTHER_STEPS = {"memory_clock_mhz": 0.25, "cpu_clock_mhz": 0.1}
+OTHER_STEPS = {"memory_clock_mhz": 0.25, "cpu_clock_mhz": 0.1, "power_limit_w": 0.25}
 """The same as ``STEP_RESIDUAL`` along other clocks: a memory's power has a step at nearly every one of its clocks."""
 
 RESIDUAL_FACTORS = {1.0: 0.9, 3.0: 0.1}
@@ -135,18 +137,15 @@ class Forecast:
         errors = np.array([sd / w for w, sd in highest] + [self._stopped_sd] * len(above))
         at = np.append(at, np.array(list(above), dtype=np.intp))
         rest = math.log(seen[first].power_mean_w)
-        terms_by_shape = self._power_terms()
+        terms = self._power_terms()
         # Any shape shows well enough how much of the power each clock decides: the residuals are shares of that.
-        rough = self._power_model(terms_by_shape[0], rest, self._power_residual(self._clocks))
+        rough = self._power_model(terms[:1], rest, self._power_residual(self._clocks))
         rough.fit(at, logs, errors)
         own = len(POWER_SHARES)
         moving = [rough.shares[:, 1:own].sum(axis=1)]
         moving += [rough.shares[:, k : k + 2].sum(axis=1) for k in range(own, rough.shares.shape[1], 2)]
-        models: dict[Surrogate, float] = {}
-        for factor, share in RESIDUAL_FACTORS.items():
-            residual = self._power_residual(factor * np.stack(moving, axis=1))
-            models |= {self._power_model(terms, rest, residual): share for terms in terms_by_shape}
-        self.power = Mixture(models)
+        residual = self._power_residual(np.stack(moving, axis=1))
+        self.power = self._power_model(np.concatenate([terms] * len(RESIDUAL_FACTORS)), rest, residual)
         self.power.fit(at, logs, errors)
         self.power_noise = np.hypot(DRIFT, self.scatter_w / math.sqrt(self._windows) / np.exp(self.power.mean))
 
@@ -159,27 +158,30 @@ class Forecast:
         if not self._others:
             means = np.log(shares * step_s / self._batch[first] / terms[first])
             residual = SmoothResidual(self._places, TIME_RESIDUAL)
-            return Mixture({Surrogate(terms, means, np.full(len(shares), SHARES_SD), residual): 1.0})
+            return Mixture(terms[None], means[None], np.full(len(shares), SHARES_SD), residual)
         is_host = np.repeat([name == "cpu_clock_mhz" for name in clocks], counts.shape[1])
-        sd = np.where(is_host, HOST_SD, SHARES_SD)
-        models: dict[Surrogate, float] = {}
-        for (p, p_share), ((q, host), host_share), (noise_sd, noise_share) in product(
-            OVERLAPS.items(), HOSTS.items(), STEP_NOISES.items()
-        ):
-            norm = PNorm(groups, p, q, outer=int(is_host.any()))
-            prior = shares * np.where(is_host, host, 1.0)
-            scale = step_s / self._batch[first] / math.exp(norm.sum(terms[[first]] * prior)[0][0])
-            residual = SmoothResidual(self._places, TIME_RESIDUAL)
-            model = Surrogate(terms, np.log(prior * scale), sd, residual, norm, noise_sd)
-            models[model] = p_share * host_share * noise_share
-        return Mixture(models)
+        kinds = list(product(OVERLAPS.items(), HOSTS.items(), STEP_NOISES.items()))
+        p, q, host, noise_sd, prior = np.array(
+            [(p, q, host, noise_sd, a * b * c) for (p, a), ((q, host), b), (noise_sd, c) in kinds]
+        ).T
+        norm = PNorm(groups, p, q, outer=int(is_host.any()))
+        priors = shares * np.where(is_host, host[:, None], 1.0)
+        at_first = np.exp(norm.sum(terms[first] * priors[:, None, :])[0])
+        return Mixture(
+            terms[None],
+            np.log(priors * step_s / self._batch[first] / at_first),
+            np.where(is_host, HOST_SD, SHARES_SD),
+            SmoothResidual(self._places, TIME_RESIDUAL),
+            norm,
+            noise_sd=noise_sd,
+            prior=prior,
+        )
 
-    def _power_terms(self) -> list[Array]:
-        """Terms of the power (points, terms), for each shape of the voltage."""
-        step_s, time = np.exp(self.time.mean), self.time.likeliest
-        parts = time.parts()
+    def _power_terms(self) -> Array:
+        """Terms of the power (shapes, points, terms), for each shape of the voltage."""
+        step_s, parts, shares = np.exp(self.time.mean), self.time.parts, self.time.shares
         # Of a single clock, what takes time per sample whatever the clock is counts as well: waiting for memory.
-        busy = parts[:, 1] if self._others else 1 - time.shares[:, 0] - time.shares[:, 1]
+        busy = parts[:, 1] if self._others else 1 - shares[:, 0] - shares[:, 1]
         busy = busy * step_s / (step_s + RISE_S) * self._clock
         uneven = step_s**2 / (step_s**2 + self._readings.window_s**2) * self._clock
         switching = np.stack([self._clock, busy, uneven], axis=1)
@@ -188,10 +190,11 @@ class Forecast:
             linear, cubic = CPU_SWITCHING if name == "cpu_clock_mhz" else (1.0, 0.0)
             running = linear * clock + cubic * clock**3
             others += [running, running * parts[:, group]]
-        return [
+        columns = [
             np.stack([np.ones_like(step_s), volts**3, *(volts[:, None] ** 2 * switching).T, *others], axis=1)
             for volts in self._volts
         ]
+        return np.stack(columns)
 
     def _power_residual(self, moving: Array) -> RowAndStepResidual:
         """``moving`` (points, knobs): shares of the power that each clock decides."""
@@ -199,12 +202,22 @@ class Forecast:
         row_sd = ROW_RESIDUAL * moving.sum(axis=1) * (self._row.max() > 0)
         return RowAndStepResidual(self._row, row_sd, (steps * moving) ** 2 * self._clocks)
 
-    def _power_model(self, terms: Array, rest: float, residual: RowAndStepResidual) -> Surrogate:
+    def _power_model(self, terms: Array, rest: float, residual: RowAndStepResidual) -> Mixture:
+        """A model for each voltage, as often as ``terms`` repeats them: once for each factor on the residual."""
         shares = np.concatenate(
             [SHARES_AMONG_SEVERAL if self._others else POWER_SHARES, *(OTHER_SHARES[name] for name in self._others)]
         )
         sd = np.array([REST_SD] + [POWER_SD] * (len(shares) - 1))
-        return Surrogate(terms, np.log(shares) + rest, sd, residual)
+        factors, probable = np.array(list(RESIDUAL_FACTORS.items())).T
+        each = [max(1, len(terms) // len(factors))] * len(factors)
+        return Mixture(
+            terms,
+            np.broadcast_to(np.log(shares) + rest, (len(terms), len(shares))),
+            sd,
+            residual,
+            scale=np.repeat(factors, each)[: len(terms)] ** 2,
+            prior=np.repeat(probable, each)[: len(terms)],
+        )
 
 
 def voltage_shapes(clock: Array) -> list[Array]:

@@ -16,11 +16,8 @@ Mask = NDArray[np.bool_]
 Key = tuple["int | float | None", ...]
 
 VALUES: Final = 64
-"""Most values of a device's only knob that a search uses; of a longer list it takes this many, evenly spread. They
-bound how close to the cap it can come: with 24 of a card's clocks, the next one up often was 8 % faster."""
-
-VALUES_OF_EACH: Final = 13
-"""The same for each of several knobs."""
+"""Most values of a knob that a search uses; of a longer list it takes this many, evenly spread. They bound how close to
+the cap it can come: with 24 of a card's clocks, the next one up often was 8 % faster."""
 
 REACH: Final = 2.5
 """Bound on a step up: a knob's new value over the highest one measured on the row. The next value is always near."""
@@ -35,7 +32,8 @@ class Grid:
     """All points in a fixed order. ``row``, ``batch`` and ``micro`` (points,): index into ``rows``, and its sizes.
 
     ``level`` (points, knobs): index of each knob's value among those of that knob, ascending; ``value`` (points,
-    knobs): the value itself. ``names``: of the knobs. A device without knobs has one level, and 1 for its value.
+    knobs): the value itself. ``names``: of the knobs; ``several``: more than one has values to choose from. A device
+    without knobs has one level, and 1 for its value.
     """
 
     def __init__(self, rows: Iterable[BatchShape], settings: Iterable[Knobs]):
@@ -51,6 +49,7 @@ class Grid:
         self.value: Array = np.tile(values, (len(self.rows), 1))
         self.level: NDArray[np.intp] = np.tile(levels, (len(self.rows), 1))
         self.top = self.level.max(axis=0)
+        self.several = int((self.top > 0).sum()) > 1
         # Of several clocks the first is that of the processor that draws most; the others decide little alone.
         self.safe = np.array([0, *(top // 2 for top in self.top[1:])])
         self._indices = {point: index for index, point in enumerate(self.points)}
@@ -144,8 +143,7 @@ def _thinned(settings: Sequence[Knobs]) -> tuple[Knobs, ...]:
     kept: dict[str, set[float]] = {}
     for name in settings[0]:
         values = sorted({knobs[name] for knobs in settings})
-        most = VALUES if len(settings[0]) == 1 else VALUES_OF_EACH
-        if len(values) > most:
-            values = [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+        if len(values) > VALUES:
+            values = [values[round(i * (len(values) - 1) / (VALUES - 1))] for i in range(VALUES)]
         kept[name] = set(values)
     return tuple(knobs for knobs in settings if all(knobs[name] in values for name, values in kept.items()))

@@ -24,6 +24,12 @@ SEVERAL_SURE: Final = 1.8
 """``SURE`` for a probe of several clocks: with thousands of settings there is always one more that is surely below the
 cap and tells a little, so that a search that takes all of those first never reaches the cap."""
 
+SEVERAL_LIKELY: Final = 1.0
+"""``LIKELY`` for a step of one of several clocks above its highest measured value."""
+
+SEVERAL_LEAST: Final = 0.003
+"""Most that ``least`` is for several clocks: settings are many, and what separates them is little."""
+
 STOPPED_SD: Final = 0.006
 """Relative error of the mean power that stopped a probe."""
 
@@ -58,18 +64,20 @@ class SearchPolicy:
     windows: int = PROBE_WINDOWS
     switch: float = 0.0
 
-    def windowed(self, knobs: int) -> SearchPolicy:
+    def windowed(self, several: bool) -> SearchPolicy:
         """The same for a cap on the mean power over a window, which the sensor's noise hardly reaches, and for a device
-        with as many knobs."""
-        several = knobs > 1 and self.daring is not None
+        with several knobs to set."""
+        least = min(self.least, SEVERAL_LEAST) if several else self.least
+        several = several and self.daring is not None
         return replace(
             self,
             deviations=max(PICKED, self.deviations - (SURE - PICKED)),
             probing=SEVERAL_SURE if several else self.probing,
+            least=least,
             tolerance=TOLERANCE if several else 0.0,
             noise=0.0,
             highest=(0.0, 0.0),
-            daring=None if self.daring is None else LIKELY,
+            daring=None if self.daring is None else SEVERAL_LIKELY if several and self.price is not None else LIKELY,
             above=(0.0, STOPPED_SD),
         )
 

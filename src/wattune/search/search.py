@@ -11,7 +11,7 @@ and can begin again when more is known about how many samples each batch size ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -37,6 +37,19 @@ HORIZON_S: Final = 3600.0
 
 STEP: Final = 0.01
 """Step in the logarithm of the power by which a goal's price of a second is differentiated."""
+
+BEYOND: Final = 3.0
+"""Standard deviations below the cap for a probe of several knobs with one above its highest measured value: most probes
+above the cap were such steps, since a memory's power has a step at nearly every one of its clocks."""
+
+AGAIN: Final = 0.7
+"""The same for a measured point of several knobs: its own power is known well, and may be just below the cap."""
+
+PROBES_WORTH: Final = 6.0
+"""Probes' time that a search over several clocks has to save over the rest of the training, to go on."""
+
+MOST_LEAST: Final = 0.05
+"""Share of the time left that is always worth a probe of several clocks."""
 
 UNLIKE: Final = 1.5
 """Ratio of two settings from which their powers tell how power rises between and above them."""
@@ -94,7 +107,7 @@ class Search:
         self.reason = ""
         self._grid = grid = Grid([*rows, self.start], settings)
         self._goal, self._rest_w = goal, rest_w
-        self._manner = manner if cap_window_s is None else manner.windowed(len(grid.names))
+        self._manner = manner if cap_window_s is None else manner.windowed(grid.several)
         self._margin_w = margin_w
         self._most_w = math.inf if cap_w is None else cap_w - margin_w
         self._readings = SensorModel(noise_w, resolution_w, window_s, max(period_s, 0.1))
@@ -151,10 +164,18 @@ class Search:
         self._is_fitted = False
 
     def above(self, point: OperatingPoint, power_w: float) -> None:
-        """Exclude a point, with those above it on its row, after a reading of ``power_w`` above the cap there."""
+        """Exclude a point, with those above it on its row, after a reading of ``power_w`` above the cap there.
+
+        Only higher values of the first knob count as above it while nothing else was measured below the cap, and if
+        something above it was: a slower CPU can draw more.
+        """
         index = self._grid.index(point)
         self._above[index] = power_w
-        self._open &= ~self._grid.from_here_up(index)
+        closed = self._grid.from_here_up(index)
+        others = [one for one in self._seen if one != index]
+        if not others or closed[others].any():
+            closed &= (self._grid.level[:, 1:] == self._grid.level[index, 1:]).all(axis=1)
+        self._open &= ~closed
         self._is_fitted = False
 
     def unfit(self, row: BatchShape) -> None:
@@ -172,15 +193,17 @@ class Search:
     def next(self) -> OperatingPoint | None:
         """The point to probe now; None if nothing is left that is worth it (``reason`` says why)."""
         self._worth = 0.0
-        if not self._seen:
-            return self._beginning()
+        if self.best() is None and ((first := self._beginning()) is not None or not self._seen):
+            return first
         found = values(self._options(TIME if self._goal.has_bound else self._goal))
         if found.point is None and self._goal.has_bound:
             found = values(self._options(self._goal))
         self._worth = found.worth
         if found.point is None:
             of = "time" if self._goal.is_time else "goal"
-            self.reason = f"what is left may save {found.worth:.1%} of the {of}, less than finding it costs"
+            self.reason = f"further probing may save {found.worth:.1%} of the {of}, less than it costs"
+            if found.is_blocked:
+                self.reason = f"{found.worth:.1%} of the {of} may be left, but no further setting may be probed"
             return None
         self.reason = ""
         return self._grid.points[found.point]
@@ -279,11 +302,45 @@ class Search:
     # ------------------------------------------------------------------------------------------------------- deciding
 
     def _beginning(self) -> OperatingPoint | None:
-        """The user's row, or else the nearest one left; at the lowest setting if there is a cap."""
-        level = self._grid.top if math.isinf(self._cap_w) else self._grid.safe
-        left = [self._grid.points[i] for i in np.flatnonzero(self._open & (self._grid.level == level).all(axis=1))]
-        self.reason = "" if left else "nothing fits" if not self._above else "the cap is not kept at the lowest setting"
-        return min(left, key=lambda point: distance(point.shape, self.start), default=None)
+        """The user's row, or else the nearest one left; at low settings if there is a cap, the first that keep it."""
+        index = next(self._beginnings(), None)
+        if index is not None:
+            self.reason = ""
+            return self._grid.points[index]
+        self.reason = "nothing fits"
+        if read_w := self._read_w():
+            least = min(read_w, key=lambda index: read_w[index])
+            self.reason = f"the cap is not kept: {read_w[least]:.4g} W at {self._grid.points[least]} is the least"
+        return None
+
+    def _read_w(self) -> dict[int, float]:
+        """Power read at each point that was probed, above the cap or not."""
+        return {index: one.power_mean_w for index, one in self._seen.items()} | self._above
+
+    def _beginnings(self) -> Iterator[int]:
+        """Points that may be measured first, in order.
+
+        Below a cap, one reading above it is not the end: the nearest row is tried with each of the other knobs at its
+        lowest value in turn, then every row with all of them there. A slower CPU can draw more, so the values next to
+        the least reading follow.
+        """
+        grid, left, read_w = self._grid, self._open.copy(), self._read_w()
+        left[list(self._seen)] = False
+        rows = sorted(range(len(grid.rows)), key=lambda row: distance(grid.rows[row], self.start))
+        rows = [row for row in rows if left[grid.row == row].any()]
+        lowest = np.zeros_like(grid.top)
+        others = [grid.safe * (np.arange(len(grid.top)) != knob) for knob in range(1, len(grid.top))]
+        wanted = [(row, level) for level in (grid.safe, *others) for row in rows[:1]]
+        wanted += [(row, lowest) for row in rows]
+        if math.isinf(self._cap_w):
+            wanted = [(row, grid.top) for row in rows]
+        for row, level in wanted:
+            yield from map(int, np.flatnonzero(left & (grid.row == row) & (grid.level == level).all(axis=1)))
+        if read_w and math.isfinite(self._cap_w):
+            least = min(read_w, key=lambda index: read_w[index])
+            apart = np.abs(grid.level - grid.level[least])
+            is_next = (grid.row == grid.row[least]) & (apart[:, 0] == 0) & (apart.sum(axis=1) == 1)
+            yield from map(int, np.flatnonzero(left & is_next))
 
     def _forecasts(self) -> Forecast:
         if not self._is_fitted:
@@ -295,7 +352,10 @@ class Search:
         """The cost of each point for the progress of one sample at the user's batch size: ln of the time, or of what
         the goal makes least, and its standard deviation. Points beyond the goal's bound are far."""
         time, power = self._forecasts().time, self._forecasts().power
-        times = np.asarray(np.where(self._known, time.mean + self._samples, FAR))
+        logs = time.mean.copy()
+        for index, one in self._seen.items():
+            logs[index] = math.log(one.step_s)  # the forecast smooths, and may prefer another measured point
+        times = np.asarray(np.where(self._known, logs + self._samples, FAR))
         if goal.is_time:
             return times, time.sd
         prices, more = (np.log(goal.price(np.exp(power.mean + by), self._rest_w)) for by in (0.0, STEP))
@@ -325,7 +385,7 @@ class Search:
             highest_w[index] = min(highest_w[index], highest_w[index] + self._most_w - self._cap_w - one.ripple_w)
         return np.asarray(self._open & (np.exp(power.mean + self._manner.deviations * power.sd) <= highest_w))
 
-    def _short(self, sure: float) -> Mask:
+    def _short(self, sure: float | Array) -> Mask:
         """The points that stay under the cap for as long as a probe, in which the noise hardly reaches its limit."""
         if math.isinf(self._cap_w):
             return self._open
@@ -340,6 +400,15 @@ class Search:
         below = mean_w + highest * scatter_w + sure * sd_w <= limit_w
         return np.asarray(self._open & below & self._within_first_climb(limit_w))
 
+    def _probing(self) -> Array:
+        """Standard deviations below the cap that a probe of each point needs."""
+        grid, sure, seen = self._grid, self._manner.probing, list(self._seen)
+        sures = np.full(len(self._open), sure)
+        if self._profiles_several:
+            sures[(grid.value > grid.value[seen].max(axis=0)).any(axis=1)] = max(sure, BEYOND)
+            sures[seen] = sure if self._manner.daring is None else AGAIN
+        return sures
+
     def _within_first_climb(self, limit_w: float) -> Mask:
         """Points that stay under the limit even if all power rises with the clock, until unlike settings are known.
 
@@ -349,7 +418,7 @@ class Search:
         its policy's ``climb`` instead.
         """
         seen = self._grid.value[list(self._seen), 0]
-        if seen.max() >= UNLIKE * seen.min() or len(self._grid.names) > 1 or not self._is_training:
+        if seen.max() >= UNLIKE * seen.min() or self._grid.several or not self._is_training:
             return np.ones_like(self._open)
         highest_w = max(one.power_mean_w for one in self._seen.values())
         rise = self._grid.value[:, 0] / seen.max()
@@ -367,6 +436,9 @@ class Search:
         if daring is None:
             return np.zeros_like(self._open)
         found = self._grid.next_up(kept)
+        if self._profiles_several:
+            highest = self._grid.level[list(self._seen)].max(axis=0)
+            found = np.maximum(self._grid.level - highest, 0).sum(axis=1) == 1
         if not self._is_training:
             found |= (self._grid.level == self._grid.safe).all(axis=1)
         return np.asarray(self._short(daring) & found)
@@ -409,7 +481,7 @@ class Search:
             power_sd=forecast.power_noise,
             is_open=self._open & self._known,
             sure=self._sure(),
-            short=self._short(manner.probing),
+            short=self._short(self._probing()),
             likely=self._likely(kept),
             near=self._near(kept) if capped else self._open,
             times=often,
@@ -420,9 +492,24 @@ class Search:
             probe_s=self._probe_s() if self._is_training else None,
             shifts=shifts,
             weights=weights,
-            least=manner.least,
+            least=self._least(float(times[chosen])),
             deviations=manner.deviations,
+            several=self._profiles_several,
         )
+
+    def _least(self, base: float) -> float:
+        """The saving, as a share of the time left, below which the search ends: of several clocks more of them where
+        little of the training is left."""
+        if not self._grid.several or self.samples_left is None:
+            return self._manner.least
+        left_s = max(1e-9, self.samples_left * math.exp(min(base, FAR / 2)))
+        return min(max(self._manner.least, PROBES_WORTH * float(self._probe_s().min()) / left_s), MOST_LEAST)
+
+    @property
+    def _profiles_several(self) -> bool:
+        """True if several knobs are set and a probe costs about the same everywhere. In training, where a probe at a
+        low clock takes long, the most saved per second of probing decides."""
+        return self._grid.several and not self._is_training
 
     @property
     def _is_training(self) -> bool:

@@ -1,4 +1,4 @@
-"""A small model of a positive quantity over points: a sum of positive terms plus a residual.
+"""Small models of a positive quantity over points: sums of positive terms plus a residual, fitted together.
 
     ln y(x) = ln sum_k exp(theta_k) phi_k(x) + residual(x),    theta_k ~ N(mean_k, sd_k^2)
 
@@ -6,19 +6,18 @@ Step time and power are sums by nature (so much per pass, per sample, per optimi
 few points say a lot about all others, and no part of the sum can become negative. Parts that overlap in time, such as
 computing and memory traffic, add up as a p-norm instead (``PNorm``), which lies between their sum (p = 1) and the
 largest of them. The residual is a Gaussian process whose standard deviation says how far such a sum may be from a real
-board. The posterior is the linear Gaussian one around its mode, which is found by Gauss-Newton steps; with some tens of
-points that takes about a millisecond.
+board. The posterior is the linear Gaussian one around its mode, which is found by Gauss-Newton steps. All models of a
+quantity take each step together, as one array operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -29,7 +28,7 @@ STEPS = 8
 LONGEST = 1.0
 """Bound on the change of one theta in one Gauss-Newton step."""
 
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 1e-2
 """Weight in a mixture below which a model is left out."""
 
 
@@ -93,16 +92,16 @@ class PNorm:
     """The norm that groups of terms add up by: ((sum of inner group^p)^(q/p) + sum of outer group^q)^(1/q).
 
     ``groups`` (terms,): index of each term's group, which is the sum of its terms. The last ``outer`` groups add up
-    with the norm of all others.
+    with the norm of all others. ``p`` and ``q``: numbers, or arrays (models,).
     """
 
     groups: Indices
-    p: float = 1.0
-    q: float = 1.0
+    p: ArrayLike = 1.0
+    q: ArrayLike = 1.0
     outer: int = 0
 
     def parts(self, terms: Array) -> Array:
-        """Each group's own sum (points, groups) of ``terms`` (points, terms)."""
+        """Each group's own sum (..., points, groups) of ``terms`` (..., points, terms)."""
         return np.asarray(terms @ self._members)
 
     @cached_property
@@ -110,33 +109,44 @@ class PNorm:
         """1 where a term (rows) is one of a group (columns), else 0."""
         return np.equal.outer(self.groups, np.arange(self.groups.max() + 1)).astype(float)
 
+    def of(self, models: Indices) -> PNorm:
+        """The norms of these models alone."""
+        p, q = (np.asarray(one)[models] if np.ndim(one) else one for one in (self.p, self.q))
+        return PNorm(self.groups, p, q, self.outer)
+
     def sum(self, terms: Array) -> tuple[Array, Array]:
-        """ln of the sum (points,), and each term's share of it (points, terms), its slope in the term's logarithm."""
+        """ln of the sum (..., points), and each term's share of it (..., points, terms): its slope in ln(term)."""
         parts = self.parts(terms)
-        split = parts.shape[1] - self.outer
-        inner, inner_shares = _norm(parts[:, :split], self.p)
-        value, shares = _norm(np.concatenate([np.exp(inner)[:, None], parts[:, split:]], axis=1), self.q)
-        of_groups = np.concatenate([inner_shares * shares[:, :1], shares[:, 1:]], axis=1)
-        weights = of_groups / np.maximum(parts, np.finfo(float).tiny)
-        return value, np.asarray(terms * weights[:, self.groups])
+        split = parts.shape[-1] - self.outer
+        value, shares = _norm(parts[..., :split], self.p)
+        if self.outer:
+            inner = shares
+            value, shares = _norm(np.concatenate([np.exp(value)[..., None], parts[..., split:]], axis=-1), self.q)
+            shares = np.concatenate([inner * shares[..., :1], shares[..., 1:]], axis=-1)
+        weights = shares / np.maximum(parts, np.finfo(float).tiny)
+        return value, np.asarray(terms * weights[..., self.groups])
 
 
-def _norm(parts: Array, exponent: float) -> tuple[Array, Array]:
-    """ln of the p-norm of ``parts`` (points, parts), and each one's share of it."""
-    largest = parts.max(axis=1, keepdims=True)
-    powers = (parts / largest) ** exponent
-    total = powers.sum(axis=1, keepdims=True)
-    return np.log(largest[:, 0]) + np.log(total[:, 0]) / exponent, powers / total
+def _norm(parts: Array, exponent: ArrayLike) -> tuple[Array, Array]:
+    """ln of the p-norm of ``parts`` (..., points, parts), and each one's share of it."""
+    exponent = np.asarray(exponent)[..., None]
+    largest = parts.max(axis=-1, keepdims=True)
+    powers = (parts / largest) ** exponent[..., None]
+    total = powers.sum(axis=-1, keepdims=True)
+    return np.log(largest[..., 0]) + np.log(total[..., 0]) / exponent, powers / total
 
 
-class Surrogate:
-    """The model over a fixed set of points.
+class Mixture:
+    """Models of one quantity over a fixed set of points, each weighed by how probable it makes what was measured.
 
-    ``features`` (points, terms): positive or 0. ``mean`` and ``sd`` (terms,): of each theta. ``norm``: how the terms
-    add up, None for their sum. ``noise_sd``: standard deviation of a measured ln y, besides what ``fit`` is told.
+    ``features`` (models or 1, points, terms): positive or 0. ``mean`` and ``sd`` (models, terms): of each theta.
+    ``norm``: how the terms add up, None for their sum. For each model, ``scale``: factor on the variance of the
+    residual; ``noise_sd``: standard deviation of a measured ln y, besides what ``fit`` is told; ``prior``: how probable
+    it is before anything is measured, up to a factor.
 
-    After ``fit``: ``mean`` and ``sd`` (points,) of ln y, ``shares`` (points, terms) of each term in the sum, and
-    ``evidence``, the logarithm of the probability density of the measured values.
+    After ``fit``, ``mean`` and ``sd`` (points,) of ln y are those of the mixture, which also has how far its models are
+    apart; ``shares`` (points, terms) of each term in the sum, and ``parts`` (points, groups), are those of the model
+    that counts most. ``evidence`` (models,): logarithm of the probability density of the measured values.
     """
 
     def __init__(
@@ -146,99 +156,72 @@ class Surrogate:
         sd: Array,
         residual: Residual,
         norm: PNorm | None = None,
-        noise_sd: float = 0.0,
+        *,
+        scale: ArrayLike = 1.0,
+        noise_sd: ArrayLike = 0.0,
+        prior: ArrayLike = 1.0,
     ):
-        self._features = features
-        self._prior_mean, self._prior = mean, sd**2
-        self._residual = residual
-        self._noise_sd = noise_sd
-        self._theta = mean.copy()
-        self._norm = PNorm(np.zeros(len(mean), dtype=np.intp)) if norm is None else norm
+        self._features, self._residual = features, residual
+        self._norm = PNorm(np.zeros(features.shape[-1], dtype=np.intp)) if norm is None else norm
+        self._prior_mean, self._prior = np.broadcast_arrays(mean, sd**2)
+        count = len(self._prior_mean)
+        self._scale, self._noise_sd, self._log_prior = (
+            np.broadcast_to(one, count) for one in (scale, noise_sd, np.log(prior))
+        )
+        self._theta = self._prior_mean.copy()
 
     def fit(self, at: Indices, logs: Array, sd: Array) -> None:
         """Fit to the values ``logs`` of ln y at the points ``at``, with their standard deviations, and nothing else."""
-        self.explain(at, logs, sd)
-        self.predict()
-
-    def explain(self, at: Indices, logs: Array, sd: Array) -> None:
-        """The first half of ``fit``: the mode and the evidence, for the price of the measured points alone."""
-        among = self._residual.between(at, at) + np.diag(sd**2 + self._noise_sd**2)
-        for _ in range(STEPS if len(at) else 0):
-            value, shares = self._sum(self._features[at])
-            total = (shares * self._prior) @ shares.T + among
-            gain = np.linalg.solve(total, logs - value - shares @ (self._prior_mean - self._theta))
-            step = self._prior_mean + self._prior * (shares.T @ gain) - self._theta
-            self._theta = self._theta + np.clip(step, -LONGEST, LONGEST)
-            if np.abs(step).max() < 1e-3:
+        noise = np.eye(len(at)) * (sd**2 + self._noise_sd[:, None] ** 2)[:, None, :]
+        among = self._scale[:, None, None] * self._residual.between(at, at) + noise
+        features, prior, known = self._features[:, at], self._prior[:, None, :], self._prior_mean
+        for left in reversed(range(STEPS + 1)):
+            value, shares = self._norm.sum(features * np.exp(self._theta)[:, None, :])
+            total = (shares * prior) @ shares.swapaxes(1, 2) + among
+            surprise = logs - value - _times(shares, known - self._theta)
+            gain = np.linalg.solve(total, surprise[..., None])[..., 0]
+            step = known + self._prior * _times(shares.swapaxes(1, 2), gain) - self._theta
+            if left == 0 or np.abs(step).max() < 1e-3:
                 break
-        value, shares = self._sum(self._features[at])
-        self._at = at
-        self._total = (shares * self._prior) @ shares.T + among
-        self._surprise = logs - value - shares @ (self._prior_mean - self._theta)
-        misfit = self._surprise @ np.linalg.solve(self._total, self._surprise) + np.linalg.slogdet(self._total)[1]
-        self.evidence = -0.5 * float(misfit + len(at) * np.log(2 * np.pi))
-
-    def predict(self) -> None:
-        """The second half of ``fit``: mean and standard deviation at all points."""
-        value, self.shares = self._sum(self._features)
-        covariance = self._prior_covariance(self._at, np.arange(len(value)))
-        self._weights = np.linalg.solve(self._total, covariance)
-        self.mean: Array = value + self.shares @ (self._prior_mean - self._theta) + self._weights.T @ self._surprise
-        variance = (self.shares**2) @ self._prior + self._residual.variance - (self._weights * covariance).sum(axis=0)
-        self.sd: Array = np.sqrt(np.maximum(variance, 1e-12))
-
-    def covariance(self, point: int) -> Array:
-        """Covariance of ln y at this point with ln y at all points (points,), given what is known."""
-        one = np.array([point])
-        known = self._prior_covariance(one, self._at) @ self._weights
-        return np.asarray((self._prior_covariance(one, np.arange(len(self.mean))) - known)[0])
-
-    def parts(self) -> Array:
-        """Each group's own sum as a share of y (points, groups): how long it is busy, if y is a time."""
-        groups = self._norm.parts(self._features * np.exp(self._theta))
-        return np.asarray(groups / np.exp(self._sum(self._features)[0])[:, None])
-
-    def _prior_covariance(self, a: Indices, b: Indices) -> Array:
-        return (self.shares[a] * self._prior) @ self.shares[b].T + self._residual.between(a, b)
-
-    def _sum(self, features: Array) -> tuple[Array, Array]:
-        """ln of the sum, and each term's share of it, which is the slope of ln y in that term's theta."""
-        return self._norm.sum(features * np.exp(self._theta))
-
-
-class Mixture:
-    """Several models of the same quantity, each weighed by its evidence: by how probable it makes what was measured.
-
-    ``models``: each with its probability before anything is measured, up to a factor. After ``fit`` ``mean``, ``sd``
-    and ``covariance`` are those of the mixture, which also has how far its models are apart; ``likeliest`` is the one
-    that counts most.
-    """
-
-    def __init__(self, models: Mapping[Surrogate, float]):
-        self._all = tuple(models)
-        self._priors = np.log(list(models.values()))
-
-    def fit(self, at: Indices, logs: Array, sd: Array) -> None:
-        """Fit every model, as ``Surrogate.fit`` does, and weigh them."""
-        for model in self._all:
-            model.explain(at, logs, sd)
-        evidence = self._priors + [model.evidence for model in self._all]
-        weights = np.exp(evidence - evidence.max())
+            self._theta = self._theta + np.clip(step, -LONGEST, LONGEST)
+        misfit = (surprise * gain).sum(axis=1) + np.linalg.slogdet(total)[1]
+        self.evidence: Array = -0.5 * (misfit + len(at) * np.log(2 * np.pi))
+        weights = self._log_prior + self.evidence
+        weights = np.exp(weights - weights.max())
         kept = np.flatnonzero(weights > NEGLIGIBLE * weights.sum())
-        self._models = [self._all[index] for index in kept]
         self._weights = weights[kept] / weights[kept].sum()
-        for model in self._models:
-            model.predict()
-        self.likeliest = self._models[int(np.argmax(self._weights))]
-        means = np.array([model.mean for model in self._models])
+        self._predict(kept, at, total[kept], surprise[kept])
+
+    def _predict(self, kept: Indices, at: Indices, total: Array, surprise: Array) -> None:
+        """Mean and standard deviation at all points, by the models that count."""
+        terms = (self._features if len(self._features) == 1 else self._features[kept]) * np.exp(self._theta[kept])[
+            :, None, :
+        ]
+        value, shares = self._norm.of(kept).sum(terms)
+        self._shares, self._spread = shares, shares * self._prior[kept][:, None, :]
+        self._scales, everywhere = self._scale[kept], np.arange(value.shape[1])
+        residual = self._scales[:, None, None] * self._residual.between(at, everywhere)
+        self._covariance = self._spread[:, at] @ shares.swapaxes(1, 2) + residual
+        self._known = np.linalg.solve(total, self._covariance)
+        means = value + _times(shares, self._prior_mean[kept] - self._theta[kept])
+        means = means + (self._known * surprise[..., None]).sum(axis=1)
+        variances = (self._spread * shares).sum(axis=2) + self._scales[:, None] * self._residual.variance
+        variances = np.maximum(variances - (self._known * self._covariance).sum(axis=1), 1e-12)
         self.mean: Array = self._weights @ means
         self._apart = means - self.mean
-        variances = np.array([model.sd**2 for model in self._models])
         self.sd: Array = np.sqrt(self._weights @ (variances + self._apart**2))
+        first = int(np.argmax(self._weights))
+        self.shares, self.parts = shares[first], self._norm.parts(terms[first]) / np.exp(value[first])[:, None]
 
     def covariance(self, point: int) -> Array:
         """Covariance of ln y at this point with ln y at all points (points,), given what is known."""
-        found = (self._weights * self._apart[:, point]) @ self._apart
-        for weight, model in zip(self._weights, self._models, strict=True):
-            found = found + weight * model.covariance(point)
-        return np.asarray(found)
+        one = _times(self._shares, self._spread[:, point])
+        own = self._residual.between(np.array([point]), np.arange(len(self.mean)))
+        known = (self._covariance[:, :, point, None] * self._known).sum(axis=1)
+        within = self._weights @ (one + self._scales[:, None] * own - known)
+        return np.asarray(within + (self._weights * self._apart[:, point]) @ self._apart)
+
+
+def _times(matrices: Array, vectors: Array) -> Array:
+    """Each model's matrix times its vector."""
+    return np.asarray((matrices @ vectors[..., None])[..., 0])
