@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import socket
+import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
+import torch.distributed as dist
 
 from wattune.errors import DeviceError, InputError
 from wattune.online.ranks import channel as channels
-from wattune.online.ranks.channel import Channel, RankLost
+from wattune.online.ranks.channel import Channel, Mailbox, Peer, RankLost
 from wattune.online.ranks.meeting import Ranks
 
 NAMES = ["rank 0", "rank 1", "rank 2"]
@@ -21,21 +21,21 @@ NAMES = ["rank 0", "rank 1", "rank 2"]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "BEAT_EVERY_S", 0.05)
-    monkeypatch.setattr(channels, "SILENT_AFTER_S", 0.5)
-    monkeypatch.setattr(channels, "JOIN_WITHIN_S", 2.0)
+    monkeypatch.setattr(channels, "SILENT_AFTER_S", 2.0)
     monkeypatch.setattr(channels, "RAISE_WITHIN_S", 30.0)  # the main thread is the test's
+
+
+def channels_of(timeout_s: float = 600.0, gone: int | None = None) -> list[Channel]:
+    """The channels of three ranks, of which the process of ``gone`` does not exist any more."""
+    store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)  # type: ignore[attr-defined]
+    processes = {gone: 2**22 + 1}  # above the highest number that Linux gives
+    peers = [[Peer(name, processes.get(rank, os.getpid())) for rank, name in enumerate(NAMES)] for _ in NAMES]
+    return [Channel(Mailbox(store, "job", rank), peers[rank], timeout_s) for rank in range(3)]
 
 
 @pytest.fixture
 def three() -> Iterator[list[Channel]]:
-    server, address = Channel.listen("127.0.0.1")
-    made = [Channel(rank, NAMES) for rank in range(3)]
-    joining = [threading.Thread(target=made[rank].connect, args=(address,)) for rank in (1, 2)]
-    for thread in joining:
-        thread.start()
-    made[0].accept(server, address["token"])
-    for thread in joining:
-        thread.join()
+    made = channels_of()
     yield made
     for channel in made:
         channel.close()
@@ -82,20 +82,24 @@ def test_the_leader_hears_each_rank(three: list[Channel]) -> None:
     assert sorted(heard) == [(1, 0.25), (2, 0.5)]
 
 
-def test_a_connection_that_breaks_is_a_lost_rank_for_all(three: list[Channel]) -> None:
-    three[1]._connections[0]._socket.shutdown(socket.SHUT_RDWR)  # as the kernel does for a process that is killed
-    assert lost_of(three[0]) == "rank 1 was killed or ended without a word"
-    assert lost_of(three[2]) == "rank 1 was killed or ended without a word"
-    with pytest.raises(RankLost, match="rank 1 was killed"):
-        three[2].receive()
-    with pytest.raises(RankLost, match="rank 1 was killed"):
-        three[0].check()
+def test_a_process_that_has_ended_is_a_lost_rank_for_all() -> None:
+    three = channels_of(gone=1)
+    try:
+        assert lost_of(three[0]) == "rank 1 was killed or ended without a word"
+        assert lost_of(three[2]) == "rank 1 was killed or ended without a word"
+        with pytest.raises(RankLost, match="rank 1 was killed"):
+            three[2].receive()
+        with pytest.raises(RankLost, match="rank 1 was killed"):
+            three[0].check()
+    finally:
+        for channel in three:
+            channel.close()
 
 
 def test_a_rank_that_gives_no_sign_of_life_is_lost(three: list[Channel]) -> None:
-    three[2]._done.set()  # its thread ends, and its socket stays open
-    assert lost_of(three[0]) == "rank 2 has given no sign of life for 0.5 s"
-    assert lost_of(three[1]) == "rank 2 has given no sign of life for 0.5 s"
+    three[2]._done.set()  # its thread ends
+    assert lost_of(three[0]) == "rank 2 has given no sign of life for 2 s"
+    assert lost_of(three[1]) == "rank 2 has given no sign of life for 2 s"
 
 
 def test_a_rank_that_fails_says_why(three: list[Channel]) -> None:
@@ -117,15 +121,21 @@ def test_a_rank_that_goes_on_without_rank_0_hears_so(three: list[Channel]) -> No
         three[1].receive()
 
 
-def test_strangers_are_not_let_in(three: list[Channel]) -> None:
-    server, address = Channel.listen("127.0.0.1")
-    leader = Channel(0, NAMES[:2])
-    with ExitStack() as stack:
-        for said in ("wrong 1", "", f"{address['token']} x", f"{address['token']} 0"):
-            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", address["port"])))
-            stranger.sendall(f"{said}\n".encode())
-        with pytest.raises(InputError, match="rank 1 did not connect to rank 0"):
-            leader.accept(server, address["token"])
+def test_a_rank_that_others_wait_for_is_lost_and_a_busy_one_is_not() -> None:
+    three = channels_of(timeout_s=channels.RAISE_WITHIN_S + channels.LEAVE_WITHIN_S + 1.0)
+    try:
+        for channel in three[:2]:
+            channel.stepped()
+        with three[2].busy():
+            time.sleep(2.0)
+            assert three[0].lost is None
+        for rank in range(3):
+            said = lost_of(three[rank])
+            assert said is not None
+            assert said.startswith("rank 2 does not go on after 0 steps, and others wait for it for ")
+    finally:
+        for channel in three:
+            channel.close()
 
 
 def test_an_error_of_a_device_is_not_the_cause_once_a_rank_is_lost(three: list[Channel]) -> None:

@@ -34,6 +34,7 @@ from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.micro_batching import shapes
 from wattune.online.probing import probe
+from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.online.ranks.meeting import refusing
 from wattune.online.request import session_goal
 from wattune.online.rng_state import states
@@ -137,6 +138,7 @@ class PowerCapCallback(Callback):
             batch_size=own,
             micro_batch_size=loader.batch_size,
             log_to=in_run_of(trainer.loggers, self._log_to),
+            rank_timeout_s=FRAMEWORK_TIMEOUT_S,
             **self._options,
         )
         session.options.loader = loader.loader

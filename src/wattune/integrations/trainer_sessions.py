@@ -11,6 +11,7 @@ from typing import Any, Final
 from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError, SafetyStop
+from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.online.ranks.following import FollowingSession, follow
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.ranks.leading import Leading, lead
@@ -198,6 +199,8 @@ def _sync_of(trainer: Any) -> GradientSync:
 
 class _Arguments:
     """Arguments that all ranks have to share."""
+
+    rank_timeout_s = FRAMEWORK_TIMEOUT_S
 
     def __init__(self, sync: GradientSync, options: SessionOptions, same: dict[str, Any]):
         self.sync = sync

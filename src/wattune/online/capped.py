@@ -17,9 +17,10 @@ from wattune.devices import Device, open_device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_shapes import rows as rows_of
+from wattune.online.ranks.channel import RANK_TIMEOUT_S
 from wattune.online.ranks.following import FollowingSession, follow
 from wattune.online.ranks.leading import Leading, lead
-from wattune.online.ranks.meeting import Ranks, meet, own_rank, processes
+from wattune.online.ranks.meeting import Even, Ranks, meet, own_rank, processes
 from wattune.online.request import Request
 from wattune.online.session import Session, SessionOptions
 from wattune.online.session_cap import planned_settings
@@ -56,6 +57,8 @@ def capped(
     batch_sizes: Sequence[int] | None = None,
     batch_size: int | None = None,
     micro_batch_size: int | None = None,
+    even: Even | None = None,
+    rank_timeout_s: float = RANK_TIMEOUT_S,
     seed: int = 0,
 ) -> Session:
     """Make a session: a context in which the user's own loop trains under a power cap, as fast as the board can.
@@ -72,7 +75,9 @@ def capped(
     Under ``torchrun`` every rank calls this, with its model in DistributedDataParallel or after ``fully_shard``, and
     with the loader of its own part of the data set. Rank 0 chooses for all, controls all devices, and alone has the
     record; batch sizes are per rank. ``over``: "device" (each device stays under the cap), "node" (the sum of the
-    devices of one computer does) or "job" (that of all devices). A rank that dies or hangs ends the others (RankLost).
+    devices of one computer does) or "job" (that of all devices). A rank that dies ends the others (RankLost), and
+    so does a rank that others wait for longer than ``rank_timeout_s``. Loaders without a length that end at different
+    steps are refused there; with ``even="stop"`` the pass ends on all ranks.
 
     Batch size, micro-batch size and clock are chosen by measurements of training steps, while the model trains. With
     ``keep_recipe`` the batch size stays, and the trajectory is that of the plain loop if its loss is a mean over
@@ -125,6 +130,8 @@ def capped(
             batch_sizes=batch_sizes,
             batch_size=batch_size,
             micro_batch_size=micro_batch_size,
+            even=even,
+            rank_timeout_s=rank_timeout_s,
         )
 
     if processes() == 1:
@@ -238,6 +245,7 @@ def _options(asked: Request, seed: int, *, closes: bool) -> SessionOptions:
         checkpoint=asked.checkpoint,
         record=asked.record,
         closes=closes,
+        even=asked.even,
         listeners=asked.listeners,
         loader=asked.loader,
     )

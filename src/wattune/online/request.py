@@ -19,7 +19,9 @@ from wattune.goal import Goal
 from wattune.online.accelerate_parts import own_loader, own_optimizer, own_scheduler
 from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.batch_source import BatchSource
+from wattune.online.ranks.channel import LEAST_TIMEOUT_S
 from wattune.online.ranks.gradient_sync import GradientSync
+from wattune.online.ranks.meeting import Even
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel, opened_curve
 from wattune.online.session_cap import check_moving, opened_profile, reference_cap
@@ -64,6 +66,8 @@ class Request:
         batch_sizes: Sequence[int] | None,
         batch_size: int | None,
         micro_batch_size: int | None,
+        even: Even | None,
+        rank_timeout_s: float,
     ):
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
             raise InputError("model", value=type(model).__name__, allowed="a torch module with parameters")
@@ -86,6 +90,11 @@ class Request:
                 raise InputError(name, value=file, allowed="the path of a file")
         if over not in OVER:
             raise InputError("over", value=over, allowed=", ".join(OVER))
+        if even not in (None, "stop"):
+            raise InputError("even", value=even, allowed='None, or "stop"')
+        if not isinstance(rank_timeout_s, (int, float)) or not rank_timeout_s >= LEAST_TIMEOUT_S:
+            raise InputError("rank_timeout_s", value=rank_timeout_s, allowed=f"{LEAST_TIMEOUT_S:g} or more")
+        self.even, self.rank_timeout_s = even, float(rank_timeout_s)
         self.ranks, self.over = ranks, over
         self.sync = GradientSync(model, ranks)
         self.optimizer, self.scaler = optimizer, own_scaler if scaler is None else scaler
@@ -154,6 +163,8 @@ class Request:
             "model": type(self.sync.module).__name__,
             "optimizer": type(self.optimizer).__name__,
             "keep_recipe": self.keep,
+            "even": self.even,
+            "rank_timeout_s": self.rank_timeout_s,
             "batch size": self.start.batch,
             "micro_batch_size": self.start.micro,
             "batch_sizes": list(self.sizes),

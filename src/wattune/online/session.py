@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper, trained
 from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
-from wattune.online.ranks.meeting import Ranks
+from wattune.online.ranks.meeting import Even, Ranks
 from wattune.online.rate_watch import RateWatch
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel
@@ -59,6 +60,7 @@ class SessionOptions:
     checkpoint: Path | None = None
     record: Path | None = None
     closes: bool = False
+    even: Even | None = None
     listeners: tuple[OnUpdate, ...] = ()
     loader: Any = field(default=None, repr=False)
 
@@ -145,6 +147,8 @@ class Session:
                 run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division, self.shield
             )
             self.loop.remembers = options.checkpoint is not None
+            if ranks is not None and batch_source.samples_per_pass is None:
+                self.loop.is_end = partial(ranks.is_end_of_pass, sync, options.even)
         self._feed = UpdateFeed(self, options.listeners)
         self._passes = 0
         self._has_device = False
@@ -183,6 +187,12 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None and self.ranks is not None:
+            try:
+                self.ranks.come_to("the end of its session", is_last=True)
+            except BaseException as late:
+                self.__exit__(type(late), late, late.__traceback__)
+                raise
         self._is_open = False
         self.shield.hold()  # a second signal must not cost the checkpoint
         if self.ranks is not None:
@@ -191,12 +201,15 @@ class Session:
             safety, stopped = isinstance(error, SafetyStop), isinstance(error, KeyboardInterrupt)
             self.ended = "stopped for safety" if safety else "interrupted" if stopped else "failed"
             self.reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        not_restored: WattuneError | None = None
         try:
             self.run.__exit__(kind, error, trace)  # the board first: the rest may fail
         except WattuneError as late:
-            _warn_at_end(late)
+            not_restored = late
         finally:
             lost = None if self.ranks is None else self.ranks.leave(error)
+            if not_restored is not None and lost is None:  # else it is told beside the loss
+                _warn_at_end(not_restored)
             self.recipe.close()
             if self._stepper is not None:
                 self._stepper.close()
@@ -207,7 +220,7 @@ class Session:
         if isinstance(error, Ended):
             error.pass_on()
         if lost is not None:
-            raise lost from error
+            raise lost from (error if not_restored is None else not_restored)
         if error is not None and self.loop is not None and self.loop.pending is not None:
             _explain_shortage(error, self.loop.pending.samples)
 
@@ -310,6 +323,8 @@ class Session:
             raise InputError("the session has no loader", hint="use begin_step and end_step")
         if self._in_pass:
             raise InputError("a pass is under way", hint="end it before the next session.batches()")
+        if self.ranks is not None:
+            self.ranks.come_to(f"the begin of pass {self._passes + 1}")
         self._in_pass = True
         try:
             self.recipe.begin_pass()
@@ -351,7 +366,8 @@ class Session:
         if self.options.checkpoint is not None:
             self.loop.remember()
             try:
-                save_session(self, self.options.checkpoint)
+                with self._busy():
+                    save_session(self, self.options.checkpoint)
             except OutputError as error:
                 warnings.warn(f"the checkpoint is not saved, and training continues without: {error}", stacklevel=2)
 
@@ -369,7 +385,7 @@ class Session:
     def evaluation(self) -> Iterator[None]:
         """Context of an evaluation, which stays below the cap. Raises: SafetyStop, DeviceError."""
         self._check_open()
-        with self.run.evaluation():
+        with self._busy(), self.run.evaluation():
             yield
 
     # --------------------------------------------------------------------------------------- loops that step themselves
@@ -451,6 +467,10 @@ class Session:
             self.explain() if self._is_open or self.is_over else f"a session on {self.run.device.name}, not entered yet"
         )
         return f"<pre>{escape(text)}</pre>"
+
+    def _busy(self) -> AbstractContextManager[None]:
+        """Context in which no other rank counts how long this one takes."""
+        return nullcontext() if self.ranks is None else self.ranks.channel.busy()
 
     def _check_open(self) -> None:
         if not self._is_open:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -186,6 +186,8 @@ class SessionRun(LoopRun):
         ``key``: steps with equal keys, rows and samples do the same operations. ``data``: the inputs in the device's
         memory. Raises: SafetyStop, DeviceError.
         """
+        if self._leading is not None:
+            self._leading.channel.reach(2)
         if self._yield_to is not None:
             if self.on_cuda:
                 torch.cuda.synchronize()  # passes are only queued until then
@@ -250,6 +252,8 @@ class SessionRun(LoopRun):
             self.explorer.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
             self.check()
+        if self._leading is not None:
+            self._leading.channel.reach(0)
 
     # ------------------------------------------------------------------------------------------------ caps that change
 
@@ -363,7 +367,8 @@ class SessionRun(LoopRun):
             return False
         if (self.limit.limit_w is not None or self.capped.follows) and not self.fit_check.is_known(row):
             self.explorer.to_safest()
-        fits = self.fit_check.fits(row, self.counter)
+        with nullcontext() if self._leading is None else self._leading.channel.busy():
+            fits = self.fit_check.fits(row, self.counter)
         for size, reason in self.fit_check.failures.items():
             self.note(f"micro-batches of {size} are left out: {reason}")
         for (batch, micro), reason in self.fit_check.too_large.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -44,6 +45,8 @@ class UserLoop:
         shield: Shield | None = None,
     ):
         self._watch = watch
+        self.is_end: Callable[[bool, int], bool] = lambda has_batch, steps: not has_batch
+        """Called with each batch, or none, and the number of those before it; True ends the pass."""
         self.division = division
         """Proofs that batches may be divided; None if the run has one shape alone."""
         self._trial: Trial | None = None
@@ -69,10 +72,10 @@ class UserLoop:
     def batches(self) -> Iterator[Batch]:
         """The rest of the pass that the batch source has begun. Raises: like ``Session.batches``."""
         try:
-            while True:
+            for steps in itertools.count():
                 yield from self._prove_later()
                 fetched = self._fetcher.fetch()
-                if fetched is None:
+                if self.is_end(fetched is not None, steps) or fetched is None:
                     break
                 yield from self._step(fetched)
             self._recipe.stepped(self.position, is_end=True)
@@ -97,6 +100,8 @@ class UserLoop:
             self.pending = None
             self._trial.add(loss, batch.share)
             return
+        if batch.last:
+            self._sync.check_averages()
         self._stepper.add(loss, batch.samples, batch.share, norms=self._norms)
         if self._watch is not None:
             with self._run.counter.uncounted():

@@ -1,26 +1,28 @@
-"""Messages between the leader of a data-parallel job and its other ranks, over TCP.
+"""Messages between the leader of a data-parallel job and its other ranks, through the job's own store.
 
 The collectives of training are of no use for this: they hang when a rank is gone, and a message here must also arrive
-while the main thread waits in one. One JSON value per line; the first line of a connection is the token of the job.
+while the main thread waits in one.
 """
 
 from __future__ import annotations
 
-import _thread
-import hmac
+import itertools
 import json
 import os
 import queue
-import secrets
-import socket
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from wattune.errors import DeviceError, InputError
+import torch.distributed as dist
+
+from wattune.errors import DeviceError
 
 BEAT_EVERY_S = 1.0
 """Seconds from one sign of life to the next."""
@@ -29,8 +31,8 @@ SILENT_AFTER_S = 10.0
 """Seconds without a sign of life after which a rank counts as hanging. It comes from a thread of its own, so that no
 evaluation is too long for it, and a process that is stopped or a lost network is."""
 
-JOIN_WITHIN_S = 60.0
-"""Seconds within which the ranks connect."""
+RANK_TIMEOUT_S = 30.0
+"""Seconds in which a rank that does not go on, while others wait for it, ends the job."""
 
 RAISE_WITHIN_S = 2.0
 """Seconds in which the main thread may notice that another rank is lost; it is interrupted after them."""
@@ -38,8 +40,16 @@ RAISE_WITHIN_S = 2.0
 LEAVE_WITHIN_S = 3.0
 """Seconds that it then has to leave the session: a thread that waits in a collective cannot be interrupted."""
 
-NEWS_WITHIN_S = 1.0
+NEWS_WITHIN_S = 2.0
 """Seconds that an error may be ahead of the news that a rank is lost, which caused it."""
+
+LEAST_TIMEOUT_S: Final = 10.0
+
+FRAMEWORK_TIMEOUT_S = 600.0
+"""Longer for Lightning and Transformers, which save a checkpoint on one rank alone while the others go on."""
+
+_FOREVER = timedelta(days=20)
+"""Longest wait for a message, in milliseconds less than 2**31."""
 
 LEADER: Final = 0
 
@@ -48,129 +58,143 @@ class RankLost(DeviceError):
     """Another rank of the job died, hangs, or left its session early."""
 
 
-class Connection:
-    """A socket to one other rank."""
+class Place(NamedTuple):
+    """Progress of a rank: complete steps, and in the next one 0 in the user's code, 1 once it wants the step, 2
+    once it has begun it, and one more after each of its backward passes."""
 
-    def __init__(self, sock: socket.socket, rank: int, name: str):
-        self.rank = rank
+    steps: int = 0
+    phase: int = 0
+
+
+class Peer:
+    """A rank as it was last heard of; ``process`` is its number if it runs on this computer."""
+
+    def __init__(self, name: str, process: int | None = None):
         self.name = name
-        self.heard_s = time.monotonic()
         self.is_over = False
-        """True once the other side has said that its session is over, or the connection ended."""
-        self._socket = sock
+        """True once the rank has said that its session is over."""
+        self.heard_s = self.moved_s = time.monotonic()
+        self.place = Place()
+        self._process = process
+
+    def come(self, place: Place | None) -> None:
+        """Note a sign of life, and how far the rank has come; None while it does what may take any time."""
+        now_s = time.monotonic()
+        self.heard_s = now_s
+        if place != self.place:
+            self.moved_s = now_s
+        self.place = self.place if place is None else place
+
+    def has_ended(self) -> bool:
+        """True if the process is known to have ended."""
+        if self._process is None:
+            return False
+        try:
+            state = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return True
+        return state in "ZX"
+
+
+class Mailbox:
+    """Messages in the job's store, in the order in which they were sent. ``prefix`` is before the meeting's keys."""
+
+    def __init__(self, store: Any, prefix: str, rank: int):
+        self.rank = rank
+        self._store, self._is_gone = store, False
         self._sending = threading.Lock()
+        # A client of the store can do one thing at a time, and waiting for a message is one.
+        self._outgoing = under(prefix, _client(store))
+        self._incoming = under(prefix, _client(store))
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message; one that cannot be sent is dropped, since reading notices the end of the connection."""
-        with suppress(OSError), self._sending:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+    def send(self, to: int, message: dict[str, Any]) -> None:
+        """Send a message; without the store it is dropped, and reading notices that."""
+        with self._sending:
+            self._try(lambda: self._put(to, json.dumps({"from": self.rank, **message})))
 
-    def lines(self) -> Any:
-        """The messages of the other side, until its end."""
-        with self._socket.makefile("rb") as stream:
-            for line in stream:
-                self.heard_s = time.monotonic()
-                yield json.loads(line)
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """The messages to this rank, until its own one. Raises: RuntimeError once the store is gone."""
+        for number in itertools.count(1):
+            key = f"to/{self.rank}/{number}"
+            message = json.loads(self._incoming.get(key))
+            self._incoming.delete_key(key)
+            if message["from"] == self.rank:
+                return
+            yield message
 
-    def end(self) -> None:
-        """Say no more; the other side is still heard."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+    def is_read(self, rank: int) -> bool:
+        """True once a rank has read all that was sent to it."""
+        with self._sending:
+            number = self._try(lambda: self._outgoing.add(f"to/{rank}", 0))
+            return not number or not self._try(lambda: self._outgoing.check([f"to/{rank}/{number}"]))
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+    def _put(self, to: int, text: str) -> None:
+        number = self._outgoing.add(f"to/{to}", 1)
+        self._outgoing.set(f"to/{to}/{number}", text)
+
+    def _try(self, call: Callable[[], Any]) -> Any:
+        """The value of a call of the store, None once the store is gone: torch prints a trace at each try."""
+        try:
+            return None if self._is_gone else call()
+        except RuntimeError:
+            self._is_gone = True
+            return None
+
+
+def under(prefix: str, store: Any) -> Any:
+    """The keys of a store below a prefix."""
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+
+
+def _client(store: Any) -> Any:
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if not hasattr(store, "host"):  # only a TCPStore has one client for each process
+        store.set_timeout(_FOREVER)
+        return store
+    return type(store)(store.host, store.port, None, False, _FOREVER, wait_for_workers=False)
 
 
 class Channel:
-    """This rank's connections: those of the leader to all others, and of the others to the leader.
+    """Messages of the leader to all other ranks, and theirs to the leader; how far each of them has come.
 
-    ``names``: each rank in words. Messages are for those that ``handle`` them, all others of the leader for
-    ``receive``.
+    ``peers``: all ranks. A rank that does not go on for ``timeout_s``, while others wait for it, is lost. Messages are
+    for those that ``handle`` them, all others of the leader for ``receive``.
     """
 
-    def __init__(self, rank: int, names: list[str]):
-        self.rank = rank
-        self.names = names
+    def __init__(self, mailbox: Mailbox, peers: list[Peer], timeout_s: float = RANK_TIMEOUT_S):
+        self.rank = mailbox.rank
+        self.names = [peer.name for peer in peers]
+        self.place = Place()
         self.lost: str | None = None
         """The rank that is lost, and how, in words."""
         self.has_interrupted = False
         """True once the main thread was interrupted, since it did not notice that a rank is lost."""
+        self._mailbox, self._all, self._timeout_s = mailbox, peers, timeout_s
+        for peer in peers:
+            peer.come(None)
+        others = set(range(len(peers))) - {self.rank}
+        self._peers = {rank: peers[rank] for rank in (others if self.rank == LEADER else {LEADER})}
         self._handlers: dict[str, Callable[[int, dict[str, Any]], None]] = {}
         self._early: list[tuple[int, dict[str, Any]]] = []
         self._handling = threading.Lock()
         self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._connections: list[Connection] = []
-        self._is_open = False
+        self._is_open, self._is_busy = True, False
         self._losing = threading.Lock()
         self._lost = threading.Event()
         self._leaving = threading.Event()
         self._done = threading.Event()
-
-    # --------------------------------------------------------------------------------------------------------- opening
-
-    @staticmethod
-    def listen(host: str) -> tuple[socket.socket, dict[str, Any]]:
-        """A socket for the other ranks, and what they need to find it. ``host``: this computer's address for them."""
-        is_local = host in ("localhost", "127.0.0.1")
-        server = socket.create_server(("127.0.0.1" if is_local else "", 0))
-        server.settimeout(JOIN_WITHIN_S)
-        return server, {"host": host, "port": server.getsockname()[1], "token": secrets.token_hex(16)}
-
-    def accept(self, server: socket.socket, token: str) -> None:
-        """Accept the connections of all other ranks. Raises: InputError if some do not come."""
-        missing = set(range(len(self.names))) - {self.rank}
-        with server:
-            while missing:
-                try:
-                    sock, _ = server.accept()
-                    sock.settimeout(JOIN_WITHIN_S)
-                    with sock.makefile("rb", buffering=0) as stream:
-                        said = stream.readline(200).decode(errors="replace").split()
-                except OSError as error:
-                    self.close()
-                    absent = ", ".join(self.names[rank] for rank in sorted(missing))
-                    raise InputError(f"{absent} did not connect to rank 0: {error}") from error
-                is_known = len(said) == 2 and hmac.compare_digest(said[0].encode(), token.encode())
-                if not is_known or not said[1].isdigit() or int(said[1]) not in missing:
-                    sock.close()
-                    continue
-                missing.discard(int(said[1]))
-                self._add(sock, int(said[1]))
-        self._start()
-
-    def connect(self, address: dict[str, Any]) -> None:
-        """Connect to the leader. Raises: InputError if it cannot be reached."""
-        place = address["host"], address["port"]
-        try:
-            sock = socket.create_connection(place, timeout=JOIN_WITHIN_S)
-        except OSError as error:
-            raise InputError(
-                f"rank {self.rank} cannot reach rank 0 at {place[0]}:{place[1]}: {error}",
-                hint="open the port between the computers of the job",
-            ) from error
-        sock.sendall(f"{address['token']} {self.rank}\n".encode())
-        self._add(sock, LEADER)
-        self._start()
-
-    def _add(self, sock: socket.socket, rank: int) -> None:
-        sock.settimeout(None)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connections.append(Connection(sock, rank, self.names[rank]))
-
-    def _start(self) -> None:
-        self._is_open = True
-        for connection in self._connections:
-            threading.Thread(target=self._read, args=(connection,), name="wattune-rank", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="wattune-rank", daemon=True)
+        self._reader.start()
         threading.Thread(target=self._beat, name="wattune-ranks", daemon=True).start()
 
     # -------------------------------------------------------------------------------------------------------- messages
 
     def send(self, message: dict[str, Any], *, to: int | None = None) -> None:
         """Send a message to the other side, all ranks or the leader, or to one rank."""
-        for connection in self._connections:
-            if to in (None, connection.rank):
-                connection.send(message)
+        for rank, peer in self._peers.items():
+            if to in (None, rank) and not peer.is_over:
+                self._mailbox.send(rank, message)
 
     def handle(self, field: str, call: Callable[[int, dict[str, Any]], None]) -> None:
         """Call with (rank, message) for each message with this field, in the thread that reads it; also for those that
@@ -182,13 +206,8 @@ class Channel:
             self._take(rank, message)
 
     def has(self, rank: int) -> bool:
-        """True while this rank is connected and in its session."""
-        return any(connection.rank == rank and not connection.is_over for connection in self._connections)
-
-    @property
-    def is_led(self) -> bool:
-        """True while the leader is connected and in its session."""
-        return self.lost is None and self.has(LEADER)
+        """True while this rank is in its session, and no rank is lost."""
+        return self.lost is None and not (self._peers[rank].is_over or self._peers[rank].has_ended())
 
     def receive(self) -> dict[str, Any]:
         """The leader's next message; once a rank is lost, only the stop that caused it. Raises: RankLost."""
@@ -200,14 +219,58 @@ class Channel:
             raise RankLost(self.lost or f"{self.names[LEADER]} has ended its session, and this one makes more passes")
         return message
 
+    def reach(self, phase: int) -> None:
+        """Note how far this rank has come in its next step."""
+        self.place = Place(self.place.steps, phase)
+
+    def passed(self) -> None:
+        """Note a backward pass of the step under way."""
+        if self.place.phase >= 2:
+            self.reach(self.place.phase + 1)
+
+    def stepped(self) -> None:
+        """Note a complete step."""
+        self.place = Place(self.place.steps + 1, 1)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Context of what may take any time on this rank alone."""
+        before, self._is_busy = self._is_busy, True
+        try:
+            yield
+        finally:
+            self._is_busy = before
+
     def check(self) -> None:
         """Check that every rank is there. Raises: RankLost."""
         if self.lost is not None:
             raise RankLost(self.lost)
 
-    def wait_lost(self) -> None:
-        """Wait for the news that a rank is lost, if it is to come: it may take a moment longer than the loss itself."""
-        self._lost.wait(NEWS_WITHIN_S)
+    def lose(self, what: str) -> None:
+        """End the job, since a rank is lost: ``what`` says which and how."""
+        with self._losing:
+            if not self._is_open or self.lost is not None:
+                return
+            self.lost = what
+        self._lost.set()
+        self.send({"lost": what})
+        self._inbox.put(None)
+        threading.Thread(target=self._end_session, name="wattune-rank-lost", daemon=True).start()
+
+    @property
+    def is_overdue(self) -> bool:
+        """True while a rank gives no sign of life, although it is too early to call it lost."""
+        now_s = time.monotonic()
+        return any(not peer.is_over and now_s - peer.heard_s > 2 * BEAT_EVERY_S for peer in self._peers.values())
+
+    def wait_lost(self, *, longer: bool) -> None:
+        """Wait for the news that a rank is lost, if it is to come: it may take a moment longer than the loss itself.
+
+        ``longer``: a collective has failed, so that the news is to come; of another computer it takes longer.
+        """
+        until_s = time.monotonic() + (SILENT_AFTER_S + NEWS_WITHIN_S if longer else NEWS_WITHIN_S)
+        while not self._lost.wait(BEAT_EVERY_S / 10) and (self.is_overdue or time.monotonic() < until_s):
+            pass
 
     def leave(self) -> None:
         """Say that the main thread is ending its session: it restores the board, and is not interrupted any more."""
@@ -217,34 +280,44 @@ class Channel:
         """End this rank's part; ``reason``: the error that ended it, None if it finished."""
         self._is_open = False
         self._leaving.set()
+        if self._done.is_set():
+            return
         self._done.set()
-        for connection in self._connections:
-            connection.send({"over": reason})
-            connection.end()
+        if self.lost is not None:  # before its consequence
+            self.send({"lost": self.lost})
+        self.send({"over": reason})
+        until_s = time.monotonic() + NEWS_WITHIN_S
+        for rank, peer in self._peers.items():  # the store may end with this process
+            while not (peer.is_over or peer.has_ended() or self._mailbox.is_read(rank)) and time.monotonic() < until_s:
+                time.sleep(0.005)
+        self._mailbox.send(self.rank, {})
+        self._reader.join(NEWS_WITHIN_S)
 
     # --------------------------------------------------------------------------------------------------------- threads
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self) -> None:
         try:
-            for message in connection.lines():
+            for message in self._mailbox.messages():
+                sender = message.pop("from")
+                peer = self._peers[sender]
                 if "beat" in message:
-                    continue
-                if "over" in message:
-                    connection.is_over = True
+                    peer.come(None if message["beat"] is None else Place(*message["beat"]))
+                elif "over" in message:
+                    peer.is_over = True
                     if message["over"] is not None:
-                        self._lose(f"{connection.name} ended with an error: {message['over']}")
-                    elif connection.rank == LEADER:
+                        self.lose(f"{peer.name} ended with an error: {message['over']}")
+                    elif sender == LEADER:
                         self._inbox.put(None)
+                    if sender == LEADER:
+                        return  # nobody else writes to this rank
                 elif "lost" in message:
-                    self._lose(message["lost"])
+                    self.lose(message["lost"])
                 else:
-                    self._take(connection.rank, message)
-        except (OSError, ValueError):
-            pass
-        if not connection.is_over:
-            connection.is_over = True
-            self._lose(f"{connection.name} was killed or ended without a word")
-        connection.close()
+                    self._take(sender, message)
+        except RuntimeError:
+            if LEADER in self._peers and self._peers[LEADER].has_ended():  # the store may have been its own
+                self.lose(f"{self.names[LEADER]} was killed or ended without a word")
+            self.lose(f"the store of the job is gone, and {self.names[LEADER]} with it")
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         with self._handling:
@@ -259,31 +332,41 @@ class Channel:
     def _beat(self) -> None:
         before_s = time.monotonic()
         while not self._done.wait(BEAT_EVERY_S):
-            self.send({"beat": 1})
+            place = None if self._is_busy else self.place
+            self._all[self.rank].come(place)
+            self.send({"beat": place})
             now_s = time.monotonic()
             slept_s, before_s = now_s - before_s, now_s
-            for connection in self._connections:
-                if slept_s > 2 * BEAT_EVERY_S:
-                    connection.heard_s = now_s  # this process was stopped itself, as all of a job are by Ctrl-Z
-                elif now_s - connection.heard_s > SILENT_AFTER_S and not connection.is_over:
-                    self._lose(f"{connection.name} has given no sign of life for {SILENT_AFTER_S:g} s")
+            for peer in self._peers.values():
+                if peer.is_over:
+                    continue
+                if peer.has_ended():
+                    self.lose(f"{peer.name} was killed or ended without a word")
+                elif slept_s > 2 * BEAT_EVERY_S:
+                    peer.heard_s = now_s  # this process was stopped itself, as all of a job are by Ctrl-Z
+                elif now_s - peer.heard_s > SILENT_AFTER_S:
+                    self.lose(f"{peer.name} has given no sign of life for {SILENT_AFTER_S:g} s")
+            if self.rank == LEADER:
+                self._look_for_late(now_s)
 
-    def _lose(self, what: str) -> None:
-        with self._losing:
-            if not self._is_open or self.lost is not None:
-                return
-            self.lost = what
-        self._lost.set()
-        self.send({"lost": what})
-        self._inbox.put(None)
-        threading.Thread(target=self._end_session, name="wattune-rank-lost", daemon=True).start()
+    def _look_for_late(self, now_s: float) -> None:
+        """Lose a rank that others wait for, in time to end within the time limit."""
+        patience_s = self._timeout_s - RAISE_WITHIN_S - LEAVE_WITHIN_S - BEAT_EVERY_S
+        for peer in self._all:
+            waiting = [other.moved_s for other in self._all if other.place > peer.place]
+            if waiting and now_s - max(peer.moved_s, min(waiting)) > max(patience_s, BEAT_EVERY_S):
+                hint = "for longer work on one rank alone give rank_timeout_s="
+                self.lose(
+                    f"{peer.name} does not go on after {peer.place.steps} steps, and others wait for it for "
+                    f"{self._timeout_s:g} s; {hint}"
+                )
 
     def _end_session(self) -> None:
         """End a session whose main thread does not end it itself: without one rank, the others wait in vain."""
         if self._leaving.wait(RAISE_WITHIN_S):
             return
         self.has_interrupted = True
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # which also ends a sleep
         if self._leaving.wait(LEAVE_WITHIN_S):
             return
         print(f"wattune: {self.lost}; rank {self.rank} waits for it and is ended", file=sys.stderr, flush=True)

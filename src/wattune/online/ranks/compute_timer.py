@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,10 +15,13 @@ class ComputeTimer:
 
     Backward passes end at the first parameters, so that the first one whose gradient is computed tells when: what
     follows is averaging over the ranks, with its waiting. ``end`` returns the time of the last step that is known; on
-    a GPU, which computes asynchronously, that may be an earlier one.
+    a GPU, which computes asynchronously, that may be an earlier one. Steps are timed if ``is_timed``; ``on_pass`` is
+    called after each backward pass.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, on_pass: Callable[[], None]):
+        self.is_timed = False
+        self._on_pass = on_pass
         self._parameter = next((p for p in model.parameters() if p.requires_grad), None)
         self._on_cuda = self._parameter is not None and self._parameter.device.type == "cuda"
         self._hook: Any = None
@@ -33,7 +37,8 @@ class ComputeTimer:
 
     def begin(self) -> None:
         """Begin a step."""
-        self._begun, self._ready = self._now(), None
+        if self.is_timed:
+            self._begun, self._ready = self._now(), None
 
     def end(self) -> float | None:
         """End the step. Returns: the seconds of the last one that is known, None if none is."""
@@ -54,7 +59,9 @@ class ComputeTimer:
             self._hook = None
 
     def _passed(self, parameter: Any) -> None:
-        self._ready = self._now()
+        self._on_pass()
+        if self.is_timed:
+            self._ready = self._now()
 
     def _now(self) -> Any:
         if not self._on_cuda:

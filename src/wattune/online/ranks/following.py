@@ -10,12 +10,12 @@ from torch import nn
 from typing_extensions import Self
 
 from wattune.devices.remote import device_out_of_reach
-from wattune.errors import SafetyStop, WattuneError
+from wattune.errors import WattuneError
 from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
-from wattune.online.ranks.channel import Channel
+from wattune.online.ranks.channel import LEADER, Channel
 from wattune.online.ranks.compute_timer import ComputeTimer
-from wattune.online.ranks.meeting import JobRefused, Ranks
+from wattune.online.ranks.meeting import JobRefused, Ranks, raise_stop
 from wattune.online.ranks.remote_board import ServedBoard
 from wattune.online.session import Session
 from wattune.online.step_counter import StepWorkCounter
@@ -31,8 +31,7 @@ class FollowingRun(LoopRun):
         self.channel = channel
         self.counter = StepWorkCounter(model, None, counts=False)
         self.fit_check = FitCheck(self.device, model, start.micro)  # never opened: rank 0 tries sizes for all
-        self._timer = ComputeTimer(model)
-        self._is_timed = False
+        self._timer = ComputeTimer(model, channel.passed)
         self._board: ServedBoard | None = None
         self._step = NextStep(start, start)
         self._left = 0
@@ -41,8 +40,7 @@ class FollowingRun(LoopRun):
     compares_gradients = False
 
     def __enter__(self) -> Self:
-        if self._is_timed:
-            self._timer.open()
+        self._timer.open()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -68,18 +66,24 @@ class FollowingRun(LoopRun):
         if "refused" in message:
             self._close_board(waits=False)
             raise JobRefused(message["refused"])
-        self._is_timed = message["timed"]
+        self._timer.is_timed = message["timed"]
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
     def next_step(self) -> NextStep:
         """The step that rank 0 has chosen. Raises: SafetyStop, JobRefused; RankLost if rank 0 is gone."""
+        self.channel.reach(1)
         self._left -= 1
         if self._left > 0:
             return self._step
         message = self.channel.receive()
-        if "stop" in message:
-            raise JobRefused(message["stop"]) if message["is_input"] else SafetyStop(message["stop"])
+        raise_stop(message)
+        if "at" in message:
+            names = self.channel.names
+            self.channel.lose(
+                f"{names[LEADER]} has come to {message['at']}, and {names[self.channel.rank]} to another step"
+            )
+            self.channel.check()
         batch, micro, *current, probing, measuring = message["step"]
         self._step = NextStep(BatchShape(batch, micro), BatchShape(*current), probing, measuring=measuring)
         self._left = message["for"]
@@ -97,16 +101,18 @@ class FollowingRun(LoopRun):
             self.on_row(row)
             self.fit_check.known.add(row.micro)
         self._samples, self._begun_s = samples, self.device.now_s()
-        if self._is_timed:
-            self._timer.begin()
+        self.channel.reach(2)
+        self._timer.begin()
 
     def end(self, *, stepped: bool = True, usual: bool = True) -> None:
         """End the step."""
         self.samples += self._samples
         self.steps += 1
         self.times.step(self.device.now_s() - self._begun_s, ordinary=True)
-        if self._is_timed and self._left <= 1 and (seconds := self._timer.end()) is not None:
+        self.channel.stepped()
+        if self._left <= 1 and (seconds := self._timer.end()) is not None:
             self.channel.send({"computed_s": seconds})  # before the next agreement
+        self.channel.reach(0)
 
     def drop(self) -> None:
         """Drop the step under way."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -54,6 +55,20 @@ class GradientSync:
         dist.all_reduce(total, group=group)
         return total / self._ranks
 
+    def ended(self, has_batch: bool) -> list[int]:
+        """Ranks without another batch; all ranks have to call this at the same place."""
+        flags = torch.zeros(self._ranks, device=next(self.module.parameters()).device)
+        flags[dist.get_rank()] = not has_batch
+        return (self.mean(flags) > 0).nonzero().flatten().tolist()
+
+    def check_averages(self, *_: object) -> None:
+        """Refuse a last pass of a step whose gradients would stay local. Raises: InputError."""
+        if self._ddp is not None and torch.is_grad_enabled() and not self._ddp.require_backward_grad_sync:
+            raise InputError(
+                "model.no_sync() around a pass of the session",
+                allowed="session.backward(loss) alone, which averages gradients once a step",
+            )
+
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
         """Context of one micro-batch's passes: the gradients stay local unless it is the ``last`` of its step."""
@@ -63,5 +78,11 @@ class GradientSync:
         elif self._ddp is not None and not last:
             with self._ddp.no_sync():
                 yield
+        elif self._ddp is not None:
+            check = self._ddp.register_forward_pre_hook(self.check_averages)
+            try:
+                yield
+            finally:
+                check.remove()
         else:
             yield

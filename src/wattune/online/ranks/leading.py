@@ -12,7 +12,7 @@ from wattune.devices import Device
 from wattune.devices.group import open_group
 from wattune.errors import InputError, SafetyStop
 from wattune.online.loop_run import NextStep
-from wattune.online.ranks.channel import JOIN_WITHIN_S, LEADER, Channel
+from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel
 from wattune.online.ranks.compute_timer import ComputeTimer
 from wattune.online.ranks.meeting import Ranks, refused
 from wattune.online.ranks.remote_board import RemoteBoards
@@ -48,7 +48,8 @@ class Leading:
         self._looks = 0
         self._members = members
         self._computed_s: dict[int, float] = {}
-        self._timer = ComputeTimer(model) if self.is_timed else None
+        self._timer = ComputeTimer(model, channel.passed)
+        self._timer.is_timed = self.is_timed
         self._agreed: NextStep
         self._left = 0
         channel.handle("computed_s", self._hear)
@@ -60,27 +61,25 @@ class Leading:
         return group is not None and len(group.members) > 1 and group.executes_steps
 
     def open(self) -> None:
-        """Begin to time this rank's steps, until ``close``."""
-        if self._timer is not None:
-            self._timer.open()
+        """Observe this rank's steps, until ``close``."""
+        self._timer.open()
 
     def announce(self) -> None:
         """Tell the other ranks that the session is prepared."""
         self.channel.send({"ready": True, "timed": self.is_timed})
 
     def close(self) -> None:
-        """Stop timing."""
-        if self._timer is not None:
-            self._timer.close()
+        """Observe no more steps."""
+        self._timer.close()
 
     def begin(self) -> None:
         """Begin a step."""
-        if self._timer is not None:
-            self._timer.begin()
+        self._timer.begin()
 
     def end(self) -> None:
         """End a step."""
-        if self._timer is not None and (seconds := self._timer.end()) is not None:
+        self.channel.stepped()
+        if (seconds := self._timer.end()) is not None:
             self._computed_s[LEADER] = seconds
 
     def next_step(self, wanted: Callable[[], NextStep], step_s: float) -> NextStep:
@@ -88,6 +87,7 @@ class Leading:
 
         Raises: SafetyStop, JobRefused, RankLost, DeviceError.
         """
+        self.channel.reach(1)
         self._left -= 1
         if self._left > 0:
             return self._agreed
@@ -145,7 +145,7 @@ def open_devices(ranks: Ranks, over: Over, seed: int) -> tuple[Device, list[int]
     for rank, holder in enumerate(ranks.holders):
         if holder == rank:
             is_remote = ranks.serves_itself(rank)
-            devices.append(boards.open(rank, JOIN_WITHIN_S) if is_remote else ranks.spec(rank))
+            devices.append(boards.open(rank, RANK_TIMEOUT_S) if is_remote else ranks.spec(rank))
     held = sorted(set(ranks.holders))
     members = [held.index(holder) for holder in ranks.holders]
     return open_group(devices, pools=[pools[holder] for holder in held], seed=seed), members

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import socket
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from wattune.cap import Over
-from wattune.errors import DeviceError, InputError, WattuneError
-from wattune.online.ranks.channel import JOIN_WITHIN_S, LEADER, Channel, RankLost
+from wattune.errors import DeviceError, InputError, SafetyStop, WattuneError
+from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, Mailbox, Peer, RankLost, under
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.version import __version__
+
+_meetings = itertools.count()
+"""Meetings of this process, which come in the same order on all ranks."""
 
 
 class HasArguments(Protocol):
@@ -34,6 +41,14 @@ class HasArguments(Protocol):
         """The model."""
         ...
 
+    @property
+    def rank_timeout_s(self) -> float:
+        """Seconds in which a rank that does not go on ends the job."""
+        ...
+
+
+Even = Literal["stop"]
+"""Loaders of unequal lengths stop all ranks where the first loader ends."""
 
 Asked = TypeVar("Asked", bound=HasArguments)
 
@@ -56,6 +71,9 @@ class Ranks:
         self.hosts = [fact["host"] for fact in facts]
         self.specs = [fact["spec"] for fact in facts]
         self.channel = channel
+        self._come: list[deque[Mapping[str, Any]]] = [deque() for _ in facts]
+        if self.is_leader:
+            channel.handle("at", lambda rank, message: self._come[rank].append(message))
 
     def leave(self, error: BaseException | None) -> RankLost | None:
         """End this rank's session, which ``error`` ended. Returns: the loss of another rank, if that was the cause."""
@@ -63,13 +81,16 @@ class Ranks:
         is_own = isinstance(error, WattuneError) or (
             isinstance(error, KeyboardInterrupt) and not channel.has_interrupted
         )
-        if error is not None and not is_own:
-            channel.wait_lost()  # a collective fails before the cause is known here
+        is_overdue = error is not None and channel.is_overdue
+        if is_overdue or (error is not None and not is_own):
+            is_collective = any(word in str(error) for word in ("gloo", "NCCL"))  # fails before the cause is known
+            channel.wait_lost(longer=isinstance(error, RuntimeError) and is_collective)
         channel.close(None if error is None else (str(error).strip() or type(error).__name__).splitlines()[0])
         if error is None or channel.lost is None or isinstance(error, RankLost):
             return None
         # a device of the lost rank does not answer either
-        return RankLost(channel.lost) if not is_own or isinstance(error, DeviceError) else None
+        is_cause = is_overdue or not is_own or isinstance(error, DeviceError)
+        return RankLost(channel.lost) if is_cause else None
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -80,6 +101,45 @@ class Ranks:
             self.channel.send({"refused": str(error)})
             self.channel.close()
             raise refused(self.rank, error) from error
+
+    def come_to(self, place: str, *, is_last: bool = False) -> None:
+        """Wait until all ranks have come to a place, after as many steps. Raises: RankLost, JobRefused, SafetyStop.
+
+        ``is_last``: rank 0 may have asked for the row of a step that is never made.
+        """
+        self.channel.reach(1)
+        own = f"{place} after {self.channel.place.steps} steps"
+        self.channel.send({"at": own})
+        if not self.is_leader:
+            message = self.channel.receive()
+            while is_last and "step" in message:
+                message = self.channel.receive()
+            self._compare(LEADER, message, own)
+            return
+        for rank in range(1, self.size):
+            while not self._come[rank]:
+                self.channel.check()
+                time.sleep(0.001)
+            self._compare(rank, self._come[rank].popleft(), own)
+
+    def is_end_of_pass(self, sync: GradientSync, even: Even | None, has_batch: bool, batches: int) -> bool:
+        """Agree on the end of a pass whose length no rank knows. Raises: JobRefused if some have more, unless
+        ``even`` says to stop all of them."""
+        self.channel.reach(2)
+        ended = sync.ended(has_batch)
+        if not ended or even == "stop" or len(ended) == self.size:
+            return bool(ended)
+        more = next(rank for rank in range(self.size) if rank not in ended)
+        problem = f"rank {ended[0]}'s loader ended after {batches} batches, rank {more} has more"
+        hint = 'give all ranks the same number, or wattune.capped(even="stop") to end all ranks there'
+        raise refused(self.rank, InputError(problem, hint=hint))
+
+    def _compare(self, rank: int, message: Mapping[str, Any], own: str) -> None:
+        raise_stop(message)
+        if message.get("at") != own:
+            there, names = message.get("at", "another step"), self.channel.names
+            self.channel.lose(f"{names[self.rank]} has come to {own}, and {names[rank]} to {there}")
+            self.channel.check()  # the first loss counts
 
     def cannot_begin(self, error: BaseException) -> JobRefused | None:
         """Tell the other ranks that this one's session cannot begin. Returns: the error to raise, if it is another."""
@@ -147,39 +207,38 @@ def meet(make: Callable[[], Asked], device: object) -> tuple[Ranks, Asked]:
     if not (dist.is_available() and dist.is_initialized()):
         hint = "call torch.distributed.init_process_group() before wattune.capped"
         raise refused(rank, InputError("the job has several processes, but no process group", hint=hint))
-    asked, failure, server, address = None, None, None, None
+    asked, failure = None, None
     try:
         asked = make()
     except WattuneError as error:
         failure = error
-    if rank == LEADER:
-        server, address = Channel.listen(_own_address())
     own = {
         "host": socket.gethostname(),
+        "computer": f"{socket.gethostname()} {_running_system()}",
         "pid": os.getpid(),
         "version": __version__,
         "spec": None if asked is None else _spec(asked.sync.module, device),
         "same": None if asked is None else asked.same,
         "failure": None if failure is None else str(failure),
-        "address": address,
     }
-    try:
-        facts = _gathered(own)
-    except InputError as error:
-        raise refused(rank, error) from error
+    facts, place = _gathered(own)
     problem = _difference(facts)
     if asked is None or problem is not None:
-        if server is not None:
-            server.close()
         raise refused(rank, problem or InputError(str(failure))) from failure
-    names = [f"rank {number} (process {fact['pid']} on {fact['host']})" for number, fact in enumerate(facts)]
-    channel = Channel(rank, names)
-    place = facts[LEADER]["address"]
-    if server is not None:
-        channel.accept(server, place["token"])
-    else:
-        channel.connect(place)
-    return Ranks(rank, facts, channel), asked
+    peers = [
+        Peer(
+            f"rank {number} (process {fact['pid']} on {fact['host']})",
+            fact["pid"] if fact["computer"] == own["computer"] and _running_system() else None,
+        )
+        for number, fact in enumerate(facts)
+    ]
+    return Ranks(rank, facts, Channel(Mailbox(_job_store(), place, rank), peers, asked.rank_timeout_s)), asked
+
+
+def raise_stop(message: Mapping[str, Any]) -> None:
+    """Raise what ends the job, if the leader's message says so. Raises: JobRefused, SafetyStop."""
+    if "stop" in message:
+        raise JobRefused(message["stop"]) if message.get("is_input") else SafetyStop(message["stop"])
 
 
 def refused(rank: int, problem: WattuneError) -> JobRefused:
@@ -206,7 +265,7 @@ def refusing() -> Iterator[None]:
         problem: InputError | None = error
         if dist.is_available() and dist.is_initialized():
             with suppress(InputError):  # others that do not come have their own errors
-                problem = _difference(_gathered({"failure": str(error)}))
+                problem = _difference(_gathered({"failure": str(error)})[0])
         raise refused(own_rank(), problem or error) from error
 
 
@@ -226,40 +285,53 @@ def _difference(facts: Sequence[Mapping[str, Any]]) -> InputError | None:
     return None
 
 
-def _gathered(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each rank's value. Raises: InputError if a rank does not come."""
-    facts: list[Any] = [None] * dist.get_world_size()
+def _gathered(own: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Each rank's value, and the prefix of the meeting's keys in the job's store.
+
+    A job that ``torchrun`` has restarted has the store of its first attempt. Raises: JobRefused, with a line of each
+    rank that has come, if one does not come.
+    """
+    place = f"wattune/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
+    size, rank = dist.get_world_size(), own_rank()
+    missing, until_s = list(range(size)), time.monotonic() + RANK_TIMEOUT_S
     try:
-        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=JOIN_WITHIN_S))
-        try:
-            dist.all_gather_object(facts, own, group=group)
-        finally:
-            dist.destroy_process_group(group)
-    except RuntimeError as error:
-        raise InputError(
-            f"not every rank called wattune.capped within {JOIN_WITHIN_S:g} s",
-            value=str(error).strip().splitlines()[0],
-            hint="call it on all ranks of the job",
-        ) from error
-    return facts
+        store = under(place, _job_store())
+        store.set(f"fact/{rank}", json.dumps(own))
+        while missing := [number for number in missing if not store.check([f"fact/{number}"])]:
+            if time.monotonic() > until_s:
+                absent = "rank " + ", ".join(map(str, missing))
+                store.set("absent", f"{absent} has not called wattune.capped within {RANK_TIMEOUT_S:g} s")
+            if store.check(["absent"]):
+                raise TimeoutError(store.get("absent").decode())
+            time.sleep(0.02)
+        facts = [json.loads(store.get(f"fact/{number}")) for number in range(size)]
+        read = store.add("read", 1)
+        while rank == LEADER and read < size and time.monotonic() < until_s:  # the store may end with this process
+            time.sleep(0.005)
+            read = store.add("read", 0)
+        return facts, place
+    except (RuntimeError, TimeoutError) as error:
+        what = f"rank {LEADER} has ended, and the store of the job with it"
+        if isinstance(error, TimeoutError):
+            what = str(error)
+            time.sleep(1.0 if rank == LEADER else 0.0)  # for the others to read it
+        raise refused(LEADER, InputError(what, hint="call it on all ranks of the job")) from error
+
+
+def _job_store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _running_system() -> str:
+    """The running system of this computer, in which a process has one number; empty where that is not known."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    return ""
 
 
 def _is_made_up(spec: str) -> bool:
     """True for a simulated or replayed device, of which each rank has one of its own."""
     return spec.startswith(("sim:", "replay:", "recorded:")) or spec.endswith(".toml")
-
-
-def _own_address() -> str:
-    """The name of this computer for the other ranks: that of the job's master, which rank 0 is on, as a rule."""
-    master, port = os.environ.get("MASTER_ADDR", "localhost"), os.environ.get("MASTER_PORT", "")
-    if not port.isdigit():
-        return master
-    try:
-        with socket.create_connection((master, int(port)), timeout=JOIN_WITHIN_S) as store:
-            own, there = store.getsockname()[0], store.getpeername()[0]
-    except OSError:
-        return master
-    return str(master if own == there else own)
 
 
 def _spec(model: nn.Module, device: object) -> str | None:

@@ -41,7 +41,7 @@ class ServedBoard:
     def close(self, *, waits: bool) -> None:
         """Restore the board, once rank 0 needs it no more if this ``waits``. Raises: DeviceError."""
         if waits:
-            while not self._restored.wait(0.1) and self._channel.is_led:
+            while not self._restored.wait(0.1) and self._channel.has(LEADER):
                 pass
         self._calls.put(None)
         self._thread.join()
