@@ -137,6 +137,7 @@ def test_files_of_providers_are_read(tmp_path, provider):
         ('{"a": [{"time": 1}], "b": [{"time": 1}]}', "has several tables: a, b"),
         ('[{"time": "2024-01-01", "gco2_per_kwh": 5}, 3]', "has no table"),
         ("{}", "has no table"),
+        ('{"record": "profile", "cells": [{"batch_size": 8}]}', "is a record of wattune, not a table: profile"),
         ("{", "is not valid JSON"),
         ('[{"time": "\\ud800"}]', "is not valid JSON"),
         ("time,gco2_per_kwh\n2024-01-01\n", "line 2 has the wrong number of cells: 1; allowed: 2"),
@@ -172,6 +173,9 @@ def test_columns_that_are_named_are_read(tmp_path):
     ):
         read = Intensity.load(path, PRICE, Layout(parse_columns(columns), "Europe/Berlin"))
         assert (read.begin, read.values[0]) == (BEGIN, pytest.approx(first))
+    path.write_text("t_s,W\n0,1\n60,2\n")
+    assert Intensity.load(path, PRICE, Layout(parse_columns("seconds=t_s,value=W"))).times_s == (0, 60)
+    path.write_text("Beginn,Preis\n2024-10-27 00:00,1\n")
     with pytest.raises(RecordError, match=r"file\.csv has no column: Pries; allowed: Beginn, .*; did you mean Preis\?"):
         Intensity.load(path, PRICE, Layout(parse_columns("time=Beginn,value=Pries")))
 

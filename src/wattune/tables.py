@@ -20,7 +20,8 @@ SUFFIXES: Final = (".csv", ".tsv", ".json", ".jsonl")
 """Ends of the names of files that may have a table."""
 
 TIME: Final = "time"
-"""Name of a column of moments, or of seconds from the first row."""
+SECONDS: Final = "seconds"
+"""Names of a column of moments, and of one of seconds from the first row."""
 
 VALUE: Final = "value"
 """Name, in a ``Layout``, of the one column of numbers beside the times."""
@@ -72,7 +73,7 @@ def parse_columns(value: str | Mapping[str, str]) -> dict[str, str]:
             raise InputError("columns", value=value, allowed="each column once")
     else:
         columns = dict(value)
-    known = [TIME, VALUE, *_NAMES]
+    known = [TIME, SECONDS, VALUE, *_NAMES]
     for name, header in columns.items():
         if name not in known or not header:
             raise InputError(
@@ -140,6 +141,8 @@ def _from_json(path: Path, text: str) -> Table:
         content = _parsed(text)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not valid JSON", value=str(error)) from error
+    if isinstance(content, dict) and isinstance(name := content.get("record"), str):
+        raise RecordError(f"{path} is a record of wattune, not a table", value=name)
     entries = content if isinstance(content, list) else _entries(path, content)
     flat = [_flat(entry) for entry in entries if isinstance(entry, dict)]
     headers = tuple(dict.fromkeys(header for entry in flat for header in entry))

@@ -13,7 +13,20 @@ from zoneinfo import ZoneInfo
 
 from wattune.errors import InputError, RecordError
 from wattune.known_columns import OFFSETS, QUANTITIES, TIMES, ZONES
-from wattune.tables import AS_KNOWN, TIME, Layout, Row, Table, find_column, find_header, missing_hint, plain, read_table
+from wattune.tables import (
+    AS_KNOWN,
+    SECONDS,
+    TIME,
+    Column,
+    Layout,
+    Row,
+    Table,
+    find_column,
+    find_header,
+    missing_hint,
+    plain,
+    read_table,
+)
 
 
 class TraceRow(NamedTuple):
@@ -59,44 +72,60 @@ def read_trace(path: str | Path, quantity: str, layout: Layout = AS_KNOWN) -> Tr
             allowed=f"seconds or time, and {' or '.join(QUANTITIES[quantity].names)}",
             hint=missing_hint(table, missing),
         )
-    header = plain(table.headers[time_at])
-    zone = _Zone.of(header, layout)
-    moments: list[tuple[Any, Row]] = []
-    notes: dict[str, None] = {}
-    for row in table.rows:
-        text = row.cells[time_at]
-        if header == "seconds":
-            moments.append((_seconds(row.where, text), row))
-            continue
-        moment, is_assumed = _moment(row.where, text, zone)
-        if is_assumed and zone.tz is None and not notes:
-            first = f"{moment:%Z} (UTC{moment:%z}) at the first"
-            notes[f"times of {path} have no offset, and are taken as local: {first}; --timezone sets another zone"] = (
-                None
-            )
-        moments.append((moment, row))
-    if not moments:
+    if not table.rows:
         raise RecordError(f"{path} has no rows", allowed="rows of times and values below the header")
-    if moments[0][0] > moments[-1][0]:  # as some providers answer
-        moments.reverse()
-    for (earlier, _), (later, row) in pairwise(moments):
-        if later <= earlier:
-            raise RecordError(f"{row.where}: the time is not after that of the row before", value=row.cells[time_at])
-    begin = None if header == "seconds" else moments[0][0]
-    if begin is None and moments[0][0] != 0:
-        raise RecordError(f"{path} says nothing about the time before its first row", value=moments[0][0], allowed="0")
-    rows = (
-        TraceRow(row.where, one if begin is None else (one - begin).total_seconds(), row.cells[value.at])
-        for one, row in moments
+    header = plain(table.headers[time_at])
+    if header == SECONDS or layout.columns.get(SECONDS):
+        timed, note = [(_seconds(row.where, row.cells[time_at]), row) for row in table.rows], None
+    else:
+        timed, note = _moments(table, time_at, _Zone.of(header, layout))
+    times, rows = zip(*_ascending(timed, time_at), strict=True)
+    if isinstance(times[0], float) and times[0] != 0:
+        raise RecordError(f"{path} says nothing about the time before its first row", value=times[0], allowed="0")
+    begin = times[0] if isinstance(times[0], datetime) else None
+    times_s = times if begin is None else [(moment - begin).total_seconds() for moment in times]
+    notes = [note, _unit_note(table, value, quantity)]
+    return TraceFile(
+        value.factor,
+        begin,
+        tuple(TraceRow(row.where, time_s, row.cells[value.at]) for time_s, row in zip(times_s, rows, strict=True)),
+        "; ".join(filter(None, notes)) or None,
     )
-    if (name := table.headers[value.at]) not in QUANTITIES[quantity].names:
-        notes[f"{name!r} of {path} is read as {quantity}" + f", times {value.factor:g}" * (value.factor != 1.0)] = None
-    return TraceFile(value.factor, begin, tuple(rows), "; ".join(notes) or None)
+
+
+def _moments(table: Table, at: int, zone: _Zone) -> tuple[list[tuple[Any, Row]], str | None]:
+    """The moment of each row, and a note if their zone was assumed."""
+    moments = [_moment(row.where, row.cells[at], zone) for row in table.rows]
+    assumed = next((moment for moment, is_assumed in moments if is_assumed), None)
+    note = None
+    if assumed is not None and zone.tz is None:
+        local = f"{assumed:%Z} (UTC{assumed:%z})"
+        note = f"times of {table.path} have no offset, and are taken as local: {local} at the first"
+        note += "; --timezone sets another zone"
+    return [(moment, row) for (moment, _), row in zip(moments, table.rows, strict=True)], note
+
+
+def _ascending(timed: list[tuple[Any, Row]], at: int) -> list[tuple[Any, Row]]:
+    """The rows by ascending time; some providers answer with the newest first. Raises: RecordError."""
+    if timed[0][0] > timed[-1][0]:
+        timed = timed[::-1]
+    for (earlier, _), (later, row) in pairwise(timed):
+        if later <= earlier:
+            raise RecordError(f"{row.where}: the time is not after that of the row before", value=row.cells[at])
+    return timed
+
+
+def _unit_note(table: Table, value: Column, quantity: str) -> str | None:
+    name = table.headers[value.at]
+    if name in QUANTITIES[quantity].names:
+        return None
+    return f"{name!r} of {table.path} is read as {quantity}" + f", times {value.factor:g}" * (value.factor != 1.0)
 
 
 def _time_column(table: Table, layout: Layout) -> int | None:
     headers = [plain(header) for header in table.headers]
-    if (named := layout.columns.get(TIME)) and (plain(named) in headers or not _known_times(headers)):
+    named = layout.columns.get(TIME) or layout.columns.get(SECONDS)
+    if named and (plain(named) in headers or not _known_times(headers)):
         return find_header(table, named)
     return next(iter(_known_times(headers)), None)
 

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.device_examples import make_table, make_work
 
+from wattune.cap import PowerCap
 from wattune.devices import Knob, ReplayDevice, open_device
 from wattune.devices.replay import NOISE, Noise
 from wattune.devices.replay_table import OPTIONAL, REQUIRED, read_profile
-from wattune.errors import InputError, RecordError
+from wattune.errors import CapError, InputError, RecordError
 from wattune.job.config import RunConfig
+from wattune.planning import plan
 from wattune.point import KNOBS, Knobs
 from wattune.records import ProfileCell, ProfileTable
 
@@ -134,6 +136,14 @@ def test_a_table_of_another_program_is_read_by_its_columns(write):
         (8, pytest.approx(0.0775), pytest.approx(9.5), 2100),
         (16, pytest.approx(0.151), pytest.approx(11.0), 2100),
     ]
+
+
+def test_milliwatts_in_a_table_are_doubted_by_the_cap(write):
+    text = "batch_size,step_s,power_mw\n8,0.1,4100\n16,0.15,5200\n"
+    table = read_profile(write(text))
+    assert plan(table, cap=PowerCap(4.5), batch_size=8).batch_size == 8
+    with pytest.raises(CapError, match=r"lowest measured .* is 4100 W, with batch size 8; are these mW\?"):
+        plan(read_profile(write(text.replace("power_mw", "power_w"))), cap=PowerCap(4.5), batch_size=8)
 
 
 def test_steps_that_get_shorter_as_batches_grow_are_doubted(write):

@@ -37,7 +37,8 @@ class Objective:
         self.table = table
         self.limit = limit
         self._samples = table.reference_samples
-        bound = "deadline_s" if goal.deadline_s is not None else "energy_j" if goal.energy_j is not None else None
+        is_in_seconds, is_in_joules = goal.deadline_s is not None, goal.energy_j is not None
+        bound = "a deadline" if is_in_seconds else "a bound on the energy" if is_in_joules else None
         if bound is not None and self._samples is None:
             raise InputError(
                 f"{bound} without the samples to the target",
