@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks import bofl
-from benchmarks.jetsons import NAMES, Recording, load
+from benchmarks.jetsons import Recording, load
 from benchmarks.timing import keep, measured_at
 from wattune.cap import PowerCap
 from wattune.devices.replay import Noise, ReplayDevice
@@ -100,7 +100,10 @@ def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
     """Figures of one workload, cap and seed, and of its second run."""
     folder, file, number, seed = job
     recording = load(Path(folder), file)
-    caps_w = recording.caps_w(CAPS)
+    top = recording.top_of_others
+    powers = [true.power_w for knobs, true in recording.truth.items() if knobs.items() >= top.items()]
+    # Over the range that the GPU's clock spans with the other clocks at their highest.
+    caps_w = [min(powers) + (max(powers) - min(powers)) * i / (CAPS - 1) for i in range(CAPS)]
     binds = number < CAPS
     cap_w = caps_w[number] if binds else NOT_BINDING * caps_w[-1]
     best_s = recording.best_s(cap_w)
@@ -115,7 +118,6 @@ def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
         return sum(taken) / len(taken) / best_s - 1
 
     chosen = Knobs(first.state["choice"]["chosen"]) if first.state else None
-    top = {name: recording.highest(name) for name in NAMES[1:]}
     return {
         "workload": file,
         "cap": number if binds else None,
