@@ -13,7 +13,7 @@ from tests.support.real_time_device import RealTimeDevice
 from tests.support.sessions import SAMPLES, Named, Numbered, board, distance, loss_of, perceptron, session_of, train
 from torch.nn import functional
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
 from wattune.algorithms import load_checkpoint
 from wattune.errors import InputError, RecordError, SafetyStop
@@ -43,7 +43,7 @@ class Run:
             cap_w=4.5,
             model=self.model,
             optimizer=optimizer,
-            loader=loader or loader_of(Named()),
+            loader=loader_of(Named()) if loader is None else loader,
             scheduler=self.scheduler,
             scheduler_interval="step",
             checkpoint=path,
@@ -335,12 +335,25 @@ class ShuffledByOwn(Shuffled):
         return iter(self.draw.permutation(self.samples).tolist())
 
 
+class Stream(IterableDataset):
+    """Samples without indices, by the number of the pass."""
+
+    def __init__(self):
+        self.samples, self.order = Named(), Counting(SAMPLES)
+        self.passes = 0
+
+    def __iter__(self):
+        self.order.passes, self.passes = self.passes, self.passes + 1
+        return (self.samples[index] for index in self.order)
+
+
 ORDERS = {
     "counter": lambda: {"sampler": Counting(SAMPLES), "batch_size": 32},
     "python": lambda: {"sampler": Shuffled(SAMPLES, random.Random(3)), "batch_size": 32},
     "numpy": lambda: {"sampler": ShuffledByOwn(SAMPLES, np.random.default_rng(3)), "batch_size": 32},
     "numpy before": lambda: {"sampler": ShuffledByOwn(SAMPLES, np.random.RandomState(3)), "batch_size": 32},
     "batches": lambda: {"batch_sampler": Batches(SAMPLES)},
+    "stream": lambda: {"dataset": Stream(), "batch_size": 32},
 }
 
 
@@ -350,7 +363,7 @@ def test_a_position_that_a_sampler_keeps_itself_is_resumed(tmp_path, order, stop
     """At the end of a pass, where nothing could notice, and in the middle."""
 
     def loader():
-        return DataLoader(Named(), **ORDERS[order]())
+        return DataLoader(**{"dataset": Named(), **ORDERS[order]()})
 
     whole = Run(tmp_path / "whole", passes=4, loader=loader(), keep_recipe=True)
     with nullcontext() if stop_after is None else pytest.raises(KeyboardInterrupt):

@@ -6,9 +6,10 @@ import random
 from typing import Any
 
 import numpy as np
+from torch.utils.data import IterableDataset
 
-PARTS = ("sampler", "batch_sampler")
-"""Attributes of a loader that decide the order of its samples."""
+PARTS = ("sampler", "batch_sampler", "dataset")
+"""Attributes of a loader that may decide the order of its samples; a data set does if it has no indices."""
 
 
 class OrderState:
@@ -18,7 +19,10 @@ class OrderState:
     """
 
     def __init__(self, loader: Any):
-        self._parts = {name: part for name in PARTS if (part := getattr(loader, name, None)) is not None}
+        parts = {name: getattr(loader, name, None) for name in PARTS}
+        if not isinstance(parts["dataset"], IterableDataset):
+            del parts["dataset"]
+        self._parts = {name: part for name, part in parts.items() if part is not None}
         self._first = {name: _attributes(part) for name, part in self._parts.items()}
 
     def state_dict(self) -> dict[str, Any]:
