@@ -224,7 +224,7 @@ def test_programs_that_do_not_work_are_one_line(tmp_path, monkeypatch, script, o
     ("command", "options", "words"),
     [
         ("true --steps {steps}", {}, "{batch_size}"),
-        ("true {batch_size}", {}, "{steps} in the command"),
+        ("true {batch_size}", {}, "put {steps} into the command"),
         ("true '{batch_size}", {}, "No closing quotation"),
         ("no-such-program {batch_size} {steps}", {}, "no-such-program"),
         ("true {batch_size} {steps}", {"step_time": "("}, "pattern"),
@@ -240,9 +240,48 @@ def test_what_cannot_be_asked_for(tmp_path, command, options, words):
         profile_command(Files(tmp_path), command, **{"batch_sizes": [4], **options})
 
 
-def test_no_program_runs_on_a_simulated_board():
-    with pytest.raises(InputError, match="this device cannot run programs"):
-        profile_command(board(), "true {batch_size} {steps}", batch_sizes=[4])
+STEPS = """
+import sys, torch
+size = int(sys.argv[1])
+weight = torch.zeros(64, 64, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(int(sys.argv[2])):
+    (torch.ones(size, 64) @ weight).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_simulated_board_counts_the_steps_of_a_python_program(tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    command = f"{sys.executable} {tmp_path / 'steps.py'}"
+    table = profile_command(board(), f"{command} {{batch_size}} 9", batch_sizes=[4, 4096], strategy="full")
+    steps_s = {cell.batch_size: cell.step_s for cell in table.measured if cell.clock_mhz == table.measured[0].clock_mhz}
+    assert 0 < steps_s[4] < steps_s[4096]
+    assert (table.provenance.kind, table.program.step_time) == ("simulated", "steps seen")
+    for arguments, says in (
+        ("4 9 {batch_size}", "the program's steps are the same at all batch sizes: 4, 16"),
+        ("{batch_size} 2", "the program makes too few steps of torch to be simulated"),
+        ("{batch_size} x", "with exit code 1 at batch size 4; its last line: ValueError"),
+    ):
+        with pytest.raises(WorkloadError, match=says):
+            profile_command(board(), f"{command} {arguments}", batch_sizes=[4, 16])
+    with pytest.raises(WorkloadError, match=r"can only rehearse Python's"):
+        profile_command(board(), "true {batch_size}", batch_sizes=[4])
+
+
+@pytest.mark.slow
+def test_by_the_steps_that_are_seen(tmp_path):
+    """The hook sees them: the program neither prints them nor takes a number of steps."""
+    (tmp_path / "steps.py").write_text(
+        STEPS.replace("    optimizer", "    __import__('time').sleep(size / 400)\n    optimizer")
+    )
+    command = f"{sys.executable} {tmp_path / 'steps.py'} {{batch_size}} 100000"
+    table = profile_command(OneClock(tmp_path), command, batch_sizes=[4, 16], strategy="full")
+    steps_s = {cell.batch_size: cell.step_s for cell in table.measured}
+    assert 0.01 < steps_s[4] < 0.04 < steps_s[16]
+    with pytest.raises(WorkloadError, match="too few step times in what is seen of the program"):
+        profile_command(OneClock(tmp_path), "sleep {batch_size}", batch_sizes=[1])
 
 
 @pytest.mark.slow

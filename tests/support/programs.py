@@ -63,7 +63,7 @@ for n in range(given.steps):
     power(2 + clock() / 100 + given.batch / 8)
     seconds = given.batch / clock() / 4
     take(seconds)
-    lines.append(given.say.format(n=n, s=seconds, ms=1000 * seconds))
+    lines.append(given.say.format(n=n, s=seconds, ms=1000 * seconds, samples=given.batch * (n + 1)))
     if not given.hold:
         print("\\n".join(lines), file=open(given.file, "a") if given.file else None)
         lines = []

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import runpy
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device
-from wattune.errors import InputError, SafetyStop, SensorError
+from wattune.errors import SafetyStop, SensorError
 from wattune.point import BatchShape
 from wattune.power.capped_run import CappedRun
 from wattune.program.hook.sitecustomize import Rounds
-from wattune.records import StepWork
+from wattune.program.in_process import in_process
 from wattune.script.controller import ROW, Choice, StepController, new_search
 from wattune_agent.guarded import SAFETY_EXIT
 from wattune_agent.outcome import Report
@@ -40,10 +35,10 @@ class Rehearsal:
         remembered: dict[str, Any] | None = None,
         say: Callable[[str], None] = lambda text: None,
     ):
-        self._run_program = _program(command)
+        self._run_program = in_process(command)
         self._device, self._limit, self._say = device, limit, say
         self._events: list[dict[str, Any]] = []
-        self._rounds = self._peak_bytes = 0
+        self._rounds, self._peak_bytes = 0, 0.0
         table = device.recorded_profile() or device.replayed_table
         self._shape: BatchShape = ROW if table is None else table.measured[0].shape
         self._run = CappedRun(device, limit, device.combinations()[-1], on_reading=self._reading)
@@ -61,9 +56,7 @@ class Rehearsal:
 
     def run(self) -> Report:
         """Run the program to its end. Raises: DeviceError, InputError, and nothing that the program raises."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-        from wattune.online.step_counter import StepCounter
+        from wattune.algorithms.counting.step_counter import StepCounter, counted_steps
 
         device, limit, run = self._device, self._limit, self._run
         expect_s, remembered = self._given
@@ -81,37 +74,20 @@ class Rehearsal:
             run.start()
             counter = self._counter = StepCounter()
             rounds = Rounds(self._round)
-            # The last post-hook: what the program registers itself has run before.
-            for hook in (
-                register_optimizer_step_pre_hook(lambda *_: setattr(counter, "in_optimizer", True)),
-                register_optimizer_step_post_hook(lambda optimizer, *_: self._stepped(rounds, id(optimizer))),
-            ):
-                stack.callback(hook.remove)
             try:
-                with counter:
+                with counted_steps(counter, rounds.count):
                     code = self._run_program()
             except SafetyStop as stop:
                 ended, code = "stopped for safety", SAFETY_EXIT
                 self._tell(str(stop), kind="stopped for safety")
         return self._report(ended, code)
 
-    def _stepped(self, rounds: Rounds, one: int) -> None:
-        self._counter.in_optimizer = False
-        rounds.count(one)
-
     def _round(self, marker: int) -> None:
         """Let the device take what was counted since the last round."""
-        from wattune.algorithms.counting.counter import phases
-
         counter, shape, device = self._counter, self._shape, self._device
-        self._peak_bytes = max((self._peak_bytes, *counter.memory_bytes))
-        work = StepWork(
-            samples=shape.batch,
-            micro_batch_size=shape.micro,
-            data_type=counter.data_type,
-            phases=phases(counter.tally),
-            peak_memory_bytes=self._peak_bytes,
-        )
+        work = counter.work(shape.batch, shape.micro)
+        self._peak_bytes = max(self._peak_bytes, work.peak_memory_bytes)
+        work = work.model_copy(update={"peak_memory_bytes": self._peak_bytes})
         counter.tally.clear()
         counter.memory_bytes.clear()
         with device.step(work):
@@ -145,52 +121,3 @@ class Rehearsal:
             exit_code=code,
             ended=ended,
         )
-
-
-def _program(command: Sequence[str]) -> Callable[[], int]:
-    """A function that runs this Python program here, and returns its exit code. Raises: InputError."""
-    words = list(command)
-    if words and Path(words[0]).name.startswith("python"):
-        words = words[1:]
-        while words and words[0] in ("-u", "-B", "-O"):
-            words = words[1:]
-    if not words or not (words[0] == "-m" or words[0].endswith(".py")) or words == ["-m"]:
-        raise InputError(
-            "a board that executes no programs can only rehearse Python's",
-            value=" ".join(command),
-            allowed="python FILE.py ..., or python -m MODULE ...",
-        )
-
-    own = os.getpid()
-
-    def run() -> int:
-        code = started()
-        if os.getpid() != own:  # a child that the program forked: its end is not the rehearsal's
-            os._exit(code)
-        return code
-
-    def started() -> int:
-        is_module = words[0] == "-m"
-        before = sys.argv, list(sys.path), sys.modules["__main__"]
-        sys.argv = words[1:] if is_module else words
-        sys.path.insert(0, "" if is_module else str(Path(words[0]).resolve().parent))
-        try:
-            if is_module:
-                runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(words[0], run_name="__main__")
-        except SystemExit as end:
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
-        except SafetyStop:
-            raise
-        except Exception:  # noqa: BLE001 - as Python itself ends a program
-            traceback.print_exc()
-            return 1
-        finally:
-            sys.argv, sys.path[:], sys.modules["__main__"] = before
-            sys.stdout.flush()
-        return 0
-
-    return run

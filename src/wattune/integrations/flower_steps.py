@@ -11,8 +11,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from typing_extensions import Self
 
 from wattune.algorithms.counting.counter import phases
+from wattune.algorithms.counting.step_counter import StepCounter
 from wattune.devices import Device
-from wattune.online.step_counter import StepCounter
 from wattune.records import StepWork
 
 COUNTED = 2

@@ -6,16 +6,18 @@ import hashlib
 import shlex
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wattune import planning, profiling
-from wattune.algorithms import canonical
 from wattune.cap import PowerCap
 from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.power.limiter import check_limit
 from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
-from wattune.workloads import Workload
+
+if TYPE_CHECKING:
+    from wattune.workloads import Workload
 
 
 def check_workload(work: Workload, board: Device, *, needs_proxy: bool = True) -> None:
@@ -41,6 +43,8 @@ def algorithm_of(profile: ProfileTable | None, algorithm: str | None) -> str:
     """
     if algorithm is None:
         return "backprop" if profile is None else profile.algorithm
+    from wattune.algorithms import canonical
+
     name = canonical(algorithm)
     if profile is not None and profile.algorithm != name:
         raise InputError("algorithm", value=name, allowed=f"{profile.algorithm}, that of the given profile")
@@ -49,6 +53,10 @@ def algorithm_of(profile: ProfileTable | None, algorithm: str | None) -> str:
 
 def check_algorithm(what: str, algorithm: str, expected: str) -> None:
     """Refuse a finished record of another training algorithm. Raises: RecordError, UnknownName, InputError."""
+    if algorithm == expected:
+        return
+    from wattune.algorithms import canonical
+
     if algorithm != canonical(expected):
         raise RecordError(
             f"the finished {what} is of another training algorithm",

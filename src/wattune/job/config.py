@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -263,26 +263,18 @@ class RunConfig(BaseModel):
     resume: bool = _key(None, "Continue what was interrupted.", default=False)
     server: str | None = _key("URL", "Train a model of this wattune server, which trains the proxy.")
     model: str | None = _key("NAME", "With a server: name of the model.")
-    data: AnyData | None = _key(
-        "FILE", "With a server: your data, .npz; it never leaves this machine. With a command: its {data} in training."
-    )
-    target: Real | None = _key("X", "Target metric of a command, or of a server's model (default: the model's).")
+    data: AnyData | None = _key("FILE", "Your data: .npz, which never leaves this machine; of a command, its {data}.")
+    target: Real | None = _key("X", "Target metric of a server's model (default: the model's), or of a command.")
     name: str | None = _key("NAME", "With a server: name of this device (default: the host's name).")
     token_file: Path | None = _key("FILE", "With a server: file with the token (default: $WATTUNE_TOKEN).")
 
-    command: str | None = _key(
-        "TEXT", "Train by this program, with {batch_size} and optionally {rate}, {seed}, {data} in its arguments."
-    )
-    batch_sizes: Sizes | None = _key("LIST", "With a command: batch sizes to choose from, such as 8,16,32.")
-    metric: str | None = _key("REGEX", "With a command: the metric in its output; one group.")
-    samples: str | None = _key(
-        "REGEX", "With a command: the samples so far in its output; one group (default: its steps times batch size)."
-    )
-    lower_is_better: bool = _key(None, "With a command: the metric falls to the target.", default=False)
-    rate: str | None = _key(
-        "RATE@SIZE", "With a command: {rate} at your own batch size, such as 0.001@32, or 0.1@32,linear for SGD."
-    )
-    proxy_data: AnyData | None = _key("FILE", "With a command: its {data} in the estimate (default: data).")
+    command: str | None = _key("TEXT", "Train with this program; {batch_size}, {rate}, {seed}, {data} are replaced.")
+    batch_sizes: Sizes | None = _key("LIST", "Batch sizes of a command, such as 8,16,32.")
+    metric: str | None = _key("REGEX", "Metric that a command prints; one group.")
+    samples: str | None = _key("REGEX", "Samples so far that a command prints, if it trains without torch.")
+    lower_is_better: bool = _key(None, "The command's metric falls to the target.", default=False)
+    rate: str | None = _key("RATE@SIZE", "{rate} at your own batch size: 0.001@32; for SGD 0.1@32,linear.")
+    proxy_data: AnyData | None = _key("FILE", "{data} in the estimate (default: as in training).")
 
     # ------------------------------------------------------------------------------------------------------ reading
 
@@ -394,25 +386,11 @@ class RunConfig(BaseModel):
         for key in ("batch_sizes", "metric", "target"):
             if getattr(self, key) is None:
                 raise InputError(f"command without {key}", value=self.command, allowed="batch_sizes, metric and target")
-        assert self.batch_sizes is not None
-        assert self.metric is not None
-        assert self.target is not None
-        # Absolute, for a run that is resumed from another folder.
-        data, proxy_data = (
-            text if text is None or not os.path.lexists(text) else os.path.abspath(text)
-            for text in (self.data, self.proxy_data)
-        )
-        return ProgramWorkload(
-            self.command,
-            self.batch_sizes,
-            self.target,
-            self.metric,
-            self.samples,
-            self.lower_is_better,
-            self.rate,
-            data,
-            proxy_data,
-        )
+        given = {one.name: getattr(self, one.name) for one in fields(ProgramWorkload)}
+        for key in ("data", "proxy_data"):
+            if given[key] is not None:  # absolute, for a run that is resumed from another folder
+                given[key] = os.path.abspath(given[key]) if os.path.lexists(given[key]) else str(given[key])
+        return ProgramWorkload(**given)
 
     def saved(self) -> dict[str, Any]:
         """Arguments that the folder of a run keeps, as JSON has them; ``read`` makes the same arguments of these."""

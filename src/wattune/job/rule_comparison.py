@@ -15,6 +15,7 @@ from wattune.devices import Device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.point import OperatingPoint
+from wattune.program.workload import ProgramWorkload
 from wattune.proxy import curve as curve_of
 from wattune.proxy import sweep
 from wattune.records import (
@@ -50,7 +51,7 @@ class _Priced(NamedTuple):
 
 def compare_rules(
     device: Device,
-    workload: Workload,
+    workload: Workload | ProgramWorkload,
     profile: ProfileTable,
     efficiency: SampleEfficiency,
     *,
@@ -60,6 +61,7 @@ def compare_rules(
     folder: Path | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    price: Callable[..., TrainingRecord] | None = None,
 ) -> Comparison:
     """Train the target to the end for every rule and seed; see ``wattune.compare``. ``folder`` is for resuming.
 
@@ -96,6 +98,7 @@ def compare_rules(
     own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
     if own is not None:
         wanted |= {_Priced(point, FASTEST) for point in _contenders(profile, own, cap, limit)}
+    pricing: Callable[..., TrainingRecord] = price or training.price
     # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
     start = device.state_dict()
     known: dict[tuple[OperatingPoint, str], list[TrainingRecord]] = {}
@@ -112,7 +115,7 @@ def compare_rules(
                 if run.batch_size == one.point.batch_size and run.evaluations:
                     if start is not None:
                         device.load_state_dict(start)
-                    priced = partial(training.price, run, device, workload, one.point, cap_w=limit.limit_w)
+                    priced = partial(pricing, run, device, workload, one.point, cap_w=limit.limit_w)
                     known[key].append(priced(cap=moving, settings=settings))
         trainings[one] = known[key]
     if progress is not None:

@@ -11,13 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wattune import planning, profiling, reporting, training
+from wattune import planning, profiling, reporting
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_source import CapSource, check_scale
 from wattune.devices import Device
-from wattune.errors import DeviceError, InputError, WorkloadError
+from wattune.errors import DeviceError, WorkloadError
 from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
@@ -35,7 +35,9 @@ from wattune.job.folder import RunArguments, RunFolder
 from wattune.job.steps import Progress
 from wattune.power.capped_run import Readings
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
-from wattune.workloads import Workload
+
+if TYPE_CHECKING:
+    from wattune.workloads import Workload
 
 SEEDS = 3
 """Training runs per batch size, by default."""
@@ -78,18 +80,7 @@ class ResumableRun:
         table = self.folder.load(ProfileTable)
         if table is None:
             try:
-                table = self.given or steps.profile(
-                    self.board,
-                    self.work,
-                    cap_w=self.cap,
-                    goal=self.config.whole_goal,
-                    strategy=self.config.strategy,
-                    reference=self.config.reference,
-                    algorithm=self.algorithm,
-                    prior=self.prior,
-                    partial=self.folder.partial,
-                    progress=self.progress_of("profile"),
-                )
+                table = self.given or self._profiled()
             except (DeviceError, WorkloadError):
                 self.folder.abandon()
                 raise
@@ -97,20 +88,36 @@ class ResumableRun:
                 table = table.model_copy(update={"supply": self.board.supply})
             self.folder.save(table)
         self.folder.partial.unlink(missing_ok=True)
-        command = check_command(self.board, self.folder.path / "profile.json", self.config.workload)
-        check_profile(table, self.board, self.work, command=command)
+        if self.config.command is None:
+            command = check_command(self.board, self.folder.path / "profile.json", self.config.workload)
+            check_profile(table, self.board, self.work, command=command)
         check_scale(self.config.whole_cap, table.highest_w)
         return table
+
+    def _profiled(self) -> ProfileTable:
+        return steps.profile(
+            self.board,
+            self.work,
+            cap_w=self.cap,
+            goal=self.config.whole_goal,
+            strategy=self.config.strategy,
+            reference=self.config.reference,
+            algorithm=self.algorithm,
+            prior=self.prior,
+            partial=self.folder.partial,
+            progress=self.progress_of("profile"),
+        )
 
     def estimate(self, table: ProfileTable) -> SampleEfficiency:
         """Samples to target per batch size, from the proxy.
 
-        With a guided profile only a few runs are made, at the batch sizes that may still be the best by that profile.
+        With a guided profile, or of a program, only a few runs are made, at the batch sizes that may still be the best.
         """
         curve = self.folder.load(SampleEfficiency)
         if curve is not None:
             return curve
-        is_guided = self.config.strategy == "guided" or (table.strategy == "guided" and not self.config.seeds)
+        is_short = table.strategy == "guided" or self.config.command is not None
+        is_guided = self.config.strategy == "guided" or (is_short and not self.config.seeds)
         curve = steps.estimate(
             self.work,
             seeds=None if is_guided else self.config.seeds or SEEDS,
@@ -131,8 +138,9 @@ class ResumableRun:
             # Later than the training run, whose noise would otherwise be the noise that is seen here.
             self._back_to_start(rest_s=REST_S)
             table, plan = self._confirmed(table, curve)
-            plan = self._with_evaluations(plan)
-            if self.config.moving_cap is None:  # which is that of a point under one cap
+            if self.config.command is None:
+                plan = self._with_evaluations(plan)
+            if self.config.moving_cap is None and self.config.command is None:  # which is that of a point under one cap
                 plan = self._with_robustness(plan, curve)
             self.folder.save(table)
             self.folder.save(plan)
@@ -178,8 +186,13 @@ class ResumableRun:
             folder=self.folder.target_curves,
             processes=self.config.processes,
             progress=self.progress_of("compare"),
+            price=self._price_of(),
         )
         return self.folder.save(comparison)
+
+    def _price_of(self) -> Callable[..., TrainingRecord] | None:
+        """Function that prices a learning curve on the board; None for that of a workload."""
+        return None
 
     def limit(self, table: ProfileTable | None = None) -> SensorLimit:
         """The limit at the sensor, by the supply that the table was measured with, or else by the board's."""
@@ -207,8 +220,9 @@ class ResumableRun:
         choose = partial(steps.plan, cap_w=asked.whole_cap, goal=asked.whole_goal, carbon=asked.intensity)
         while True:
             plan = choose(table, curve)
-            # On a real board, no probe follows a cap that changes.
-            if limit.limit_w is None or (self.config.moving_cap is not None and self.board.executes_steps):
+            # On a real board, no probe follows a cap that changes. A program was measured for as long as this takes.
+            is_moving = self.config.moving_cap is not None and self.board.executes_steps
+            if limit.limit_w is None or is_moving or self.config.command is not None:
                 return table, plan
             if progress is not None:
                 progress(0, 1, f"measuring batch size {plan.batch_size} again, for longer")
@@ -218,6 +232,8 @@ class ResumableRun:
                 return table, confirmed
 
     def _with_evaluations(self, plan: Plan) -> Plan:
+        from wattune import training  # with torch
+
         costs = None if plan.caps or plan.schedule else training.evaluation_costs(self.board, self.work, plan)
         if costs is None:
             return plan
@@ -313,8 +329,6 @@ def run_as(
     yield_to: Callable[[], bool] | None = None,
 ) -> TrainingRecord:
     """Do all steps of ``run`` by these arguments. Raises: as ``run``."""
-    if config.command is not None:
-        raise InputError("a command", value=config.command, allowed="with wattune estimate and wattune profile")
     has_plan = config.resume and config.output is not None and (config.output / "plan.json").is_file()
     # Read now, since planning comes late; a plan has its times, and needs the forecast no more.
     if not has_plan and (intensity := config.intensity) is not None:
@@ -327,7 +341,12 @@ def run_as(
 
             job, record = run_with_server(board, config, folder, progress, token, yield_to)
         else:
-            job = begin(board, as_workload(config.workload, progress), config, folder, progress, yield_to)
+            if config.program is None:
+                job = begin(board, as_workload(config.workload, progress), config, folder, progress, yield_to)
+            else:
+                from wattune.job.program_job import begin_program
+
+                job = begin_program(board, config.program, config, folder, progress)
             table = job.profile()
             check_cap(table, job.cap)
             curve = job.estimate(table)

@@ -345,7 +345,7 @@ def with_algorithm(plan: str | Path | Plan, algorithm: str | None) -> Plan:
 
 def compare(
     device: str | Device,
-    workload: str | Path | Workload | None,
+    workload: str | Path | Workload | ProgramWorkload | None,
     profile: str | Path | ProfileTable,
     efficiency: str | Path | SampleEfficiency,
     *,
@@ -355,9 +355,11 @@ def compare(
     folder: Path | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    price: Callable[..., TrainingRecord] | None = None,
 ) -> Comparison:
     """Train the pick of every rule on the target. ``goal``: that of wattune's own pick, see ``plan``; the others choose
-    for the time. ``seeds``: how many, or which; ``folder`` has the learning curves.
+    for the time. ``seeds``: how many, or which; ``folder`` has the learning curves;
+    ``price``: as ``training.price``, for a program.
 
     Raises: InputError for a device that executes steps itself; RecordError if the records do not fit together;
     WorkloadError, DeviceError, OutputError.
@@ -369,7 +371,7 @@ def compare(
     with opened(device) as board:
         return compare_rules(
             board,
-            as_workload(workload, progress),
+            as_trainable(workload, progress),
             table,
             as_record(SampleEfficiency, efficiency),
             cap=cap,
@@ -378,4 +380,5 @@ def compare(
             folder=folder,
             processes=processes,
             progress=progress,
+            price=price,
         )

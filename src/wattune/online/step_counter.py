@@ -6,44 +6,11 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from wattune.algorithms.counting import aten
-from wattune.algorithms.counting.counter import Counter, phases
+from wattune.algorithms.counting.step_counter import StepCounter
 from wattune.records import StepWork
-
-DATA_TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-
-
-class StepCounter(Counter):  # type: ignore[no-untyped-call]
-    """Counts forward, backward and optimizer separately, and detects the data type of the matrix products."""
-
-    def __init__(self) -> None:
-        super().__init__("forward")
-        self.in_optimizer = False
-        self.paused = False
-        self._flops: dict[str, float] = {}
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
-    ) -> Any:
-        """Run an operation and count it."""
-        if self.paused:
-            return operation(*arguments, **(options or {}))
-        in_backward = torch._C._current_graph_task_id() != -1
-        self.phase = "optimizer" if self.in_optimizer else "backward" if in_backward else "forward"
-        outputs = super().__torch_dispatch__(operation, types, arguments, options)
-        if aten.launches(operation) and aten.kind(operation, arguments) in ("matmul", "convolution"):
-            name = DATA_TYPES.get(next(aten.tensors(outputs)).dtype, "fp32")
-            self._flops[name] = self._flops.get(name, 0.0) + aten.flops(operation, arguments, outputs)
-        return outputs
-
-    @property
-    def data_type(self) -> str:
-        """The data type that most of the arithmetic ran in."""
-        return max(self._flops, key=lambda name: self._flops[name], default="fp32")
 
 
 class StepWorkCounter:
@@ -100,13 +67,7 @@ class StepWorkCounter:
         counter = self.drop()
         if counter is None:
             return self._works[self._key]
-        work = StepWork(
-            samples=samples,
-            micro_batch_size=micro_batch_size,
-            data_type=counter.data_type,
-            phases=phases(counter.tally),
-            peak_memory_bytes=max(counter.memory_bytes, default=0),
-        )
+        work = counter.work(samples, micro_batch_size)
         if keep:
             self._works[self._key] = work
         return work

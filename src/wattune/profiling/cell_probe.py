@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
@@ -39,7 +39,7 @@ class CellProbe:
     process of its own before the first of them is measured. ``workload`` None: a replayed table, whose steps are known
     by their shape alone. ``calm``: all that the sensor may still show is below the
     cap; otherwise the first probe begins by waiting until that has passed. ``stops``: False measures to the end, above
-    the limit as well.
+    the limit as well. ``works``: without a workload, the work of a step of a program by its batch size.
     """
 
     def __init__(
@@ -54,9 +54,11 @@ class CellProbe:
         rows: Sequence[BatchShape] = (),
         calm: bool = False,
         stops: bool = True,
+        works: Mapping[int, StepWork] = {},
     ):
         self._device = device
         self._stops = stops
+        self._works = works
         self._workload = workload
         self._algorithm = algorithm
         self._steps = steps
@@ -121,7 +123,7 @@ class CellProbe:
 
     def _prepared(self, shape: BatchShape) -> StepWork:
         if self._workload is None:
-            return _known_by_shape(shape, self._device)
+            return self._works.get(shape.batch) or _known_by_shape(shape, self._device)
         if self._shape != shape or self._work is None:
             self._training = itertools.repeat(None)  # the last one's memory goes before the next one needs it
             self._peak = PeakMemory.of_cuda(self._device.trains_on) if self._device.executes_steps else None

@@ -41,7 +41,8 @@ class Learned(NamedTuple):
 class ProgramLearning:
     """Learning of one run, as far as its output and its steps show it.
 
-    ``ended``: None while the program trains. ``hear`` is called from the thread that reads the output.
+    ``ended``: None while the program trains, or why nothing can be learned from it. ``hear`` is called from the thread
+    that reads the output.
     """
 
     workload: ProgramWorkload
@@ -50,8 +51,7 @@ class ProgramLearning:
     budget_samples: int | None = None
     on_evaluation: Callable[[Evaluation], None] | None = None
     evaluations: list[Evaluation] = field(default_factory=list)
-    ended: Ended | None = None
-    failure: WorkloadError | None = None
+    ended: Ended | WorkloadError | None = None
     _printed_samples: int = 0
     _unseen: int = 0
 
@@ -66,19 +66,14 @@ class ProgramLearning:
             return self._printed_samples
         return self.page.most_rounds * self.batch_size
 
-    @property
-    def is_over(self) -> bool:
-        """True once nothing more is to be learned from the run."""
-        return self.ended is not None or self.failure is not None
-
     def check_budget(self) -> None:
         """End the run if it has used its budget up."""
-        if not self.is_over and self.budget_samples is not None and self.samples > self.budget_samples:
+        if self.ended is None and self.budget_samples is not None and self.samples > self.budget_samples:
             self.ended = "budget used up"
 
     def hear(self, time_s: float, line: str) -> None:
         """Take a line of the output."""
-        if self.is_over:
+        if self.ended is not None:
             return
         try:
             if self._samples and (found := self._samples.search(line)):
@@ -91,7 +86,7 @@ class ProgramLearning:
             if metrics:
                 self._take(time_s, _number(metrics[0], "the metric"))
         except WorkloadError as error:
-            self.failure = error
+            self.ended = error
 
     def _take(self, time_s: float, metric: float) -> None:
         samples, is_reached = self.samples, self.workload.reached(metric)
@@ -101,7 +96,7 @@ class ProgramLearning:
             self._unseen += 1
             if is_reached or self._unseen == UNSEEN:
                 what = "the target is reached before the first step" if is_reached else "no step of the program is seen"
-                self.failure = WorkloadError(what, value=f"{metric:g}", allowed="steps of torch", hint=HINT)
+                self.ended = WorkloadError(what, value=f"{metric:g}", allowed="steps of torch", hint=HINT)
         else:
             if self.evaluations and self.evaluations[-1].samples >= samples:
                 self.evaluations.pop()  # the same evaluation, printed again
@@ -134,13 +129,13 @@ def learn(
         learning = ProgramLearning(workload, batch_size, page, budget_samples, on_evaluation)
         words = workload.words(batch_size, seed=seed)
         with Process(words, now_s=now_s, on_line=learning.hear, news=news, kill_s=END_S) as program:
-            while not (program.is_over or learning.is_over):
+            while not program.is_over and learning.ended is None:
                 news.wait(TICK_S)
                 look()
                 learning.check_budget()
-        if learning.failure is not None:
-            raise learning.failure
-        if not learning.is_over:
+        if isinstance(learning.ended, WorkloadError):
+            raise learning.ended
+        if learning.ended is None:
             check_ending(program, f"at batch size {batch_size}")
             if not learning.evaluations:
                 what = "the program prints no metric, or no step of it is seen; its last line"

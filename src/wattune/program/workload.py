@@ -15,43 +15,10 @@ from typing import ClassVar
 from wattune.errors import InputError
 from wattune.program.command_template import CommandTemplate, ascending
 
-RATE = re.compile(r"(?P<rate>[^@,]+)@(?P<batch_size>[1-9]\d{0,8})(?:,(?P<rule>\w+))?")
-
-RULES = {"sqrt": 0.5, "linear": 1.0}
-"""Exponent of the batch size in the learning rate, as in the optimizer of a workload."""
+RATE = re.compile(r"(?P<rate>\d+\.?\d*(?:e-?\d+)?)@(?P<batch_size>[1-9]\d{0,8})(?P<linear>,linear)?")
 
 NO_DATA = "the program's own"
 """Fingerprint of data that the command does not name."""
-
-
-@dataclass(frozen=True)
-class LearningRate:
-    """The learning rate of every batch size: ``rate`` at ``batch_size``, in proportion to its power ``exponent``."""
-
-    rate: float
-    batch_size: int
-    exponent: float
-
-    @classmethod
-    def parse(cls, text: str) -> LearningRate:
-        """Read "0.1@32", or "0.1@32,linear" for SGD. Raises: InputError."""
-        match = RATE.fullmatch(text.strip())
-        rule = match and (match["rule"] or "sqrt")
-        try:
-            rate = float(match["rate"]) if match else math.nan
-        except ValueError:
-            rate = math.nan
-        if match is None or rule not in RULES or not 0 < rate < math.inf:
-            raise InputError(
-                "rate",
-                value=text,
-                allowed="learning rate@batch size, such as 0.001@32; for SGD 0.1@32,linear",
-            )
-        return cls(rate, int(match["batch_size"]), RULES[rule])
-
-    def at(self, batch_size: int) -> float:
-        """The learning rate of this batch size."""
-        return self.rate * math.pow(batch_size / self.batch_size, self.exponent)
 
 
 @dataclass(frozen=True)
@@ -60,8 +27,9 @@ class ProgramWorkload:
 
     ``command``: with ``{batch_size}``, and optionally ``{rate}``, ``{seed}`` and ``{data}``; it is run without a shell.
     ``metric``: a regular expression with one group, which finds the metric in a line of the output; ``samples``: the
-    same for the training samples so far, where no optimizer step of torch is seen. ``rate``: the learning rate, as
-    ``LearningRate.parse`` reads it; its batch size is the user's own. ``data``, ``proxy_data``: values of ``{data}``
+    same for the training samples so far, where no optimizer step of torch is seen. ``rate``: the learning rate at the
+    user's own batch size, such as "0.001@32", in proportion to the square root of the batch size; for SGD
+    "0.1@32,linear". ``data``, ``proxy_data``: values of ``{data}``
     in training and in the estimate.
 
     Raises: InputError for a command or a pattern that cannot be used.
@@ -90,8 +58,9 @@ class ProgramWorkload:
         one_group(self.metric, "the pattern of the metric", "val acc: ([0-9.]+)")
         if self.samples is not None:
             one_group(self.samples, "the pattern of the samples", "samples: ([0-9]+)")
-        if self.rate is not None:
-            LearningRate.parse(self.rate)
+        if self.rate is not None and not RATE.fullmatch(self.rate):
+            allowed = "learning rate@batch size, such as 0.001@32; for SGD 0.1@32,linear"
+            raise InputError("rate", value=self.rate, allowed=allowed)
 
     @cached_property
     def template(self) -> CommandTemplate:
@@ -106,8 +75,8 @@ class ProgramWorkload:
     @property
     def batch_size(self) -> int | None:
         """The user's own batch size, for which the learning rate is given; None if it is not one of ``batch_sizes``."""
-        own = None if self.rate is None else LearningRate.parse(self.rate).batch_size
-        return own if own in self.batch_sizes else None
+        own = RATE.fullmatch(self.rate or "")
+        return int(own["batch_size"]) if own and int(own["batch_size"]) in self.batch_sizes else None
 
     @property
     def proxy(self) -> ProgramWorkload:
@@ -138,7 +107,11 @@ class ProgramWorkload:
 
     def words(self, batch_size: int, *, seed: int = 0) -> list[str]:
         """The words of the command."""
-        rate = None if self.rate is None else f"{LearningRate.parse(self.rate).at(batch_size):.6g}"
+        rate = None
+        if given := RATE.fullmatch(self.rate or ""):
+            # Linear: Goyal et al. 2017, section 2.1; square root: Krizhevsky 2014.
+            share = batch_size / int(given["batch_size"])
+            rate = f"{float(given['rate']) * (share if given['linear'] else math.sqrt(share)):.6g}"
         return self.template.words(batch_size=batch_size, seed=seed, rate=rate, data=self.data)
 
     def reached(self, metric: float) -> bool:

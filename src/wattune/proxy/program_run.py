@@ -10,7 +10,7 @@ from wattune.errors import OutOfDeviceMemory, WorkloadError
 from wattune.program.learning import learn
 from wattune.program.workload import ProgramWorkload
 from wattune.proxy.training_run import Results, TrainingRun
-from wattune.records import LearningCurve, provenance
+from wattune.records import LearningCurve
 
 WRONG_WAY = 0.75
 """Share of the steps between two metrics, away from the target, from which on the metric counts as falling."""
@@ -34,26 +34,15 @@ class ProgramRun(TrainingRun):
         except OutOfDeviceMemory as error:
             raise WorkloadError(str(error), hint="leave it out of the batch sizes") from error
         samples = learned.samples
-        curve = LearningCurve(
-            workload=workload.name,
-            algorithm=self.algorithm,
-            batch_size=self.batch_size,
-            seed=self.seed,
+        return self.save(
+            workload,
             metric=workload.metric,
-            target=workload.target,
             reached=learned.ended == "target reached",
             samples=samples,
             # More than it has trained if it diverged, as for a run of a workload.
             budget_samples=samples + 1 if learned.ended == "diverged" else samples,
             evaluations=tuple(one.model_copy(update={"time_s": None}) for one in learned.evaluations),
-            fingerprint=self.fingerprint,
-            provenance=provenance(
-                "measured", model=workload.model_fingerprint(), data=workload.data_fingerprint(), seed=self.seed
-            ),
         )
-        if self.curve_path is not None:
-            curve.save(self.curve_path)
-        return curve
 
 
 def in_order(workload: ProgramWorkload, runs: Sequence[ProgramRun]) -> Results:

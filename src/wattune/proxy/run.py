@@ -10,7 +10,7 @@ from typing import Literal
 
 from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.proxy.training_run import TrainingRun
-from wattune.records import Evaluation, LearningCurve, provenance
+from wattune.records import Evaluation, LearningCurve
 from wattune.workloads import Workload
 
 CHECKPOINT_EVERY = 5
@@ -79,25 +79,16 @@ class ProxyRun(TrainingRun):
                 break
             if len(evaluations) % CHECKPOINT_EVERY == 0:
                 self._checkpoint(algorithm, samples, evaluations)
-        result = LearningCurve(
-            workload=workload.name,
-            algorithm=self.algorithm,
-            batch_size=self.batch_size,
-            seed=self.seed,
+        result = self.save(
+            workload,
             metric=workload.metric.name,
-            target=workload.target,
             reached=reached,
             samples=samples,
             budget_samples=budget,
             evaluations=tuple(evaluations),
-            fingerprint=self.fingerprint,
             state_bytes=state_bytes(algorithm.state_dict()),
-            provenance=provenance(
-                "measured", model=workload.model_fingerprint(), data=workload.data_fingerprint(), seed=self.seed
-            ),
         )
-        if self.curve_path is not None and self.checkpoint_path is not None:
-            result.save(self.curve_path)
+        if self.checkpoint_path is not None:
             self.checkpoint_path.unlink(missing_ok=True)
         return result
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wattune.errors import RecordError
-from wattune.records import LearningCurve
+from wattune.records import LearningCurve, provenance
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,24 @@ class TrainingRun:
             return None
         curve = LearningCurve.load(path)
         self._check_identity(path, (curve.fingerprint, curve.batch_size, curve.seed, curve.algorithm))
+        return curve
+
+    def save(self, workload: Any, **outcome: Any) -> LearningCurve:
+        """Save the curve of this run, with these fields of its outcome. Raises: OutputError."""
+        curve = LearningCurve(
+            workload=workload.name,
+            algorithm=self.algorithm,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            target=workload.target,
+            fingerprint=self.fingerprint,
+            provenance=provenance(
+                "measured", model=workload.model_fingerprint(), data=workload.data_fingerprint(), seed=self.seed
+            ),
+            **outcome,
+        )
+        if self.curve_path is not None:
+            curve.save(self.curve_path)
         return curve
 
     def _check_identity(self, path: Path, identity: tuple[str | None, int, int, str]) -> None:

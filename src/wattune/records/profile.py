@@ -195,12 +195,12 @@ class Program(Value):
     """The program that was measured in place of a workload.
 
     ``command``: its command line, with ``{batch_size}`` and optionally ``{steps}``; ``device``: the device's spec;
-    ``step_time``: source of its step times: printed lines, lines of a file, or two runs of different length.
+    ``step_time``: source of its step times: printed lines, lines of a file, two runs of different length, or its steps.
     """
 
     command: str
     device: str
-    step_time: Literal["printed", "file", "run lengths"]
+    step_time: Literal["printed", "file", "run lengths", "steps seen"]
 
 
 class ProfileTable(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import signal
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from wattune.cap import NO_LIMIT, SensorLimit
 from wattune.devices import Device
@@ -17,11 +19,17 @@ from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.board_health import happened
 from wattune.profiling.journal import Journal, Partial, total_cost
+from wattune.profiling.program.counted import counted_works
 from wattune.profiling.program.program_probe import ProgramProbe
-from wattune.profiling.program.step_times import Source, compiled
+from wattune.profiling.program.step_times import PrintedStepTimes, SeenSteps, Source, StepTimes, compiled
 from wattune.profiling.strategies import checked, full, staircase, stays_under
 from wattune.program.command_template import CommandTemplate, ascending
+from wattune.program.rounds import StepPage
+from wattune.program.workload import ProgramWorkload
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, Program, provenance
+
+if TYPE_CHECKING:
+    from wattune.profiling.cell_probe import CellProbe
 
 Progress = Callable[[int, int, str], None]
 
@@ -40,9 +48,9 @@ OWN = "the program's own"
 
 def profile_command(
     device: Device,
-    command: str,
+    command: str | ProgramWorkload,
     *,
-    batch_sizes: Sequence[int],
+    batch_sizes: Sequence[int] = (),
     step_time: str | None = None,
     step_time_file: Path | None = None,
     strategy: str | None = None,
@@ -57,10 +65,10 @@ def profile_command(
     ``command`` has ``{batch_size}`` in it, and ``{steps}`` where the program takes a number of steps; it is split as a
     shell would, and run without one. The time of a step comes from ``step_time``, a regular expression with one group
     that finds seconds (or milliseconds, where the group is named ``ms``) in the lines that the program prints, the
-    first three left out; from the lines of ``step_time_file``, each a number or as ``step_time`` says; or without both
-    from runs of two lengths. Power is read while it trains for at least ``steps`` steps, and the peak is that of the
-    whole run. The program and its children are ended once power is surely above the ``limit``, by its
-    window.
+    first three left out; from the lines of ``step_time_file``, each a number or as ``step_time`` says; without both
+    from runs of two lengths, or without ``{steps}`` from its steps in torch, as they are seen. Power is read while it
+    trains for at least ``steps`` steps, and the peak is that of the whole run. The program and its children are ended
+    once power is surely above the ``limit``, by its window. A simulated board counts the steps of a Python program.
 
     A program that is killed, or says that memory was not enough, does not fit at this and larger batch sizes.
     ``strategy``, ``partial`` and ``progress`` are as in ``profile``.
@@ -72,22 +80,26 @@ def profile_command(
     strategy = checked(strategy, limit.limit_w, steps)
     if strategy == "guided":
         raise InputError("strategy", value=strategy, allowed="full, staircase: a program takes part in no search")
-    template, sizes = CommandTemplate(command), ascending(batch_sizes)
+    trained = command if isinstance(command, ProgramWorkload) else None
+    template = trained.template if trained is not None else CommandTemplate(str(command))
+    sizes = ascending(trained.batch_sizes if trained is not None else batch_sizes)
+
+    def words(batch_size: int, steps: int = 0) -> list[str]:
+        return template.words(batch_size=batch_size, steps=steps) if trained is None else trained.words(batch_size)
+
     pattern = None if step_time is None else compiled(step_time)
-    source: Source = "file" if step_time_file is not None else "run lengths" if pattern is None else "printed"
-    if source == "run lengths" and not template.has_steps:
-        raise InputError(
-            "nothing says how long a step takes",
-            value=command,
-            allowed="{steps} in the command, or step times that it prints or writes",
-        )
-    if not device.executes_steps:
+    samples = None if trained is None or trained.samples is None else re.compile(trained.samples)
+    source: Source = "steps seen"
+    if step_time_file is not None or pattern is not None:
+        source = "printed" if step_time_file is None else "file"
+    elif template.has_steps:
+        source = "run lengths"
+    if not device.executes_steps and device.kind != "simulated":
         raise InputError("this device cannot run programs", value=device.name, hint="give the board that runs it")
     run_limit_s = LIMIT_S if run_limit_s is None else run_limit_s
     if not 0 < run_limit_s < math.inf:
         raise InputError("the limit of a run", value=run_limit_s, allowed="seconds above 0")
-    program = template.words(batch_size=sizes[0])[0]
-    if shutil.which(program) is None:
+    if shutil.which(program := words(sizes[0])[0]) is None:
         raise InputError("there is no program", value=program)
     key = program_key(device, template)
     rows: list[BatchShape] = [BatchShape(size, size) for size in sizes]
@@ -110,16 +122,28 @@ def profile_command(
             length = f", {taken} steps" if template.has_steps else ""
             progress(min(len(notebook.notes), total), total, f"{template.name}, {point}{length}")
 
-    probe = ProgramProbe(
-        device,
-        template,
-        pattern=pattern,
-        file=step_time_file,
-        steps=steps,
-        limit=limit,
-        limit_s=run_limit_s,
-        say=say,
-    )
+    def times(page: StepPage, batch_size: int) -> StepTimes:
+        if source == "steps seen":
+            return SeenSteps(page, samples, batch_size)
+        return PrintedStepTimes(pattern, step_time_file)
+
+    probe: CellProbe | ProgramProbe
+    if device.executes_steps:
+        probe = ProgramProbe(
+            device,
+            words,
+            times=times,
+            has_lengths=template.has_steps,
+            is_timed=source != "run lengths",
+            steps=steps,
+            limit=limit,
+            limit_s=run_limit_s,
+            say=say,
+        )
+    else:  # imported here, since it needs torch
+        from wattune.profiling.cell_probe import CellProbe
+
+        probe = CellProbe(device, None, "backprop", steps=steps, limit=limit, works=counted_works(words, sizes))
 
     def measure(point: OperatingPoint) -> ProfileCell | AbortedProbe:
         return notebook.look_up(None, probe, point)
@@ -145,8 +169,8 @@ def profile_command(
         sensor_rail=device.sensor.rail,
         strategy=strategy,
         supply=device.supply,
-        notes=(*happened(device), *_alike(cells)),
-        program=Program(command=command, device=device.spec or device.name, step_time=source),
+        notes=(*happened(device), *(_alike(cells) if device.executes_steps else ())),
+        program=Program(command=template.text, device=device.spec or device.name, step_time=source),
         cap_window_s=limit.window_s,
         provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit.limit_w),
     )

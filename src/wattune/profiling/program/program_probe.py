@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -18,10 +16,10 @@ from wattune.point import OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
-from wattune.profiling.program.step_times import SKIPPED, PrintedStepTimes, StepStretch, by_lengths, readings_between
-from wattune.program.command_template import CommandTemplate
+from wattune.profiling.program.step_times import SKIPPED, StepStretch, StepTimes, by_lengths, readings_between
 from wattune.program.endings import check_ending, last_line
 from wattune.program.process import Process
+from wattune.program.rounds import StepPage
 from wattune.records import AbortedProbe, ProfileCell
 
 TICK_S = 0.1
@@ -53,7 +51,7 @@ class ProgramRun(NamedTuple):
     begun_s: float
     ended_s: float
     readings: tuple[tuple[float, float], ...]
-    times: PrintedStepTimes
+    times: StepTimes
     health: dict[str, Any]
     last: str
 
@@ -61,26 +59,28 @@ class ProgramRun(NamedTuple):
 class ProgramProbe:
     """Measures cells of a program on a device that it runs on.
 
-    ``pattern`` and ``file`` as in ``PrintedStepTimes``; without both, the time of a step comes from two runs of
-    different length. ``limit_s``: a run that takes longer has failed. ``say`` is called before each run, with its point
-    and its number of steps.
+    ``words`` gives the command for a batch size and a number of steps, which it takes if it ``has_lengths``; ``times``
+    makes the reader of a run's step times, for a page of steps and a batch size. Unless they are ``is_timed``, the time
+    of a step comes from two runs of different length. ``limit_s``: a run that takes longer has failed. ``say`` is
+    called before each run, with its point and its number of steps.
     """
 
     def __init__(
         self,
         device: Device,
-        template: CommandTemplate,
+        words: Callable[[int, int], list[str]],
         *,
-        pattern: re.Pattern[str] | None,
-        file: Path | None,
+        times: Callable[[StepPage, int], StepTimes],
+        has_lengths: bool,
+        is_timed: bool,
         steps: int,
         limit: SensorLimit,
         limit_s: float,
         say: Callable[[OperatingPoint, int], None],
     ):
         self._device = device
-        self._template = template
-        self._pattern, self._file = pattern, file
+        self._words, self._times = words, times
+        self._has_lengths, self._is_timed = has_lengths, is_timed
         self._steps = steps
         self._limit = limit
         self._limit_s = limit_s
@@ -126,11 +126,11 @@ class ProgramProbe:
 
         def run(steps: int) -> ProgramRun:
             self._say(OperatingPoint(point.shape, capped.setting.knobs), steps)
-            runs.append(self._run(batch_size, steps, capped, spent))
+            with StepPage() as page, page.stamped():
+                runs.append(self._run(page, batch_size, steps, capped, spent))
             return runs[-1]
 
-        by_times = self._pattern is not None or self._file is not None
-        stretch, steps = self._by_times(batch_size, run) if by_times else self._by_lengths(batch_size, run)
+        stretch, steps = self._by_times(batch_size, run) if self._is_timed else self._by_lengths(batch_size, run)
         sensor, last = self._device.sensor, runs[-1]
         powers = readings_between(last.readings, stretch.begin_s + sensor.settle_s, stretch.end_s + sensor.lag_s)
         # The cap holds from the first second to the last, whatever a program does before it trains.
@@ -161,7 +161,7 @@ class ProgramProbe:
                 assert stretch is not None
                 self._known[batch_size] = steps
                 return stretch, len(stretch.times_s)
-            if not self._template.has_steps or (stretch is None and tries == BLIND_TRIES):
+            if not self._has_lengths or (stretch is None and tries == BLIND_TRIES):
                 break
             missing = LONGER / 2.0
             if stretch is not None:
@@ -169,12 +169,12 @@ class ProgramProbe:
                     wanted / (len(stretch.times_s) + SKIPPED), self._needed_s / max(stretch.seconds, 1e-3)
                 )
             steps = math.ceil(steps * min(max(missing, 1.3), LONGER))
-        where = "the output" if self._file is None else str(self._file)
         if stretch is None:
+            where = last.times.where
             raise WorkloadError(
                 f"too few step times in {where}, with the first {SKIPPED} left out; the last line of the program",
                 value=last.last,
-                hint="see the pattern, or give more --steps where it prints seldom",
+                hint=last.times.hint,
             )
         raise WorkloadError(
             f"the program trains for {stretch.seconds:.2g} s and {len(stretch.times_s)} step times, too short to be "
@@ -219,12 +219,14 @@ class ProgramProbe:
 
     # --------------------------------------------------------------------------------------------------------- one run
 
-    def _run(self, batch_size: int, steps: int, capped: CappedRun, spent: list[MeterFigures]) -> ProgramRun:
+    def _run(
+        self, page: StepPage, batch_size: int, steps: int, capped: CappedRun, spent: list[MeterFigures]
+    ) -> ProgramRun:
         while True:  # again if both were paused for a while
             news, stopped = threading.Event(), False
             self._readings = []
-            health, times = BoardHealth(self._device), PrintedStepTimes(self._pattern, self._file)
-            words = self._template.words(batch_size=batch_size, steps=steps)
+            health, times = BoardHealth(self._device), self._times(page, batch_size)
+            words = self._words(batch_size, steps)
             try:
                 with (
                     # Until the sensor has settled, a reading may hold power from before the program.
@@ -239,7 +241,7 @@ class ProgramProbe:
                             raise meter.lost
                         if meter.elapsed_s - program.begun_s > self._limit_s and not program.was_paused:
                             raise self._too_long(batch_size, program)
-                        if not self._template.has_steps:  # else it knows itself when to end
+                        if not self._has_lengths:  # else it knows itself when to end
                             times.look(meter.elapsed_s)
                             stopped = self._is_enough(times.stretch(program.begun_s))
                     ended_s = program.ended_s if program.is_over else meter.elapsed_s

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from wattune import units
 from wattune.errors import WorkloadError
+from wattune.program.rounds import Interval, StepPage, ordinary
 from wattune.program.workload import one_group
 
-Source = Literal["printed", "file", "run lengths"]
+Source = Literal["printed", "file", "run lengths", "steps seen"]
 
 SKIPPED = 3
 """Step times at the beginning that are left out: memory is reserved there, and kernels are compiled and chosen."""
@@ -53,6 +55,8 @@ class PrintedStepTimes:
     def __init__(self, pattern: re.Pattern[str] | None, file: Path | None):
         self._pattern = pattern
         self._file = file
+        self.where = "the output" if file is None else str(file)
+        self.hint = "see the pattern, or give more --steps where it prints seldom"
         self._found: list[StepTime] = []
         # The program may replace the file or add to it: what was there before is not of this run.
         self._before = _content(file)
@@ -105,6 +109,45 @@ class PrintedStepTimes:
                 text += "ms"
         if step_s := units.read(text, "s"):
             self._found.append(StepTime(time_s, step_s))
+
+
+class SeenSteps:
+    """The step times of one run whose steps are seen: by the hook in torch, or by the samples that it prints.
+
+    ``samples``: a regular expression that finds the samples so far, for a program without torch.
+    """
+
+    where = "what is seen of the program"
+    hint = "give --step-time PATTERN, or put {steps} into the command, if it trains without torch"
+
+    def __init__(self, page: StepPage, samples: re.Pattern[str] | None, batch_size: int):
+        self._page, self._samples, self._batch_size = page, samples, batch_size
+        self._stamps: list[tuple[int, float]] = []
+
+    def hear(self, time_s: float, line: str) -> None:
+        """Take in a line of the output."""
+        found = self._samples.search(line) if self._samples is not None else None
+        if found and (samples := units.read(found[1], "s")):
+            self._page.stamp(round(samples / self._batch_size), time.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Take in the steps until now."""
+        stamp = self._page.read()
+        if stamp is not None and (not self._stamps or stamp.rounds > self._stamps[-1][0]):
+            self._stamps.append((stamp.rounds, now_s - (time.monotonic() - stamp.time_s)))
+
+    def stretch(self, begun_s: float) -> StepStretch | None:
+        """The part of the run behind the first few steps; None if there are no more."""
+        stamps = [stamp for stamp in self._stamps if stamp[0] > SKIPPED]
+        steps = ordinary([Interval(a_s, b_s, b - a) for (a, a_s), (b, b_s) in pairwise(stamps)])
+        times_s = tuple(one.step_s for one in steps for _ in range(one.rounds))
+        return StepStretch(stamps[0][1], stamps[-1][1], times_s) if times_s else None
+
+    def check(self, run_s: float) -> None:
+        """Check nothing: these are times by a clock."""
+
+
+StepTimes: TypeAlias = PrintedStepTimes | SeenSteps
 
 
 def compiled(pattern: str) -> re.Pattern[str]:

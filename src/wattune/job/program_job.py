@@ -1,0 +1,196 @@
+"""The run of a program that trains: profile, estimate, plan, train and report, as for a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, cast
+
+from wattune import planning, profiling
+from wattune.devices import Device
+from wattune.errors import InputError, SafetyStop
+from wattune.job.coercion import as_record
+from wattune.job.config import RunConfig
+from wattune.job.folder import RunArguments, RunFolder
+from wattune.job.run import ResumableRun
+from wattune.job.steps import Progress
+from wattune.point import OperatingPoint
+from wattune.power.capped_run import CappedRun
+from wattune.power.limiter import check_limit
+from wattune.profiling.program.counted import counted_work
+from wattune.profiling.program.profile_command import program_key
+from wattune.program.learning import learn
+from wattune.program.workload import ProgramWorkload
+from wattune.proxy.program_run import ProgramRun
+from wattune.records import (
+    Ending,
+    Evaluation,
+    LearningCurve,
+    Plan,
+    ProfileTable,
+    StepWork,
+    TrainingRecord,
+    provenance,
+)
+
+FIGURES: Final = (
+    *("time_s", "energy_j", "power_mean_w", "power_peak_w", "above_cap_s", "readings", "readings_above_cap"),
+)
+"""Figures of the meter that a training record has by the same names."""
+
+
+@dataclass
+class ProgramJob(ResumableRun):
+    """The run of a program: its steps make the same records as those of a workload."""
+
+    works: dict[int, StepWork] = field(default_factory=dict, init=False)
+    """The work of a step by its batch size, as counted for a simulated board."""
+
+    @property
+    def program(self) -> ProgramWorkload:
+        """The program."""
+        assert self.config.program is not None
+        return self.config.program
+
+    def _profiled(self) -> ProfileTable:
+        return profiling.profile_command(
+            self.board,
+            self.program,
+            strategy=self.config.strategy,
+            limit=self.limit(),
+            partial=self.folder.partial,
+            progress=self.progress_of("profile"),
+        )
+
+    def train(self, plan: Plan) -> TrainingRecord:
+        """The program, run to its target at the planned point."""
+        record = self.folder.load(TrainingRecord)
+        if record is not None and record.ended != "stopped for safety":
+            return record
+        if self.board.executes_steps:
+            return self.folder.save(self._made(plan, self.config.seed, partial(self._train, plan)))
+        program, folder = self.program, self.folder.target_curves
+        run = ProgramRun(program.fingerprint(), plan.batch_size, self.config.seed, "backprop", folder)
+        curve = run.finished(program) or run.train(program)
+        self._back_to_start()
+        return self.folder.save(self._made(plan, curve.seed, partial(self._price, curve)))
+
+    def _price_of(self) -> Callable[..., TrainingRecord]:
+        def price(
+            run: LearningCurve, _: object, __: object, point: OperatingPoint, *, cap_w: float | None, **___: object
+        ) -> TrainingRecord:
+            plan = Plan(**point.fields(), cap_w=cap_w, workload=run.workload, target=run.target)
+            return self._made(plan, run.seed, partial(self._price, run))
+
+        return price
+
+    def _train(self, plan: Plan, run: CappedRun, evaluated: Callable[[Evaluation], None]) -> tuple[Ending, int]:
+        """Run the program on the board."""
+        progress = self.progress_of("train")
+
+        def told(at: Evaluation) -> None:
+            evaluated(at)
+            if progress is not None:
+                expected = round(plan.expected_samples or at.samples)
+                progress(at.samples, expected, f"metric {at.metric:.4g} after {at.samples:,} samples")
+
+        def look() -> None:
+            run.check()
+            run.monitor.look(run.meter.elapsed_s)
+
+        learned = learn(
+            self.program,
+            plan.batch_size,
+            seed=self.config.seed,
+            now_s=lambda: run.meter.elapsed_s,
+            look=look,
+            on_evaluation=told,
+        )
+        return learned.ended, learned.samples
+
+    def _price(
+        self, curve: LearningCurve, run: CappedRun, evaluated: Callable[[Evaluation], None]
+    ) -> tuple[Ending, int]:
+        """Let the simulated board make the steps of the run that gave ``curve``."""
+        size, samples = curve.batch_size, 0
+        work = self.works[size] = self.works.get(size) or counted_work(self.program.words(size), size)
+        for at in curve.evaluations:
+            while samples < at.samples:
+                with self.board.step(work):
+                    samples += size
+                run.check()
+            evaluated(at)
+        return "target reached" if curve.reached else "budget used up", samples
+
+    def _made(
+        self,
+        plan: Plan,
+        seed: int,
+        make: Callable[[CappedRun, Callable[[Evaluation], None]], tuple[Ending, int]],
+    ) -> TrainingRecord:
+        """The record of a run at the plan's point, under its cap."""
+        board, program, cost = self.board, self.program, plan.profile_cost
+        evaluations: list[Evaluation] = []
+        ended: Ending = "stopped for safety"
+        samples, reason = 0, None
+        board.select(plan.knobs)
+        limit = replace(plan.limit, max_temp_c=self.cap.max_temp_c)
+        with CappedRun(board, limit, plan.knobs) as run:
+            run.start()
+            try:
+                ended, samples = make(run, lambda at: evaluations.append(_costed(at, run)))
+            except SafetyStop as stop:
+                reason = str(stop)
+                samples = evaluations[-1].samples if evaluations else 0
+        figures = run.meter.figures()
+        left_out = {} if board.executes_steps else {"left_out": "evaluations, which were not counted"}
+        return TrainingRecord(
+            plan=plan,
+            metric=program.metric,
+            target=program.target,
+            reached=ended == "target reached",
+            ended=ended,
+            reason=reason,
+            samples=samples,
+            **{name: getattr(figures, name) for name in FIGURES},
+            power_window_w=figures.power_window_w if plan.cap_w is not None else None,
+            evaluations=tuple(evaluations),
+            max_temp_c=self.cap.max_temp_c,
+            temperature_max_c=run.monitor.temperature_max_c,
+            guard=run.limiter.events,
+            board_events=run.monitor.events,
+            exact=None if run.truth is None else run.truth.figures(),
+            profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,
+            provenance=provenance(
+                board.kind, device=board.name, model=program.command, data=program.data, seed=seed, **left_out
+            ),
+        )
+
+
+def _costed(at: Evaluation, run: CappedRun) -> Evaluation:
+    """The evaluation with time and energy until now, once the sensor was read."""
+    if not run.limiter.has_read:
+        return at
+    figures = run.meter.figures()
+    return at.model_copy(update={"time_s": figures.time_s, "energy_j": figures.energy_j})
+
+
+def begin_program(
+    board: Device, program: ProgramWorkload, config: RunConfig, folder: RunFolder, progress: Progress | None
+) -> ProgramJob:
+    """Check what can be checked before anything has cost time, and claim the run's folder. Raises: InputError."""
+    cap = config.constant_cap
+    program.check()
+    check_limit(board, cap.max_temp_c)
+    cap.at_sensor(board.supply, board.sensor.window_s)
+    if config.compare and board.executes_steps:
+        raise InputError("compare", value=board.name, allowed="a simulated board, which prices the pick of every rule")
+    given = None if config.profile is None else as_record(ProfileTable, config.profile)
+    if given is not None:
+        planning.check_profile(given, program_key(board, program.template), kind=board.kind, command="wattune profile")
+    config = config.model_copy(update={"device": board})
+    fingerprint = f"{program.fingerprint()} {program.proxy.fingerprint()}"
+    arguments = RunArguments(arguments=config.saved(), highest_w=cap.limit_w, fingerprint=fingerprint)
+    folder.claim(arguments, resume=config.resume)
+    return ProgramJob(board, cast(Any, program), folder, config, cap, given, progress)

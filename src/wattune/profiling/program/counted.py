@@ -1,0 +1,75 @@
+"""Work of a program's step on a simulated board: a Python program is run here, and its operations are counted.
+
+As a module it counts in a process of its own: ``python -m wattune.profiling.program.counted FILE BATCH_SIZE WORDS...``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wattune.errors import WorkloadError
+from wattune.program.endings import check_ending, last_line
+from wattune.program.process import Process
+from wattune.records import StepWork
+
+ROUNDS = 4
+"""Steps that are counted: the first one also sets up memory, and one may follow an evaluation."""
+
+
+def counted_work(words: Sequence[str], batch_size: int) -> StepWork:
+    """The work of a step of this program. Raises: InputError for another program than Python's; WorkloadError."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, news = Path(folder) / "work.json", threading.Event()
+        counting = [sys.executable, "-m", __name__, str(file), str(batch_size), *words]
+        with Process(counting, now_s=time.monotonic, on_line=lambda *_: None, news=news) as program:
+            news.wait()
+        check_ending(program, f"at batch size {batch_size}")
+        if not file.exists():
+            raise WorkloadError(
+                "the program makes too few steps of torch to be simulated; its last line",
+                value=last_line(program.lines),
+                allowed=f"{ROUNDS} or more",
+            )
+        return StepWork.model_validate_json(file.read_text())
+
+
+def counted_works(words: Callable[[int], list[str]], batch_sizes: Sequence[int]) -> dict[int, StepWork]:
+    """The work of a step at each batch size. Raises: as ``counted_work``, and if the batch size changes nothing."""
+    works = {size: counted_work(words(size), size) for size in batch_sizes}
+    phases = [one.phases for one in works.values()]
+    if len(works) > 1 and phases.count(phases[0]) == len(phases):
+        raise WorkloadError(
+            "the program's steps are the same at all batch sizes",
+            value=", ".join(map(str, batch_sizes)),
+            hint="does it use {batch_size}?",
+        )
+    return works
+
+
+def _count(file: str, batch_size: str, *words: str) -> int:
+    from wattune.algorithms.counting.step_counter import StepCounter, counted_steps
+    from wattune.program.hook.sitecustomize import Rounds
+    from wattune.program.in_process import in_process
+
+    run, counter, works = in_process(words), StepCounter(), list[StepWork]()
+
+    def round_ended(_: int) -> None:
+        works.append(counter.work(int(batch_size), int(batch_size)))
+        counter.tally.clear()
+        if len(works) == ROUNDS:
+            least = min(works[1:], key=lambda one: sum(part.flops for phase in one.phases for part in phase.operations))
+            Path(file).write_text(least.model_dump_json())
+            os._exit(0)
+
+    with counted_steps(counter, Rounds(round_ended).count):
+        return run()
+
+
+if __name__ == "__main__":
+    sys.exit(_count(*sys.argv[1:]))
