@@ -129,7 +129,8 @@ class Controller:
         """The present clock, also of a card whose power limit is set; None if it cannot be read."""
         clock, card = self.board.clock, self.board.card
         if card is not None and (clock is None or clock.knob != FileKnob.knob):
-            return card.clock_mhz()
+            mhz: Optional[float] = card.clock_mhz()
+            return mhz
         try:
             return clock.now_mhz() if clock is not None else None
         except AgentError:
@@ -506,7 +507,8 @@ class Controller:
     def _mode_of_board(self) -> Dict[str, str]:
         card = self.board.card
         if card is not None:
-            return card.mode()
+            of_card: Dict[str, str] = card.mode()
+            return of_card
         before = self._mode_before_pin()
         return mode(self._tree, self.board.family) if before is None else before
 

@@ -1,6 +1,6 @@
 """Every error that the agent raises on purpose; ``code`` is its name on the socket."""
 
-from typing import Dict, Type
+from typing import List, Type
 
 __all__ = [
     "AgentError",
@@ -91,9 +91,8 @@ class Gone(AgentError):
     code = "gone"
 
 
-_BY_CODE: Dict[str, Type[AgentError]] = {
-    kind.code: kind for kind in (AgentError, NoReading, *AgentError.__subclasses__())
-}
+_KINDS: List[Type[AgentError]] = [AgentError, NoReading, *AgentError.__subclasses__()]
+_BY_CODE = {kind.code: kind for kind in _KINDS}
 
 
 def error_of(code: str, message: str) -> AgentError:
