@@ -99,7 +99,7 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
         (["profile", *DEVICE, "--algorithm", "backprop:checkpoint=99"], "the number of the model's parts"),
         (
             ["profile", *DEVICE, "--algorithm", "forward-gradient", "--command", "x {batch_size}"],
-            "--command cannot be combined with",
+            "algorithm with a command",
         ),
         (
             ["profile", *DEVICE, "--algorithm", "forward-gradient", "--check", "p.json"],
