@@ -100,7 +100,7 @@ def jetsons() -> str:
     lines = [
         f"{data['cases']} cases: two workloads, {data['caps']} caps from the least power of all settings on, "
         f"{data['seeds']} seeds (other strategies: one). In {oracle['without_gpu_clock_alone']} of them no GPU clock "
-        "alone keeps the cap; in the others, choosing all three clocks exactly right would be "
+        "alone stays below the cap; in the others, choosing all three clocks exactly right would be "
         f"{oracle['over_gpu_clock_alone']:.2f} times as fast. The fastest setting that leaves 1.5% of the cap unused "
         f"has a regret of {percent(oracle['regret_with_room'])}; in {oracle['without_room']} cases there is none.",
         "",

@@ -16,7 +16,7 @@ def headline() -> str:
     return (
         "- **Clocks.** On a [recorded Jetson TX2](docs/results.md#three-clocks-of-a-recorded-jetson-tx2), GPU, memory "
         f"and CPU clock chosen together train **{ours['over_gpu_clock_alone']:.2f} times as fast** under the same cap "
-        "as the best GPU clock alone, where that keeps the cap. The search costs "
+        "as the best GPU clock alone, where the latter stays below it. The search costs "
         f"{percent(script['loss_binding']['600'])} of ten minutes.\n"
         "- **Batch size.** In [MLPerf's own reference runs](docs/results.md#mlperf), the largest batch takes "
         f"**{percent(mlperf['largest']['mean'])} more time** to the target than the best one. Two runs find one within "
