@@ -209,3 +209,49 @@ def test_moments_in_the_forms_of_providers(tmp_path, text, offset):
     moment = datetime(2024, 1, 1, 0, 30, tzinfo=timezone.utc) - timedelta(hours=offset)
     begin = Intensity.load(path, CARBON).begin
     assert abs(begin - moment) < timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "offset"),
+    [
+        ("time (GMT+01:00)", 1),
+        ("Datetime (UTC-5)", -5),
+        ("Time (UTC −3:30)", -3.5),
+        ("Time (+0530)", 5.5),
+        ("MTU (EET/EEST)", 2),
+        ("Time (local),Time (UTC)", 0),
+        ("Local time,UTC time", 0),
+        ("Time (UTC+1),Time (UTC)", 0),
+    ],
+)
+def test_the_header_of_times_tells_their_offset(tmp_path, headers, offset):
+    path = tmp_path / "file.csv"
+    first = "2024-01-01 07:00," * headers.count(",")
+    path.write_text(f"{headers},gco2_per_kwh\n{first}2024-01-01 00:30,1\n{first}2024-01-01 01:30,1\n")
+    begin = Intensity.load(path, CARBON, Layout(timezone="Asia/Tokyo")).begin
+    assert begin == datetime(2024, 1, 1, 0, 30, tzinfo=timezone.utc) - timedelta(hours=offset)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("Time (UTC+5.5)", r"offset in the header of times: time \(utc\+5.5\); allowed: such as UTC\+1 or UTC-03:30"),
+        ("Time (Etc/GMT+5)", "offset in the header of times"),
+        ("Time (CET)", r"without an offset in .*: Time \(CET\); add --timezone \+01:00 for CET all year, or Europe/Br"),
+    ],
+)
+def test_a_header_of_times_whose_offset_is_unclear_is_refused(tmp_path, header, message):
+    path = tmp_path / "file.csv"
+    path.write_text(f"{header},gco2_per_kwh\n2024-07-01 00:30,1\n2024-07-01 01:30,1\n")
+    with pytest.raises(InputError, match=message):
+        Intensity.load(path, CARBON)
+
+
+def test_a_header_of_an_unclear_zone_is_read_with_a_zone_or_offsets(tmp_path):
+    path = tmp_path / "file.csv"
+    path.write_text("Time (CET),gco2_per_kwh\n2024-07-01 00:30,1\n2024-07-01 01:30,1\n")
+    begin = Intensity.load(path, CARBON, Layout(timezone="Europe/Brussels")).begin
+    assert begin == datetime(2024, 6, 30, 22, 30, tzinfo=timezone.utc)
+    path.write_text("Time (CET),gco2_per_kwh\n2024-07-01 00:30 CEST,1\n2024-07-01 02:30 EEST,1\n")
+    read = Intensity.load(path, CARBON)
+    assert (read.begin, read.times_s) == (begin, (0, 3600))

@@ -94,10 +94,22 @@ TIMES: Final = (
 )
 """Headers of times, best first, without the zone that they may have in brackets."""
 
-ZONES: Final = {"utc": "UTC", "gmt": "UTC", "cet/cest": "Europe/Brussels", "wet/west": "Europe/Lisbon"}
+ZONES: Final = {
+    **{"utc": "UTC", "gmt": "UTC"},
+    **{"wet/west": "Europe/Lisbon", "cet/cest": "Europe/Brussels", "eet/eest": "Europe/Athens"},
+}
 """Zone in the header of a time -> its name."""
 
-OFFSETS: Final = {"UTC": "+00:00", "GMT": "+00:00", "CET": "+01:00", "CEST": "+02:00"}
+OFFSET: Final = re.compile(r"(?:utc|gmt) ?([+-]) ?(\d[\d:.,]*)|[(\[]([+-])(\d\d:?\d\d)[)\]]")
+"""Sign and digits of an offset in the header of a time, such as "time (UTC+1)"."""
+
+UNCLEAR_ZONE: Final = re.compile("(?<![a-z])[ce]es?t(?![a-z])")
+"""Zone in the header of a time that may be meant all year, or by the date."""
+
+OFFSETS: Final = {
+    **{"UTC": "+00:00", "GMT": "+00:00", "WET": "+00:00", "WEST": "+01:00"},
+    **{"CET": "+01:00", "CEST": "+02:00", "EET": "+02:00", "EEST": "+03:00"},
+}
 """Abbreviation behind a time -> its offset."""
 
 NO_VALUE: Final = ("", "n/e", "n/a", "-")

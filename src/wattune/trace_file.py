@@ -8,11 +8,11 @@ import time
 from datetime import datetime, timezone, tzinfo
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from wattune.errors import InputError, RecordError
-from wattune.known_columns import OFFSETS, QUANTITIES, TIMES, ZONES
+from wattune.known_columns import OFFSET, OFFSETS, QUANTITIES, TIMES, UNCLEAR_ZONE, ZONES
 from wattune.tables import (
     AS_KNOWN,
     SECONDS,
@@ -98,6 +98,10 @@ def _moments(table: Table, at: int, zone: _Zone) -> tuple[list[tuple[Any, Row]],
     moments = [_moment(row.where, row.cells[at], zone) for row in table.rows]
     assumed = next((moment for moment, is_assumed in moments if is_assumed), None)
     note = None
+    if assumed is not None and zone.name == UNCLEAR:
+        raise RecordError(
+            f"the zone of times without an offset in {table.path}", value=table.headers[at], hint=zone.hint
+        )
     if assumed is not None and zone.tz is None:
         local = f"{assumed:%Z} (UTC{assumed:%z})"
         note = f"times of {table.path} have no offset, and are taken as local: {local} at the first"
@@ -131,9 +135,14 @@ def _time_column(table: Table, layout: Layout) -> int | None:
 
 
 def _known_times(headers: list[str]) -> list[int]:
-    """The places of the headers that are times, best first."""
+    """The places of the headers that are times, best first; of the same name, one that says UTC."""
     bare = [" ".join(re.sub(r"\(.*\)|utc", " ", header).split()) or "utc" * ("utc" in header) for header in headers]
-    return [bare.index(name) for name in TIMES if name in bare]
+    places = sorted(range(len(bare)), key=lambda at: re.search("(utc|gmt)(?! ?[+-])", headers[at]) is None)
+    return [at for name in TIMES for at in places if bare[at] == name]
+
+
+UNCLEAR: Final = "of an unclear zone"
+"""Name of a zone whose header may be meant all year, or by the date."""
 
 
 class _Zone(NamedTuple):
@@ -146,13 +155,29 @@ class _Zone(NamedTuple):
     @classmethod
     def of(cls, header: str, layout: Layout) -> _Zone:
         """The zone that the header names, else the one of the layout. Raises: InputError."""
-        named = next((name for key, name in ZONES.items() if re.search(rf"{key}(?![a-z])", header)), None)
+        named = _offset_in(header)
+        if named is None:
+            named = next((name for key, name in ZONES.items() if re.search(rf"{key}(?![a-z])", header)), None)
         if named is not None:
             return cls(zone_of(named), named, "add an offset such as +01:00 to all of them")
         hint = "add --timezone UTC if they are UTC"
+        if layout.timezone is None and UNCLEAR_ZONE.search(header):
+            return cls(None, UNCLEAR, "add --timezone +01:00 for CET all year, or Europe/Brussels for CET and CEST")
         if layout.timezone is None:
             return cls(None, f"local ({'/'.join(time.tzname)})", hint)
         return cls(zone_of(layout.timezone), layout.timezone, hint)
+
+
+def _offset_in(header: str) -> str | None:
+    """The offset that a header names, such as "+01:00". Raises: InputError if it has another form."""
+    found = OFFSET.search(header.replace("\N{MINUS SIGN}", "-"))
+    if found is None:
+        return None
+    sign, digits = found[1] or found[3], found[2] or found[4]
+    parts = re.fullmatch(r"(0?\d|1[0-4])(?::?([0-5]\d))?", digits)
+    if parts is None or "etc/" in header:  # where the sign is the other way round
+        raise InputError("offset in the header of times", value=header, allowed="such as UTC+1 or UTC-03:30")
+    return f"{sign}{parts[1]:0>2}:{parts[2] or '00'}"
 
 
 def zone_of(name: str) -> tzinfo:
