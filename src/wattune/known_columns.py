@@ -64,7 +64,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "clock_mhz": Quantity({"clock_mhz": 1.0}, words=_words("clock freq frequency")),
     "seed": Quantity({"seed": 1.0}, words=_words("seed number")),
     "samples_to_target": Quantity({"samples_to_target": 1.0}, words=_words("samples examples")),
-    "reached": Quantity({"reached": 1.0}, words=_words("state status")),
+    "reached": Quantity({"reached": 1.0}, {"state": 1.0, "status": 1.0}, words=_words("state status")),
     **{
         name: Quantity({name: 1.0})
         for name in (
@@ -81,8 +81,12 @@ NEVER_MEANT: Final = _words("start end epoch datetime compile verification bench
 TELL_NO_UNIT: Final = ("value", "price", "marketprice")
 """Headers that are a quantity if the unit beside the table is, as in WattTime's meta.units."""
 
-PREFIXES: Final = ("params ", "user attrs ", "config.", "config/", "summary.", "params.")
-"""Prefixes of Optuna, Weights & Biases and MLflow before a name."""
+PREFIXES: Final = ("params ", "user attrs ", "config.", "config/", "summary.", "params.", "metrics.")
+"""Prefixes of Optuna, Weights & Biases and MLflow before a name of ours."""
+
+FINISHED: Final = _words("finished complete completed")
+UNFINISHED: Final = _words("crashed failed fail killed pruned running waiting pending preempted preempting scheduled")
+"""States of a run by Optuna, Weights & Biases and MLflow."""
 
 TIME_WORDS: Final = re.compile("time|date|hour|utc|begin|start|from|datum|von")
 """Parts of headers that may mean a time."""

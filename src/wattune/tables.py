@@ -262,10 +262,10 @@ def find_column(table: Table, quantity: str, layout: Layout = AS_KNOWN, *, is_va
             told = _factor(known, headers[at]) or _factor(known, plain(table.unit)) or 1.0
             return Column(at, known.names.get(name, told))
     own = {plain(name): factor for name, factor in known.names.items()}
-    for prefix in ("", *PREFIXES):
-        for header, factor in {**own, **known.headers}.items():
-            if prefix + header in headers:
-                return Column(headers.index(prefix + header), factor)
+    of_trackers = {prefix + name: factor for prefix in PREFIXES for name, factor in own.items()}
+    for header, factor in {**own, **of_trackers, **known.headers}.items():
+        if header in headers:
+            return Column(headers.index(header), factor)
     beside = _factor(known, plain(table.unit))
     factors = {
         at: _factor(known, text) or (beside if text in TELL_NO_UNIT else None) for at, text in enumerate(headers)

@@ -233,9 +233,7 @@ def test_a_file_that_is_not_a_table_of_runs_is_refused(table, content, says):
 def test_runs_of_a_tracker_are_read_by_their_columns(tmp_path):
     path = tmp_path / "export.csv"
     path.write_text("number,params_batch_size,user_attrs_seen,state,params_lr\n0,32,5000.0,1,0.1\n1,128,,0,0.1\n")
-    with pytest.raises(
-        RecordError, match=r"once: seed, samples_to_target; found: .* may be meant: seed=number, reached="
-    ):
+    with pytest.raises(RecordError, match=r"once: seed, samples_to_target; found: .* may be meant: seed=number; name"):
         read_runs(path)
     columns = parse_columns("seed=number, samples_to_target=user_attrs_seen")
     with pytest.raises(RecordError, match="line 3, samples_budget of a run that did not reach"):
@@ -246,9 +244,29 @@ def test_runs_of_a_tracker_are_read_by_their_columns(tmp_path):
         ("export", 32, 5000, True),
         ("export", 128, 9000, True),
     ]
-    path.write_text(path.read_text().replace(",1,0.1", ",COMPLETE,0.1"))
-    with pytest.raises(RecordError, match="line 2, reached: COMPLETE; allowed: 1, 0, true or false; 0 for a run that"):
+    path.write_text(path.read_text().replace(",1,0.1", ",CA,0.1"))
+    with pytest.raises(RecordError, match="line 2, reached: CA; allowed: 1, 0, true, false, or a state such as fin"):
         read_runs(path, Layout({**columns, "reached": "State"}))
+
+
+@pytest.mark.parametrize("header", ["State", "status", "reached", "How it ended"])
+@pytest.mark.parametrize(
+    ("state", "samples", "budget", "observed"),
+    [
+        *((state, "3000", "", (3000, True)) for state in ("finished", "COMPLETE", "completed")),
+        *((state, "3000", "", (3000, False)) for state in ("crashed", "PRUNED", "FAIL", "failed", "killed", "running")),
+        ("crashed", "3000", "9000", (3000, False)),
+        ("PRUNED", "", "9000", (9000, False)),
+        ("finished", "", "9000", (9000, False)),
+    ],
+)
+def test_only_runs_that_a_tracker_calls_finished_reached_the_target(table, header, state, samples, budget, observed):
+    table.write_text(
+        f"Name,{header},config.batch_size,config.seed,config.state,metrics.samples_to_target,samples_budget\n"
+        f"a,finished,32,0,x,1000,\nb,{state},64,0,x,{samples},{budget}\n"
+    )
+    layout = Layout({"reached": header} if header.startswith("How") else {})
+    assert [run.observation[1:3] for run in read_runs(table, layout)] == [(1000, True), observed]
 
 
 def test_too_few_runs_are_refused(table):

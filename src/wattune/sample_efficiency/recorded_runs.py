@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattune.errors import InputError, RecordError
+from wattune.known_columns import FINISHED, UNFINISHED
 from wattune.records import SampleEfficiency, provenance
 from wattune.sample_efficiency.choice import LogTimes, pooled_curve
 from wattune.sample_efficiency.posterior import Observation, fit
@@ -42,7 +43,8 @@ def read_runs(path: Path, layout: Layout = AS_KNOWN) -> list[RecordedRun]:
     """Read the runs of a table with the columns ``REQUIRED`` and any of ``OPTIONAL`` and ``KEY``.
 
     A run without ``samples_to_target`` is censored, and needs ``samples_budget``. Without ``reached``, runs with
-    samples to the target reached it; without ``workload``, all runs are of one that is named by the file.
+    samples to the target reached it, unless their tracker's state is another than finished; without ``workload``, all
+    runs are of one that is named by the file.
 
     Raises: RecordError if the file cannot be read, a row contradicts itself, or a run occurs twice.
     """
@@ -193,12 +195,17 @@ def _run(cells: Mapping[str, str], where: str) -> RecordedRun:
         raise RecordError(f"{where}, workload", value="", allowed="a name")
     samples = _positive(cells["samples_to_target"], f"{where}, samples_to_target")
     budget = _positive(cells.get("samples_budget", ""), f"{where}, samples_budget")
-    reached = cells.get("reached", NO[0] if samples is None else YES[0]).lower()
-    if reached not in YES + NO:
+    reached = cells.get("reached", "finished").lower()
+    if reached not in {*YES, *NO, *FINISHED, *UNFINISHED}:
         raise RecordError(
-            f"{where}, reached", value=cells["reached"], allowed="1, 0, true or false", hint="0 for a run that crashed"
+            f"{where}, reached",
+            value=cells["reached"],
+            allowed="1, 0, true, false, or a state such as finished or crashed",
+            hint="0 for a run that crashed; --columns reached=HEADER names the column",
         )
-    if (reached in YES) != (samples is not None):
+    if reached in UNFINISHED and samples is not None:
+        samples, budget = None, samples  # those that it was trained on
+    if reached in YES + NO and (reached in YES) != (samples is not None):
         raise RecordError(
             f"{where} contradicts itself: reached is {cells['reached']}, samples_to_target",
             value=cells["samples_to_target"] or "empty",
