@@ -202,6 +202,8 @@ class Card:
         """Lock the graphics clock to this many MHz, or leave it to the driver again (``UNLOCKED``)."""
         if text == UNLOCKED:
             code = _code(self._library, "nvmlDeviceResetGpuLockedClocks", self._handle)
+            if code == _NOT_SUPPORTED:  # a card whose clock cannot be locked has none to release
+                code = 0
         else:
             mhz = ctypes.c_uint(int(text))
             code = _code(self._library, "nvmlDeviceSetGpuLockedClocks", self._handle, mhz, mhz)

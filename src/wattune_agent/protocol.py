@@ -148,10 +148,11 @@ def failure(number: Optional[int], error: AgentError, events: List[Dict[str, Any
 def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
     """The content of an answer. Raises: the error that it carries; Gone if it does not follow this protocol."""
     error = message.get("error")
-    if isinstance(error, dict):
+    is_same = message.get("wattune") == PROTOCOL
+    if isinstance(error, dict) and is_same:
         raise error_of(str(error.get("code")), str(error.get("message")))
     content = message.get("answer")
-    if message.get("wattune") != PROTOCOL or not isinstance(content, dict):
+    if not is_same or not isinstance(content, dict):
         raise Gone(_other_version("the agent", message.get("wattune"), PROTOCOL))
     return content
 

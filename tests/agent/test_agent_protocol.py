@@ -160,6 +160,8 @@ def test_answers_and_errors_come_back_as_they_were(pair):
         read_answer({"hello": "world"})
     with pytest.raises(Gone, match=r"speaks version 1 .* its client version 2; .* restart the agent"):
         read_answer({"wattune": 1, "id": 3, "answer": {}})
+    with pytest.raises(Gone, match=r"its client version 2; .* restart the agent"):
+        read_answer({"wattune": 1, "id": 3, "error": {"code": "gone", "message": "this agent speaks version 1"}})
 
 
 def test_a_number_that_json_has_no_word_for_is_not_sent(pair):

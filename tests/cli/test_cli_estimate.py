@@ -74,12 +74,21 @@ def test_two_runs_are_one_at_either_end_and_say_what_more_would_save(wattune, ta
 
 
 def test_a_model_of_another_size_is_warned_of(wattune, table, tmp_path):
-    like, larger = (
+    like, larger, smaller = (
         wattune("estimate", "--from-runs", table, "--model-ratio", ratio, "-o", tmp_path / f"{ratio}.json")[1]
-        for ratio in (2, 8)
+        for ratio in (2, 8, 0.125)
     )
     assert "times the parameters" not in like
-    assert "the model to train has 8 times the parameters of the model of the runs" in larger
+    assert "has 8 times the parameters of the model of the runs: it probably likes larger batch sizes" in larger
+    assert "has 0.125 times the parameters of the model of the runs: it probably likes smaller batch sizes" in smaller
+
+
+def test_runs_that_all_missed_the_target_are_no_estimate(wattune, tmp_path):
+    lines = [HEAD, "a,16,0,9000,1,", "a,64,0,,0,9000", "a,256,0,,0,9000"]
+    table = written(tmp_path, "runs.csv", "\n".join(lines))
+    code, out, err = wattune("estimate", "--from-runs", table, "--runs", 2)
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "no run reached the target: 2 runs of the table" in err[0]
 
 
 def test_step_times_from_a_profile_under_a_cap(wattune, table, tmp_path):

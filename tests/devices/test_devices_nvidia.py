@@ -192,13 +192,18 @@ def test_a_laptops_limit_is_tried_once_and_the_clock_is_locked_in_its_place(use)
 
 
 def test_a_clock_that_the_driver_refuses_to_lock_names_the_other_ways(use):
-    refused = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks")
+    refused = (
+        "nvmlDeviceSetPowerManagementLimit",
+        "nvmlDeviceSetGpuLockedClocks",
+        "nvmlDeviceResetGpuLockedClocks",
+    )
     gpu = FakeGpu(**{**LAPTOP, "fails": dict.fromkeys(refused, NOT_SUPPORTED)})
     use(gpu)
     device = open_nvidia("0")
     other_ways = r"refuses to lock the clock of .*: use \?actuator=power_limit_w or none"
-    with pytest.raises(DeviceError, match=other_ways), device.at(device.safest):
-        pytest.fail("the clock was locked")
+    for _ in range(2):  # nothing was changed, so nothing is left to restore
+        with pytest.raises(DeviceError, match=other_ways), device.at(device.safest):
+            pytest.fail("the clock was locked")
     assert gpu.locked is None
 
 

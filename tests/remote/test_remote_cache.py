@@ -2,6 +2,7 @@
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,3 +50,11 @@ def test_the_secret_is_the_machines_own_and_stays(tmp_path):
     assert here.secret() == Cache("http://host", tmp_path / "here").secret()
     assert here.secret() != there.secret()
     assert len(here.secret()) == 32
+
+
+def test_processes_that_begin_together_have_one_secret_and_a_damaged_one_is_made_again(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: Cache("http://host", tmp_path).secret(), range(8)))
+    assert len(set(found)) == 1
+    Cache("http://host", tmp_path).put("secret", "key", "no hex")
+    assert len(Cache("http://host", tmp_path).secret()) == 32

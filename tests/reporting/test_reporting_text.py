@@ -33,7 +33,7 @@ of the points measured under the cap, the fastest takes the least energy
 The cap of 5.2 W applies at the module, to the mean over 1 s of the readings of its power sensor. Shorter peaks may \
 exceed it; no margin is kept.
 
-no batch size of yours to compare with: the workload has no `batch_size`
+no batch size of yours to compare with: the workload has no `batch_size`, or only two runs were made
 
 confidence: 69 % that 16 is the fastest batch size; on average over what is unknown, it costs 2 % more than the fastest
 

@@ -212,10 +212,12 @@ def _text(record: SampleEfficiency) -> str:
             f"\nthe runs at batch size {size} form two clumps far apart, by another recipe or a seed that diverged: "
             "the smaller clump is left out"
         )
-    if not 1 / FAR_RATIO <= record.parameter_ratio <= FAR_RATIO:
+    ratio = record.parameter_ratio
+    if not 1 / FAR_RATIO <= ratio <= FAR_RATIO:
+        size = "larger" if ratio > 1 else "smaller"
         text += (
-            f"\nthe model to train has {record.parameter_ratio:.3g} times the parameters of the model of the runs: the "
-            "larger model probably likes larger batch sizes than these, and the band is wider; take a proxy of its size"
+            f"\nthe model to train has {ratio:.3g} times the parameters of the model of the runs: it probably likes "
+            f"{size} batch sizes than these; take a proxy of its size"
         )
     if record.best is not None:
         text += f"\nbest on the device: batch size {record.best}, expected to lose {record.expected_regret:.1%}"

@@ -77,12 +77,13 @@ class Cache:
 
     def secret(self) -> bytes:
         """32 random bytes of this machine, which never leave it. Raises: OutputError."""
-        entry = self.get("secret", "key")
-        if entry is None:
-            self.put("secret", "key", secrets.token_hex(32))
+        with file_lock(self.folder / "secret.lock", blocking=True):
             entry = self.get("secret", "key")
-            assert entry is not None
-        return bytes.fromhex(str(entry.value))
+            if entry is not None and re.fullmatch("[0-9a-f]{64}", str(entry.value)):
+                return bytes.fromhex(str(entry.value))
+            key = secrets.token_bytes(32)
+            self.put("secret", "key", key.hex())
+            return key
 
     def path(self, kind: str, name: str, suffix: str = ".json") -> Path:
         """Path of a value."""

@@ -147,7 +147,7 @@ def trade_off(front: Sequence[FrontPoint], chosen: OperatingPoint) -> str:
     return f"{percent(offered.slower)} slower would save {percent(offered.saves)} of the energy ({offered.point})"
 
 
-NO_OWN = "no batch size of yours to compare with: the workload has no `batch_size`"
+NO_OWN = "no batch size of yours to compare with: the workload has no `batch_size`, or only two runs were made"
 """Remark on a plan whose batch size may be slower than that of today, since that is unknown."""
 
 

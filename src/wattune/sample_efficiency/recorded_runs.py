@@ -149,6 +149,13 @@ def curve_from_runs(
         posterior, reason = fit(observations, sizes, ratio=ratio), "all runs were used"
     else:
         observations, scheduler = _replay(observations, sizes, log_step_times, most, ratio)
+        if observations and not any(run.reached for run in observations):
+            raise InputError(
+                "no run reached the target",
+                value=f"{len(observations)} runs of the table",
+                allowed="at least one",
+                hint="use more runs",
+            )
         posterior, reason = scheduler.posterior, scheduler.reason
     if observations and not set(posterior.batch_sizes if log_step_times is None else log_step_times) - posterior.lost:
         raise InputError(
