@@ -137,6 +137,17 @@ def test_a_cap_that_no_setting_keeps_is_said_with_the_least_power_and_its_settin
     assert "W at batch size 32 at 100 MHz, memory 400 MHz, CPU 350 MHz is the least" in search.reason
 
 
+def test_settings_that_were_all_measured_above_the_cap_are_the_reason_of_the_end() -> None:
+    row = BatchShape(16, 16)
+    settings = [Knobs(clock_mhz=clock, power_limit_w=limit) for clock in (600, 900, 1200) for limit in (100, 150, 200)]
+    search = Search([row], settings, cap_w=64.0, start=row, noise_w=0.5, cap_window_s=1.0)
+    while (point := search.next()) is not None:
+        power_w = 58.6 + point.knobs["clock_mhz"] / 100
+        search.tell(point, Stretch(0.06, power_w, power_w + 0.3, 4.0))
+    assert search.best() is None
+    assert search.reason.startswith("the cap is not kept: 64.6 W at batch size 16 at 600 MHz")
+
+
 def test_the_best_point_is_the_fastest_by_what_was_measured() -> None:
     search = Board(0).search(20.0)
     slow, fast = (Knobs(clock_mhz=clock, memory_clock_mhz=1330, cpu_clock_mhz=1250) for clock in (1191, 973))

@@ -91,6 +91,17 @@ def test_a_saved_search_continues_where_it_was(probes):
     assert later.reason == search.reason
 
 
+def test_a_saved_search_continues_on_a_board_that_has_lost_its_settings():
+    search = staged()
+    walk(search)
+    at = search.state_dict()["rows_at"]
+    fewer = [knobs for knobs in combinations(KNOBS) if knobs["memory_clock_mhz"] != at["memory_clock_mhz"]]
+    later = StagedSearch(new_search, ROWS, fewer, ROWS[0])
+    later.load_state_dict(search.state_dict())
+    walk(later)
+    assert later.best().knobs in fewer
+
+
 def test_the_own_recipe_is_the_own_row_at_the_best_of_the_first_clock():
     search = staged()
     assert search.own_recipe() is None  # nothing is known yet

@@ -193,12 +193,15 @@ class Search:
     def next(self) -> OperatingPoint | None:
         """The point to probe now; None if nothing is left that is worth it (``reason`` says why)."""
         self._worth = 0.0
-        if self.best() is None and ((first := self._beginning()) is not None or not self._seen):
+        is_none_kept = self.best() is None
+        if is_none_kept and ((first := self._beginning()) is not None or not self._seen):
             return first
         found = values(self._options(TIME if self._goal.has_bound else self._goal))
         if found.point is None and self._goal.has_bound:
             found = values(self._options(self._goal))
         self._worth = found.worth
+        if found.point is None and is_none_kept:
+            return None  # the reason is that of the beginning
         if found.point is None:
             of = "time" if self._goal.is_time else "goal"
             self.reason = f"further probing may save {found.worth:.1%} of the {of}, less than it costs"

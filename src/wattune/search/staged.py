@@ -39,9 +39,13 @@ class StagedSearch:
 
     def _begin_rows(self, at: Knobs) -> None:
         measured, self._rows_at, self._own = self._stage.state_dict(), at, self._stage.own_recipe()
-        _, *others = at
-        self._stage = self._new(self._rows, [k for k in self._settings if all(k[name] == at[name] for name in others)])
+        self._stage = self._new(self._rows, self._settings_at(at))
         self._stage.load_state_dict(measured)
+
+    def _settings_at(self, at: Knobs) -> list[Knobs]:
+        """The settings along the first knob, at these values of the others."""
+        _, *others = at
+        return [knobs for knobs in self._settings if all(knobs.get(name) == at[name] for name in others)]
 
     @property
     def rows(self) -> tuple[BatchShape, ...]:
@@ -89,8 +93,10 @@ class StagedSearch:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
-        if state.get("rows_at") is not None and self._rows_at is None:
-            self._begin_rows(Knobs(state["rows_at"]))
+        rows_at = None if state.get("rows_at") is None else Knobs(state["rows_at"])
+        # A board in another mode may have none of these settings: its search stays in the first stage.
+        if rows_at is not None and self._rows_at is None and self._settings_at(rows_at):
+            self._begin_rows(rows_at)
             if state.get("own") is not None:
                 knobs, step_s, is_measured = state["own"]
                 self._own = OwnRecipe(OperatingPoint(self._start, Knobs(knobs)), step_s, is_measured)
