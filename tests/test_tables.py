@@ -255,3 +255,35 @@ def test_a_header_of_an_unclear_zone_is_read_with_a_zone_or_offsets(tmp_path):
     path.write_text("Time (CET),gco2_per_kwh\n2024-07-01 00:30 CEST,1\n2024-07-01 02:30 EEST,1\n")
     read = Intensity.load(path, CARBON)
     assert (read.begin, read.times_s) == (begin, (0, 3600))
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (("1.410", "2,5"), (1410, 2.5)),
+        (("1.234,50", "-1.410"), (1234.5, -1410)),
+        (("1.410", "2.5"), (1.41, 2.5)),
+        (("1.410", "0.500"), (1.41, 0.5)),
+        (("1,410", "2"), (1.41, 2)),
+        (("1.5", "2,5"), (1.5, 2.5)),
+    ],
+)
+def test_dots_between_semicolons_are_of_thousands_beside_decimal_commas(tmp_path, cells, values):
+    path = tmp_path / "file.csv"
+    path.write_text(f"seconds;note;price_per_kwh\n0;1.410;{cells[0]}\n60;2.125;{cells[1]}\n")
+    assert Intensity.load(path, PRICE).values == pytest.approx(values)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("0;1.410\n60;2\n", r"file\.csv, price_per_kwh: a dot of thousands or a decimal point: 1\.410; write thous"),
+        ("0;1.410\n60;2,5\n120;2.5\n", "price_per_kwh: a dot of thousands or a decimal point: 1.410"),
+        ("0;1\n1.800;2,5\n", "seconds: a dot of thousands or a decimal point: 1.800"),
+    ],
+)
+def test_dots_between_semicolons_that_may_be_either_are_refused(tmp_path, rows, message):
+    path = tmp_path / "file.csv"
+    path.write_text("seconds;price_per_kwh\n" + rows)
+    with pytest.raises(RecordError, match=message):
+        Intensity.load(path, PRICE)

@@ -49,12 +49,16 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The rows of a file. ``unit``: what the file says of its unit beside the rows."""
+    """The rows of a file. ``unit``: what the file says of its unit beside the rows.
+
+    ``unclear``: place of a column whose dots may be of thousands or decimal points -> a cell with one.
+    """
 
     path: Path
     headers: tuple[str, ...]
     rows: tuple[Row, ...]
     unit: str = ""
+    unclear: Mapping[int, str] = MappingProxyType({})
 
 
 class Column(NamedTuple):
@@ -126,14 +130,39 @@ def read_table(path: Path) -> Table:
             raise RecordError(
                 f"{path}, line {line} has the wrong number of cells", value=len(row), allowed=str(len(headers))
             )
-    rows = (Row(f"{path}, line {line}", tuple(map(str.strip, row))) for line, row in lines[1:])
-    if delimiter == ";":  # where "," is the decimal point
-        rows = (Row(where, tuple(map(_with_point, cells))) for where, cells in rows)
-    return Table(path, headers, tuple(rows))
+    rows = tuple(Row(f"{path}, line {line}", tuple(map(str.strip, row))) for line, row in lines[1:])
+    table = Table(path, headers, rows)
+    return _with_points(table) if delimiter == ";" else table
+
+
+_COMMA: Final = re.compile(r"-?(\d+|\d{1,3}(\.\d{3})+),\d+")
+_THOUSANDS: Final = re.compile(r"-?[1-9]\d{0,2}(\.\d{3})+")
+_POINT: Final = re.compile(r"-?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
+
+
+def _with_points(table: Table) -> Table:
+    """The table of a file in which "," may be the decimal point and "." may divide thousands, with points alone.
+
+    Each column tells: 1.410 is 1410 beside 2,5, and stays 1.41 beside 2.5.
+    """
+    columns, unclear = list(zip(*(row.cells for row in table.rows), strict=True)), {}
+    for at, cells in enumerate(columns):
+        thousands = list(filter(_THOUSANDS.fullmatch, cells))
+        has_commas = any(map(_COMMA.fullmatch, cells))
+        has_points = any(_POINT.fullmatch(cell) and not _THOUSANDS.fullmatch(cell) for cell in cells)
+        if thousands and has_commas == has_points:
+            unclear[at] = thousands[0]
+        elif has_commas:
+            columns[at] = tuple(map(_with_point, cells))
+    rows = zip(*columns, strict=True)
+    return table._replace(
+        rows=tuple(Row(row.where, cells) for row, cells in zip(table.rows, rows, strict=True)), unclear=unclear
+    )
 
 
 def _with_point(cell: str) -> str:
-    return cell.replace(".", "").replace(",", ".") if re.fullmatch(r"-?(\d+|\d{1,3}(\.\d{3})+),\d+", cell) else cell
+    is_local = _COMMA.fullmatch(cell) or _THOUSANDS.fullmatch(cell)
+    return cell.replace(".", "").replace(",", ".") if is_local else cell
 
 
 def _from_json(path: Path, text: str) -> Table:
@@ -253,8 +282,25 @@ def find_columns(
 def find_column(table: Table, quantity: str, layout: Layout = AS_KNOWN, *, is_value: bool = False) -> Column | None:
     """The column of this quantity, None without one. ``is_value``: it is the one that ``layout`` may call value.
 
-    Raises: RecordError if the layout names a header that the table lacks.
+    Raises: RecordError if the layout names a header that the table lacks, or if the column's numbers are unclear.
     """
+    column = _found(table, quantity, layout, is_value)
+    if column is not None:
+        refuse_unclear(table, column.at)
+    return column
+
+
+def refuse_unclear(table: Table, at: int) -> None:
+    """Raise RecordError if the dots of a column may be of thousands or decimal points."""
+    if at in table.unclear:
+        raise RecordError(
+            f"{table.path}, {table.headers[at]}: a dot of thousands or a decimal point",
+            value=table.unclear[at],
+            hint='write thousands without dots, or "," instead of ";" between cells if it is a decimal point',
+        )
+
+
+def _found(table: Table, quantity: str, layout: Layout, is_value: bool) -> Column | None:
     headers, known = [plain(header) for header in table.headers], QUANTITIES[quantity]
     for name, header in layout.columns.items():
         if _NAMES.get(name) == quantity or (is_value and name == VALUE):

@@ -26,6 +26,7 @@ from wattune.tables import (
     missing_hint,
     plain,
     read_table,
+    refuse_unclear,
 )
 
 
@@ -76,6 +77,7 @@ def read_trace(path: str | Path, quantity: str, layout: Layout = AS_KNOWN) -> Tr
         raise RecordError(f"{path} has no rows", allowed="rows of times and values below the header")
     header = plain(table.headers[time_at])
     if header == SECONDS or layout.columns.get(SECONDS):
+        refuse_unclear(table, time_at)
         timed, note = [(_seconds(row.where, row.cells[time_at]), row) for row in table.rows], None
     else:
         timed, note = _moments(table, time_at, _Zone.of(header, layout))
