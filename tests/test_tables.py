@@ -186,6 +186,7 @@ def test_columns_that_are_named_are_read(tmp_path):
         ("sead=x", r"columns: sead=x; allowed: NAME=HEADER.*; did you mean seed\?"),
         ("time", "columns: time=; allowed"),
         ("time=a,time=b", "allowed: each column once"),
+        ("time=a\nvalue=b", "columns: time=a value=b; allowed: NAME=HEADER,... in one line"),
     ],
 )
 def test_malformed_columns_are_refused(text, message):
@@ -287,3 +288,12 @@ def test_dots_between_semicolons_that_may_be_either_are_refused(tmp_path, rows, 
     path.write_text("seconds;price_per_kwh\n" + rows)
     with pytest.raises(RecordError, match=message):
         Intensity.load(path, PRICE)
+
+
+@pytest.mark.parametrize("zone", [None, "America/Los_Angeles", "Asia/Tokyo", "UTC", "-12:00", "+12:00"])
+@pytest.mark.parametrize("moment", ["9999-12-31 23:59", "0001-01-01 00:00", "9999-12-31T23:59-14:00"])
+def test_moments_that_no_calendar_has_are_refused_in_one_line(tmp_path, zone, moment):
+    path = tmp_path / "file.csv"
+    path.write_text(f"time,price_per_kwh\n{moment},1\n{moment},2\n")
+    with pytest.raises(RecordError, match=r"line [23]: "):
+        Intensity.load(path, PRICE, Layout(timezone=zone))

@@ -71,7 +71,11 @@ class Column(NamedTuple):
 def parse_columns(value: str | Mapping[str, str]) -> dict[str, str]:
     """Name of a column -> header, from a text such as "time=Start,value=Price". Raises: InputError."""
     if isinstance(value, str):
-        pairs = [part.partition("=") for part in next(csv.reader([value], skipinitialspace=True), [])]
+        try:
+            parts = next(csv.reader([value], skipinitialspace=True), [])
+        except csv.Error as error:
+            raise InputError("columns", value=value, allowed="NAME=HEADER,... in one line") from error
+        pairs = [part.partition("=") for part in parts]
         columns = {name.strip(): header.strip() for name, _, header in pairs}
         if len(columns) < len(pairs):
             raise InputError("columns", value=value, allowed="each column once")

@@ -213,6 +213,7 @@ def _moment(where: str, text: str, zone: _Zone) -> tuple[datetime, bool]:
         if moment.tzinfo is not None:
             return moment.astimezone(), False
         first, second = (_in_zone(moment.replace(fold=fold), zone.tz) for fold in (0, 1))
+        here = first.astimezone()
     except (ValueError, OverflowError) as error:
         raise RecordError(
             f"{where}: time", value=text or "empty", allowed="ISO 8601, such as 2025-06-01T08:00"
@@ -224,7 +225,7 @@ def _moment(where: str, text: str, zone: _Zone) -> tuple[datetime, bool]:
         raise RecordError(
             f"{where}: times without an offset are {zone.name}, where this one {what}", value=text, hint=zone.hint
         )
-    return first.astimezone(), True
+    return here, True
 
 
 def _in_zone(moment: datetime, tz: tzinfo | None) -> datetime:
