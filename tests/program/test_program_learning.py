@@ -133,6 +133,12 @@ def test_an_estimate_of_a_program(program, tmp_path):
             "the metric goes away from the target: from 0.7",
         ),
         ("batch = 16\n" + LEARNS, {}, "the program trains the same at batch sizes"),
+        # Further steps until a line is read, as many as the machine makes.
+        (
+            "step(batch // 8)\nfor number, _ in enumerate(epochs()): print(f'val acc: {number / 30}')",
+            {},
+            "the program trains the same at batch sizes",
+        ),
         ("step()\nprint('val acc: 0.5')\nsys.exit(batch > 32)", {}, "with exit code 1 at batch size 64; its last line"),
         ("step()\nprint('CUDA out of memory')\nsys.exit(1)", {}, "runs out of memory at batch size 64; leave it out"),
         (
@@ -140,6 +146,10 @@ def test_an_estimate_of_a_program(program, tmp_path):
             {},
             "the program prints several metrics in one line",
         ),
+        ("print('seen nan')", {"samples": "seen (.+)"}, "the samples that the program prints: nan; allowed: a finite"),
+        ("print('seen inf')", {"samples": "seen (.+)"}, "the samples that the program prints: inf; allowed: a finite"),
+        ("print('seen')", {"samples": "seen( 1)?"}, "the pattern of the samples finds no number: seen"),
+        ("print('acc')", {"metric": "acc( 1)?"}, "the pattern of the metric finds no number: acc"),
         (LEARNS, {"metric": "val acc"}, "the pattern of the metric: val acc; allowed: one group"),
         (LEARNS, {"metric": "val acc ("}, "the pattern of the metric: val acc ("),
         (LEARNS, {"samples": "x"}, "the pattern of the samples"),
@@ -155,6 +165,17 @@ def test_bad_input_is_one_line(program, lines, fields, says):
         estimate(program(lines, **fields))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_small_batch_sizes_may_reach_the_target_at_the_first_metric(program):
+    lines = "for share in epochs(): print(f'val acc: {0.9 if batch < 64 else share}')"
+    record = estimate(program(lines), strategy="full", seeds=1)
+    assert [(one.batch_size, one.reached) for one in record.observations] == [
+        (8, True),
+        (16, True),
+        (32, True),
+        (64, True),
+    ]
 
 
 def test_a_metric_that_falls_to_its_target(program):

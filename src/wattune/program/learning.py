@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -77,8 +78,8 @@ class ProgramLearning:
             return
         try:
             if self._samples and (found := self._samples.search(line)):
-                self._printed_samples = max(self._printed_samples, round(_number(found[1], "the samples")))
-            metrics = self._metric.findall(line)
+                self._take_samples(_number(found, "the samples"))
+            metrics = list(self._metric.finditer(line))
             if len(metrics) > 1:
                 raise WorkloadError(
                     "the program prints several metrics in one line", value=line[-80:], allowed="a line for each"
@@ -87,6 +88,11 @@ class ProgramLearning:
                 self._take(time_s, _number(metrics[0], "the metric"))
         except WorkloadError as error:
             self.ended = error
+
+    def _take_samples(self, samples: float) -> None:
+        if not math.isfinite(samples):
+            raise WorkloadError("the samples that the program prints", value=f"{samples:g}", allowed="a finite number")
+        self._printed_samples = max(self._printed_samples, round(samples))
 
     def _take(self, time_s: float, metric: float) -> None:
         samples, is_reached = self.samples, self.workload.reached(metric)
@@ -145,7 +151,8 @@ def learn(
         return Learned(learning.ended or "budget used up", samples, evaluations)
 
 
-def _number(text: str, what: str) -> float:
+def _number(found: re.Match[str], what: str) -> float:
+    text: str = found[1] or found[0]  # the group may take no part in the match
     try:
         return float(text)
     except ValueError as error:

@@ -51,19 +51,27 @@ def in_order(workload: ProgramWorkload, runs: Sequence[ProgramRun]) -> Results:
         yield run, run.train(workload)
 
 
-def check_curves(workload: ProgramWorkload, curves: Sequence[LearningCurve]) -> None:
-    """Check that the curves of a program so far can be compared.
+def check_first_metrics(workload: ProgramWorkload, curves: Sequence[LearningCurve]) -> None:
+    """Check that not every curve of two batch sizes or more reached the target at its first metric.
 
-    Raises: WorkloadError if each reached the target at the first metric, if all metrics go away from the target, or if
-    the batch size changes nothing.
+    A small batch size alone may do that. Raises: WorkloadError.
     """
-    if all(curve.reached and len(curve.evaluations) == 1 for curve in curves):
+    if len({curve.batch_size for curve in curves}) > 1 and all(
+        curve.reached and len(curve.evaluations) == 1 for curve in curves
+    ):
         raise WorkloadError(
             "the first metric of the program is past the target already",
             value=f"{curves[0].evaluations[0].metric:g}",
             allowed=f"a target that training reaches later than {workload.target:g}",
             hint=None if workload.lower_is_better else "or --lower-is-better",
         )
+
+
+def check_curves(workload: ProgramWorkload, curves: Sequence[LearningCurve]) -> None:
+    """Check that the curves of a program so far can be compared.
+
+    Raises: WorkloadError if all metrics go away from the target, or if the batch size changes nothing.
+    """
     if all(not curve.reached and _goes_away(workload, curve) for curve in curves):
         first, last = (curves[0].evaluations[place].metric for place in (0, -1))
         raise WorkloadError(
@@ -87,10 +95,9 @@ def _goes_away(workload: ProgramWorkload, curve: LearningCurve) -> bool:
 
 
 def _is_same_run(one: LearningCurve, other: LearningCurve) -> bool:
-    """True if both print the same three metrics or more, after as many steps or as many samples."""
+    """True if both print the same metrics, three different ones or more.
+
+    The samples tell nothing: a line is read late, after a number of further steps that is another one in each run.
+    """
     pairs = list(zip(one.evaluations, other.evaluations, strict=False))
-    if len({mine.metric for mine, _ in pairs}) < 3 or any(mine.metric != its.metric for mine, its in pairs):
-        return False
-    return all(mine.samples == its.samples for mine, its in pairs) or all(
-        mine.samples * other.batch_size == its.samples * one.batch_size for mine, its in pairs
-    )
+    return len({mine.metric for mine, _ in pairs}) >= 3 and all(mine.metric == its.metric for mine, its in pairs)

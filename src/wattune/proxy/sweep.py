@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from wattune.errors import InputError, Interrupted, OutputError
 from wattune.program.workload import ProgramWorkload
-from wattune.proxy.program_run import ProgramRun, check_curves, in_order
+from wattune.proxy.program_run import ProgramRun, check_curves, check_first_metrics, in_order
 from wattune.proxy.ray_cluster import cluster_training
 from wattune.proxy.training_run import TrainingRun, TrainRuns
 from wattune.records import LearningCurve
@@ -137,6 +137,8 @@ def trainer(
                             report(len(curves), total, _line(result))
                 except KeyboardInterrupt as error:
                     raise Interrupted(f"interrupted after {len(curves)} of {_runs(total)}") from error
+            if isinstance(workload, ProgramWorkload):
+                check_first_metrics(workload, list(curves.values()))
             return [curves[run] for run in runs]
 
         yield get

@@ -127,7 +127,7 @@ class SeenSteps:
     def hear(self, time_s: float, line: str) -> None:
         """Take in a line of the output."""
         found = self._samples.search(line) if self._samples is not None else None
-        if found and (samples := units.read(found[1], "s")):
+        if found and found[1] and (samples := units.read(found[1], "s")):
             self._page.stamp(round(samples / self._batch_size), time.monotonic())
 
     def look(self, now_s: float) -> None:
