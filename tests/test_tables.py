@@ -48,7 +48,8 @@ PROVIDERS = {
     ),
     "EIA": (
         CARBON,
-        "UTC time,CO2 Emissions Intensity for Consumed Electricity (lbs/MWh)\n2024-10-26T22,1000\n2024-10-26T23,500\n",
+        "UTC time,CO2 Emissions Intensity for Consumed Electricity (lbs per MWh)\n"
+        "2024-10-26T22,1000\n2024-10-26T23,500\n",
         (453.59237, 226.796185),
     ),
     "Octopus Agile, newest first": (
@@ -128,8 +129,10 @@ def test_files_of_providers_are_read(tmp_path, provider):
         ),
         (
             "time,a g/kWh,b g/kWh\n2024,1,2\n",
-            "several columns of gco2_per_kwh: a g/kWh, b g/kWh; choose one with --col",
+            "several columns of gco2_per_kwh: a g/kWh, b g/kWh; choose one with --columns gco2_per_kwh=HEADER",
         ),
+        ("time,a lbs/MWh,b lbs/MWh\n2024,1,2\n", "choose one with --columns co2_lbs_per_mwh=HEADER"),
+        ("time,a kg/kWh,b kg/kWh\n2024,1,2\n", "choose one with --columns value=HEADER"),
         (
             '{"data": {"homes": [{"today": [{"total": 1, "startsAt": "2025-01-01"}]}]}}',
             "has no table; allowed: a list of",
@@ -297,3 +300,23 @@ def test_moments_that_no_calendar_has_are_refused_in_one_line(tmp_path, zone, mo
     path.write_text(f"time,price_per_kwh\n{moment},1\n{moment},2\n")
     with pytest.raises(RecordError, match=r"line [23]: "):
         Intensity.load(path, PRICE, Layout(timezone=zone))
+
+
+def test_a_header_of_times_that_the_table_lacks_is_refused_or_told(tmp_path):
+    path = tmp_path / "file.csv"
+    path.write_text("time,Begin of it,price_per_kwh\n2024-07-01Z,2023-07-01Z,1\n2024-07-02Z,2023-07-02Z,2\n")
+    layout = Layout(parse_columns("time=Begin of if"))
+    for one in (layout, layout._replace(is_shared=True)):
+        with pytest.raises(RecordError, match=r"no column: Begin of if; allowed: .*; did you mean Begin of it\?"):
+            Intensity.load(path, PRICE, one)
+    for columns in ("time=Zeit", "seconds=Zeit"):
+        read = Intensity.load(path, PRICE, Layout(parse_columns(columns), is_shared=True))
+        assert (read.begin.year, read.note) == (2024, f"{path} has no column 'Zeit', and its times are 'time'")
+        with pytest.raises(RecordError, match="no column: Zeit"):
+            Intensity.load(path, PRICE, Layout(parse_columns(columns)))
+
+
+def test_hours_of_tibber_are_read(tmp_path):
+    path = tmp_path / "file.json"
+    path.write_text('[{"total": 0.2, "startsAt": "2024-10-27T00:00+02:00"}, {"total": 1, "startsAt": "2024-10-28Z"}]')
+    assert Intensity.load(path, PRICE, Layout({"value": "total"})).begin == BEGIN

@@ -31,7 +31,7 @@ def cache_folders() -> tuple[Path, Path]:
 def read_json(path: str | Path) -> object:
     """The content of a JSON file. Raises: RecordError if it cannot be read or is not JSON."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise RecordError("no such record", value=str(path), hint="give the path of a JSON record") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -93,6 +93,7 @@ TIME_WORDS: Final = re.compile("time|date|hour|utc|begin|start|from|datum|von")
 
 TIMES: Final = (
     *("seconds", "time", "datetime", "point time", "timestamp", "from", "valid from", "start", "starts at", "hour"),
+    "startsat",  # Tibber
     *("start time", "time start", "start timestamp", "unix seconds", "period start", "interval start", "mtu", "date"),
     "utc",
 )

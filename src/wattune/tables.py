@@ -30,11 +30,13 @@ VALUE: Final = "value"
 class Layout(NamedTuple):
     """Headers and zone of a table. ``columns``: name of a column, see ``QUANTITIES`` -> header.
 
-    ``timezone``: the zone of times without an offset; None: this machine's.
+    ``timezone``: the zone of times without an offset; None: this machine's. ``is_shared``: several tables are read by
+    it, so that a header of times may be of another table.
     """
 
     columns: Mapping[str, str] = MappingProxyType({})
     timezone: str | None = None
+    is_shared: bool = False
 
 
 AS_KNOWN: Final = Layout()
@@ -95,8 +97,8 @@ def parse_columns(value: str | Mapping[str, str]) -> dict[str, str]:
 
 def plain(header: str) -> str:
     """A header in the form in which headers are compared."""
-    text = header.lower().replace("₂", "2").replace("_per_", "/").replace("_", " ")
-    return re.sub(r" ?/ ?", "/", " ".join(text.split()))
+    text = header.lower().replace("₂", "2").replace("_", " ")
+    return re.sub(r" per | ?/ ?", "/", " ".join(text.split()))
 
 
 _NAMES: Final = {name: quantity for quantity, known in QUANTITIES.items() for name in known.names}
@@ -326,7 +328,7 @@ def _found(table: Table, quantity: str, layout: Layout, is_value: bool) -> Colum
         raise RecordError(
             f"{table.path} has several columns of {quantity}",
             value=", ".join(table.headers[at] for at in with_unit),
-            hint="choose one with --columns value=HEADER",
+            hint=f"choose one with --columns {_name_of(known, set(with_unit.values()))}=HEADER",
         )
     return next((Column(at, factor) for at, factor in with_unit.items()), None)
 
@@ -343,6 +345,12 @@ def find_header(table: Table, header: str) -> int:
 def _factor(known: Quantity, text: str) -> float | None:
     match = re.search(known.unit, text) if known.unit else None
     return math.prod(known.factors.get(part, 1.0) for part in match.groups()) if match else None
+
+
+def _name_of(known: Quantity, factors: set[float]) -> str:
+    """A name of ours for columns of these factors, which is of no other file; else value, of the header's unit."""
+    names = {f"{factor:g}": name for name, factor in known.names.items()}
+    return names.get(f"{factors.pop():g}", VALUE) if len(factors) == 1 else VALUE
 
 
 def missing_hint(table: Table, missing: Sequence[str], meaning: str | None = None) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from wattune.errors import InputError, RecordError
+from wattune.errors import InputError, RecordError, did_you_mean
 from wattune.known_columns import OFFSET, OFFSETS, QUANTITIES, TIMES, UNCLEAR_ZONE, ZONES
 from wattune.tables import (
     AS_KNOWN,
@@ -76,7 +76,7 @@ def read_trace(path: str | Path, quantity: str, layout: Layout = AS_KNOWN) -> Tr
     if not table.rows:
         raise RecordError(f"{path} has no rows", allowed="rows of times and values below the header")
     header = plain(table.headers[time_at])
-    if header == SECONDS or layout.columns.get(SECONDS):
+    if header in (SECONDS, plain(layout.columns.get(SECONDS, ""))):
         refuse_unclear(table, time_at)
         timed, note = [(_seconds(row.where, row.cells[time_at]), row) for row in table.rows], None
     else:
@@ -86,7 +86,7 @@ def read_trace(path: str | Path, quantity: str, layout: Layout = AS_KNOWN) -> Tr
         raise RecordError(f"{path} says nothing about the time before its first row", value=times[0], allowed="0")
     begin = times[0] if isinstance(times[0], datetime) else None
     times_s = times if begin is None else [(moment - begin).total_seconds() for moment in times]
-    notes = [note, _unit_note(table, value, quantity)]
+    notes = [_time_note(table, time_at, layout), note, _unit_note(table, value, quantity)]
     return TraceFile(
         value.factor,
         begin,
@@ -121,6 +121,13 @@ def _ascending(timed: list[tuple[Any, Row]], at: int) -> list[tuple[Any, Row]]:
     return timed
 
 
+def _time_note(table: Table, at: int, layout: Layout) -> str | None:
+    named = _named_time(layout)
+    if named is None or plain(named) == plain(table.headers[at]):
+        return None
+    return f"{table.path} has no column {named!r}, and its times are {table.headers[at]!r}"
+
+
 def _unit_note(table: Table, value: Column, quantity: str) -> str | None:
     name = table.headers[value.at]
     if name in QUANTITIES[quantity].names:
@@ -130,10 +137,14 @@ def _unit_note(table: Table, value: Column, quantity: str) -> str | None:
 
 def _time_column(table: Table, layout: Layout) -> int | None:
     headers = [plain(header) for header in table.headers]
-    named = layout.columns.get(TIME) or layout.columns.get(SECONDS)
-    if named and (plain(named) in headers or not _known_times(headers)):
+    named, known = _named_time(layout), _known_times(headers)
+    if named and (plain(named) in headers or not known or not layout.is_shared or did_you_mean(named, table.headers)):
         return find_header(table, named)
-    return next(iter(_known_times(headers)), None)
+    return next(iter(known), None)
+
+
+def _named_time(layout: Layout) -> str | None:
+    return layout.columns.get(TIME) or layout.columns.get(SECONDS)
 
 
 def _known_times(headers: list[str]) -> list[int]:

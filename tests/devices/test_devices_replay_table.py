@@ -83,6 +83,16 @@ def test_a_table_without_a_knob_and_with_empty_cells(write):
     assert open_device(f"replay:{path}").knobs == ()
 
 
+def test_json_with_a_mark_or_of_one_object_a_line(write):
+    rows = [json.dumps({"batch_size": size, "step_s": 0.1, "power_w": 5}) for size in (8, 16)]
+    for text in (f"\ufeff[{', '.join(rows)}]", "\n".join(rows)):
+        assert open_device(f"replay:{write(text, 'table.json')}").table.batch_sizes == (8, 16)
+    record = write("\ufeff" + json.dumps(make_table().dump()), "record.json")
+    assert open_device(f"replay:{record}").table == make_table()
+    with pytest.raises(RecordError, match="is not valid JSON"):
+        open_device(f"replay:{write('{', 'table.json')}")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -194,6 +194,16 @@ def meant_of(value, meant):
     return meant.get(value, value) if isinstance(value, str) else value
 
 
+def test_the_columns_may_be_of_one_of_two_tables(tmp_path):
+    caps, grid = tmp_path / "caps.csv", tmp_path / "grid.csv"
+    caps.write_text("seconds,watts\n0,5\n60,4\n")
+    grid.write_text("time,gco2_per_kwh\n2024-07-01Z,1\n2024-07-02Z,2\n")
+    given = {"device": DEVICE, "carbon": grid, "deadline": "2min", "columns": "time=Zeit"}
+    assert "has no column 'Zeit'" in read(cap=str(caps), **given).intensity.note
+    with pytest.raises(InputError, match=r"grid\.csv has no column: Zeit"):
+        assert read(cap=5, **given).intensity
+
+
 # --------------------------------------------------------------------------------------------------------- readers
 
 

@@ -303,7 +303,7 @@ def open_replay(rest: str, *, seed: int = 0) -> ReplayDevice:
     ``seed``. Raises: RecordError, InputError.
     """
     name, options = split_options(rest, "?", ("noise", "period_s", "seed", "columns"), device="replay")
-    content = read_json(name) if name.endswith(".json") else None
+    content = _json_in(Path(name)) if name.endswith(".json") else None
     is_record = isinstance(content, dict) and "record" in content
     return ReplayDevice(
         ProfileTable.parse(content, source=name)
@@ -315,6 +315,16 @@ def open_replay(rest: str, *, seed: int = 0) -> ReplayDevice:
             seed=int(_option(options, "seed", seed, 0, 2**32 - 1)),
         ),
     )
+
+
+def _json_in(path: Path) -> object:
+    """The content of a JSON file; None if it has another form, such as one object a line. Raises: RecordError."""
+    try:
+        return read_json(path)
+    except RecordError:
+        if path.is_file():
+            return None
+        raise
 
 
 def _option(options: dict[str, str], name: str, default: float, least: float, most: float) -> float:

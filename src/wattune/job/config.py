@@ -30,7 +30,7 @@ from pydantic import (
 
 from wattune import units
 from wattune.cap import PEAK, PowerCap
-from wattune.cap_source import STALE_S, CapSource, LowestCap, WatchedCap, cap_of, parse_range
+from wattune.cap_source import STALE_S, CapSource, CapTrace, LowestCap, WatchedCap, cap_of, parse_range
 from wattune.errors import InputError, OutputError, did_you_mean
 from wattune.goal import Aim, Goal
 from wattune.tables import Layout, parse_columns
@@ -133,8 +133,8 @@ def _checked_zone(value: str | None) -> str | None:
     return value
 
 
-def _layout(given: Mapping[str, Any]) -> Layout:
-    return Layout(parse_columns(given.get("columns") or ""), given.get("timezone"))
+def _layout(given: Mapping[str, Any], *, is_shared: bool = False) -> Layout:
+    return Layout(parse_columns(given.get("columns") or ""), given.get("timezone"), is_shared)
 
 
 def _range(value: object) -> object:
@@ -358,7 +358,9 @@ class RunConfig(BaseModel):
 
         path = self.carbon or self.tariff
         unit: Unit = "gco2_per_kwh" if self.carbon else "price_per_kwh"
-        return None if path is None else Intensity.load(path, unit, self.layout)
+        parts = self.cap.parts if isinstance(self.cap, CapSource) else ()
+        layout = self.layout._replace(is_shared=any(isinstance(one, CapTrace) for one in parts))
+        return None if path is None else Intensity.load(path, unit, layout)
 
     @property
     def constant_cap(self) -> PowerCap:
@@ -417,7 +419,7 @@ class RunConfig(BaseModel):
             value,
             range_w=info.data.get("cap_range"),
             stale_s=STALE_S if stale_s is None else stale_s,
-            layout=_layout(info.data),
+            layout=_layout(info.data, is_shared=True),  # with a forecast
         )
         parts = cap.parts if isinstance(cap, CapSource) else ()
         if stale_s is not None and not any(isinstance(one, WatchedCap) for one in parts):
