@@ -161,6 +161,7 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
             ({key: "8"}, f"{key} without a command")
             for key in ("batch_sizes", "metric", "samples", "rate", "proxy_data")
         ),
+        ({"lower_is_better": True}, "lower_is_better without a command; allowed: with a command"),
         ({"command": "c {batch_size}", "workload": "f"}, "workload with a command: f"),
         ({"command": "c {batch_size}", "algorithm": "backprop"}, "algorithm with a command: backprop"),
         ({"command": "c {batch_size}", "batch_sizes": "8;16"}, "batch_sizes: 8;16; allowed: positive numbers"),

@@ -85,6 +85,7 @@ cap = "4.5W"
     assert config.program.batch_sizes == (8, 16)
     assert (config.program.target, config.program.data) == (0.8, "half")
     assert RunConfig.read(config.saved()).program == config.program
+    assert RunConfig.of_file({"workload": path}).program.data == "half"
     path.write_text("program = 3")
     with pytest.raises(InputError, match=r"program: 3; allowed: a table \[program\]"):
         RunConfig.of_run({"workload": path})

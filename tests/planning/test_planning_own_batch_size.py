@@ -87,6 +87,13 @@ def test_an_own_batch_size_that_never_reached_the_target_cannot_be_compared() ->
     assert any("your batch size 128 cannot be compared" in note for note in lost.notes)
 
 
+def test_of_a_pick_with_the_own_batch_size_nothing_is_said() -> None:
+    best = planned(None).batch_size
+    same = plan(board(), efficiency(best).model_copy(update={"observations": ()}), cap=CAP)
+    assert same.batch_size == same.own_batch_size == best
+    assert not any("cannot be compared" in note for note in same.notes)
+
+
 def test_the_rule_of_the_comparison_is_that_of_the_plan() -> None:
     best = planned(None, sd=0.1).batch_size
     neighbor = BATCHES[BATCHES.index(best) + 1]

@@ -266,6 +266,16 @@ def test_a_simulated_board_counts_the_steps_of_a_python_program(tmp_path):
     ):
         with pytest.raises(WorkloadError, match=says):
             profile_command(board(), f"{command} {arguments}", batch_sizes=[4, 16])
+    few = STEPS.replace(
+        "size = int(sys.argv[1])", "size = int(sys.argv[1])\nif size > int(sys.argv[3]): raise MemoryError"
+    )
+    (tmp_path / "few.py").write_text(few)
+    command, options = f"{sys.executable} {tmp_path / 'few.py'} {{batch_size}} 9", {"batch_sizes": [4, 8, 16, 32]}
+    table = profile_command(board(), f"{command} 8", strategy="full", **options)
+    assert {cell.batch_size for cell in table.measured} == {4, 8}
+    assert {cell.batch_size for cell in table.cells if cell.out_of_memory} == {16, 32}
+    with pytest.raises(OutOfDeviceMemory, match="runs out of memory at batch size 4"):
+        profile_command(board(), f"{command} 2", **options)
     with pytest.raises(WorkloadError, match=r"can only rehearse Python's"):
         profile_command(board(), "true {batch_size}", batch_sizes=[4])
 

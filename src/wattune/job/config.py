@@ -440,6 +440,12 @@ class RunConfig(BaseModel):
         else:
             self._refuse(NOT_OF_PROGRAM, "with a command")
         for is_refused, what, value, allowed in (
+            (
+                self.lower_is_better and self.command is None,
+                "lower_is_better without a command",
+                None,
+                "with a command",
+            ),
             (self.server and (self.seeds or 0) > MOST_SEEDS, "seeds", self.seeds, f"1 to {MOST_SEEDS} with a server"),
             (self.strategy and self.profile, "strategy", self.strategy, "none if a profile is given"),
             (self.carbon and self.tariff, "a forecast of carbon and one of the price", None, "one of the two"),
@@ -522,7 +528,7 @@ def _with_columns(given: dict[str, Any]) -> dict[str, Any]:
 
 def _with_tables(given: Mapping[str, Any], *names: str) -> tuple[Mapping[str, Any], ...]:
     """These tables of the workload file, ``[run]`` for one, and the arguments given. If the file has nothing but
-    them, a table may name the workload.
+    the two, a table may name the workload.
 
     Raises: InputError, WorkloadError.
     """
@@ -538,7 +544,9 @@ def _with_tables(given: Mapping[str, Any], *names: str) -> tuple[Mapping[str, An
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise InputError(f"{workload}, {name}", value=str(table), allowed=f"a table [{name}]")
-    return *tables.values(), given if file else {key: value for key, value in given.items() if key != "workload"}
+    if file.keys() - {"run", "program"}:
+        return *tables.values(), given
+    return *tables.values(), {key: value for key, value in given.items() if key != "workload"}
 
 
 def _text(value: object) -> object:

@@ -87,9 +87,12 @@ def own_fields(objective: Objective, pick: TablePick) -> dict[str, Any]:
 
 
 def why_no_own(table: PlanningTable, pick: TablePick) -> str | None:
-    """The reason why the pick was not compared with the user's own batch size; None if it was, or there is none."""
+    """The reason why the pick was not compared with the user's own batch size.
+
+    None if it was, if it has that batch size, or if there is none.
+    """
     own = table.efficiency.own_batch_size
-    if own is None or pick.own is not None:
+    if own is None or pick.own is not None or pick.option.cell.batch_size == own:
         return None
     return (
         f"your batch size {own} cannot be compared with this one: no run at it reached the target, or no point of it "

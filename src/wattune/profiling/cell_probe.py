@@ -39,7 +39,7 @@ class CellProbe:
     process of its own before the first of them is measured. ``workload`` None: a replayed table, whose steps are known
     by their shape alone. ``calm``: all that the sensor may still show is below the
     cap; otherwise the first probe begins by waiting until that has passed. ``stops``: False measures to the end, above
-    the limit as well. ``works``: without a workload, the work of a step of a program by its batch size.
+    the limit as well. ``works``: without a workload, the work of a step of a program by its batch size, where it fits.
     """
 
     def __init__(
@@ -123,6 +123,8 @@ class CellProbe:
 
     def _prepared(self, shape: BatchShape) -> StepWork:
         if self._workload is None:
+            if self._works and shape.batch not in self._works:
+                raise OutOfDeviceMemory(f"batch size {shape.batch} does not fit")
             return self._works.get(shape.batch) or _known_by_shape(shape, self._device)
         if self._shape != shape or self._work is None:
             self._training = itertools.repeat(None)  # the last one's memory goes before the next one needs it

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wattune.errors import WorkloadError
+from wattune.errors import OutOfDeviceMemory, WorkloadError
 from wattune.program.endings import check_ending, last_line
 from wattune.program.process import Process
 from wattune.records import StepWork
@@ -23,7 +23,9 @@ ROUNDS = 4
 
 
 def counted_work(words: Sequence[str], batch_size: int) -> StepWork:
-    """The work of a step of this program. Raises: InputError for another program than Python's; WorkloadError."""
+    """The work of a step of this program. Raises: InputError for another program than Python's; WorkloadError;
+    OutOfDeviceMemory.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file, news = Path(folder) / "work.json", threading.Event()
         counting = [sys.executable, "-m", __name__, str(file), str(batch_size), *words]
@@ -40,8 +42,18 @@ def counted_work(words: Sequence[str], batch_size: int) -> StepWork:
 
 
 def counted_works(words: Callable[[int], list[str]], batch_sizes: Sequence[int]) -> dict[int, StepWork]:
-    """The work of a step at each batch size. Raises: as ``counted_work``, and if the batch size changes nothing."""
-    works = {size: counted_work(words(size), size) for size in batch_sizes}
+    """The work of a step at each of the ascending batch sizes that fits in memory.
+
+    Raises: as ``counted_work``, and if the batch size changes nothing; OutOfDeviceMemory if none fits.
+    """
+    works: dict[int, StepWork] = {}
+    for size in batch_sizes:
+        try:
+            works[size] = counted_work(words(size), size)
+        except OutOfDeviceMemory:
+            if not works:
+                raise
+            break
     phases = [one.phases for one in works.values()]
     if len(works) > 1 and phases.count(phases[0]) == len(phases):
         raise WorkloadError(
