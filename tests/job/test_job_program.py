@@ -10,8 +10,10 @@ import pytest
 from tests.support.programs import Files, is_gone, trainer
 
 import wattune
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
 from wattune.job.config import RunConfig
+from wattune.profiling.program.profile_command import program_key
+from wattune.program.command_template import CommandTemplate
 from wattune.records import LearningCurve, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune_agent import cap_guard
 
@@ -105,6 +107,22 @@ def test_what_cannot_be_run_is_one_line(tmp_path, given, says):
     asked = {"command": "sh {batch_size}", "cap": "8W", **LEARNS, **given}
     with pytest.raises(InputError, match=says):
         wattune.run(Files(tmp_path), output=tmp_path / "run", **{key: one for key, one in asked.items() if one})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_profile_with_other_batch_sizes_is_refused_at_once(tmp_path):
+    device, command = Files(tmp_path), "sh {batch_size}"
+    table = ProfileTable(
+        device=device.name,
+        workload="sh",
+        cells=[
+            {"batch_size": size, "clock_mhz": 100, "step_s": 1, "power_mean_w": 4, "power_peak_w": 4, "steps": 5}
+            for size in (4, 64)
+        ],
+        key=program_key(device, CommandTemplate(command)),
+    )
+    with pytest.raises(RecordError, match="other batch sizes than the program: 64; allowed: 4, 16; give those of"):
+        wattune.run(device, output=tmp_path / "run", command=command, cap="8W", profile=table, **LEARNS)
     assert not (tmp_path / "run").exists()
 
 

@@ -90,6 +90,11 @@ def test_the_command_that_runs_a_program(actuator, cap, words):
     assert any("power limit" in note for note in made.notes) == (actuator == "power_limit_w")
 
 
+def test_a_command_with_other_places_is_not_told():
+    program = PROGRAM.model_copy(update={"command": "train {batch_size} {rate}"})
+    assert plan(table(program=program), cap=PowerCap(9.0), batch_size=8).run_by is None
+
+
 def test_how_sure_a_given_batch_size_is_best_is_not_said():
     """It is the only one that is compared, so that the probability would be 1 whatever the records say."""
     points = tuple(

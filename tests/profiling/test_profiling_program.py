@@ -31,8 +31,9 @@ from wattune.cap import SensorLimit
 from wattune.errors import InputError, OutOfDeviceMemory, SensorError, WorkloadError
 from wattune.point import Knobs
 from wattune.profiling import profile_command
-from wattune.profiling.program import program_probe
+from wattune.profiling.program import program_probe, step_times
 from wattune.program.process import Process
+from wattune.program.workload import ProgramWorkload
 from wattune.records import ProfileCell, ProfileTable
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups")
@@ -218,6 +219,18 @@ def test_programs_that_do_not_work_are_one_line(tmp_path, monkeypatch, script, o
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
     assert device.current() == Knobs(clock_mhz=200)
+
+
+@pytest.mark.parametrize(
+    ("script", "unseen_s"),
+    [("for n in 1 2 3; do echo acc 0.$n; done; sleep 60", 300.0), ("echo acc 0.3; sleep 60", 0.5)],
+)
+def test_a_program_whose_steps_are_not_seen_is_ended_early(tmp_path, monkeypatch, script, unseen_s):
+    monkeypatch.setattr(step_times, "UNSEEN_S", unseen_s)
+    (tmp_path / "train.sh").write_text(script)
+    program = ProgramWorkload(f"sh {tmp_path / 'train.sh'} {{batch_size}}", (4,), 0.9, "acc ([0-9.]+)")
+    with pytest.raises(WorkloadError, match=r"no step of .*; its last line: acc 0\.3; give --samples REGEX"):
+        profile_command(OneClock(tmp_path), program, run_limit_s=20.0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from wattune import planning, profiling
 from wattune.devices import Device
-from wattune.errors import InputError, SafetyStop
+from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.job.coercion import as_record
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunArguments, RunFolder
@@ -179,7 +179,10 @@ def _costed(at: Evaluation, run: CappedRun) -> Evaluation:
 def begin_program(
     board: Device, program: ProgramWorkload, config: RunConfig, folder: RunFolder, progress: Progress | None
 ) -> ProgramJob:
-    """Check what can be checked before anything has cost time, and claim the run's folder. Raises: InputError."""
+    """Check what can be checked before anything has cost time, and claim the run's folder.
+
+    Raises: InputError and its kinds.
+    """
     cap = config.constant_cap
     program.check()
     check_limit(board, cap.max_temp_c)
@@ -189,6 +192,13 @@ def begin_program(
     given = None if config.profile is None else as_record(ProfileTable, config.profile)
     if given is not None:
         planning.check_profile(given, program_key(board, program.template), kind=board.kind, command="wattune profile")
+        if others := sorted({cell.batch_size for cell in given.measured} - set(program.batch_sizes)):
+            raise RecordError(
+                "the profile has other batch sizes than the program",
+                value=", ".join(map(str, others)),
+                allowed=", ".join(map(str, program.batch_sizes)),
+                hint="give those of the profile",
+            )
     config = config.model_copy(update={"device": board})
     fingerprint = f"{program.fingerprint()} {program.proxy.fingerprint()}"
     arguments = RunArguments(arguments=config.saved(), highest_w=cap.limit_w, fingerprint=fingerprint)

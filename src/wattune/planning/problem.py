@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from typing import NamedTuple
 
@@ -248,11 +249,11 @@ def why_nothing(table: PlanningTable, limit: SensorLimit) -> CapError | NoFeasib
 
 
 def _guard_command(plan: Plan) -> str | None:
-    """The command that runs the profile's program at the chosen point, under its cap; None without a program.
+    """The command that runs the profile's program at the chosen point, under its cap.
 
-    ``STEPS`` stands for the number of steps.
+    ``STEPS`` stands for the number of steps. None without a program, and for one that takes values unknown here.
     """
-    if plan.program is None:
+    if plan.program is None or re.search(r"\{(rate|seed|data)\}", plan.program.command):
         return None
     words = ["wattune", "guard", "--device", plan.program.device]
     if plan.clock_mhz is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import signal
 import threading
@@ -88,7 +87,6 @@ def profile_command(
         return template.words(batch_size=batch_size, steps=steps) if trained is None else trained.words(batch_size)
 
     pattern = None if step_time is None else compiled(step_time)
-    samples = None if trained is None or trained.samples is None else re.compile(trained.samples)
     source: Source = "steps seen"
     if step_time_file is not None or pattern is not None:
         source = "printed" if step_time_file is None else "file"
@@ -124,7 +122,7 @@ def profile_command(
 
     def times(page: StepPage, batch_size: int) -> StepTimes:
         if source == "steps seen":
-            return SeenSteps(page, samples, batch_size)
+            return SeenSteps(page, batch_size, trained)
         return PrintedStepTimes(pattern, step_time_file)
 
     probe: CellProbe | ProgramProbe

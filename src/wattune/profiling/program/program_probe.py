@@ -239,8 +239,12 @@ class ProgramProbe:
                         health.look()
                         if meter.lost is not None:
                             raise meter.lost
-                        if meter.elapsed_s - program.begun_s > self._limit_s and not program.was_paused:
+                        run_s = meter.elapsed_s - program.begun_s
+                        if run_s > self._limit_s and not program.was_paused:
                             raise self._too_long(batch_size, program)
+                        if times.is_unseen(run_s) and not program.was_paused:
+                            what = "no step of the program is seen; its last line"
+                            raise WorkloadError(what, value=last_line(program.lines), hint=times.hint)
                         if not self._has_lengths:  # else it knows itself when to end
                             times.look(meter.elapsed_s)
                             stopped = self._is_enough(times.stretch(program.begun_s))

@@ -11,13 +11,18 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from wattune import units
 from wattune.errors import WorkloadError
+from wattune.program.learning import UNSEEN
 from wattune.program.rounds import Interval, StepPage, ordinary
-from wattune.program.workload import one_group
+from wattune.program.workload import ProgramWorkload, one_group
 
 Source = Literal["printed", "file", "run lengths", "steps seen"]
 
 SKIPPED = 3
 """Step times at the beginning that are left out: memory is reserved there, and kernels are compiled and chosen."""
+
+UNSEEN_S = 300.0
+"""Seconds of a run without any step, after which its steps count as unseen. Torch and CUDA alone take more than a
+minute to start on a Jetson Nano, and data may be read first."""
 
 FACTOR = 5.0
 """Step times that add up to more than this multiple of the run are wrong, or not in seconds. (Each of four GPUs may
@@ -91,6 +96,10 @@ class PrintedStepTimes:
             begin_s = max(begun_s, end_s - sum(times_s))
         return StepStretch(begin_s, end_s, times_s)
 
+    def is_unseen(self, run_s: float) -> bool:
+        """False: a program may print all its step times at the end."""
+        return False
+
     def check(self, run_s: float) -> None:
         """Check that these can be times of steps. Raises: WorkloadError."""
         total_s = sum(step_s for _, step_s in self._found)
@@ -114,21 +123,33 @@ class PrintedStepTimes:
 class SeenSteps:
     """The step times of one run whose steps are seen: by the hook in torch, or by the samples that it prints.
 
-    ``samples``: a regular expression that finds the samples so far, for a program without torch.
+    ``program``: one that trains to a target, whose output tells its metric and, without torch, its samples.
     """
 
     where = "what is seen of the program"
-    hint = "give --step-time PATTERN, or put {steps} into the command, if it trains without torch"
 
-    def __init__(self, page: StepPage, samples: re.Pattern[str] | None, batch_size: int):
-        self._page, self._samples, self._batch_size = page, samples, batch_size
+    def __init__(self, page: StepPage, batch_size: int, program: ProgramWorkload | None):
+        self._page, self._batch_size = page, batch_size
+        self._metric = None if program is None else re.compile(program.metric)
+        self._samples = None if program is None or program.samples is None else re.compile(program.samples)
+        way = "--step-time PATTERN, or put {steps} into the command" if program is None else "--samples REGEX"
+        self.hint = f"give {way}, if it trains without torch"
+        self._metrics = 0
         self._stamps: list[tuple[int, float]] = []
+
+    def is_unseen(self, run_s: float) -> bool:
+        """True if a program that trains to a target has printed metrics, or has run for long, without any step."""
+        if self._metric is None or self._page.has_stamps:
+            return False
+        return self._metrics >= UNSEEN or run_s > UNSEEN_S
 
     def hear(self, time_s: float, line: str) -> None:
         """Take in a line of the output."""
         found = self._samples.search(line) if self._samples is not None else None
         if found and found[1] and (samples := units.read(found[1], "s")):
             self._page.stamp(round(samples / self._batch_size), time.monotonic())
+        if self._metric is not None and self._metric.search(line):
+            self._metrics += 1
 
     def look(self, now_s: float) -> None:
         """Take in the steps until now."""
