@@ -132,6 +132,11 @@ def test_an_estimate_of_a_program(program, tmp_path):
             {},
             "the metric goes away from the target: from 0.7",
         ),
+        (
+            "for share in epochs(): print(f'val acc: {0.8 - min(share, 0.3) / 9 + steps % 3 / 1000}')",
+            {},
+            "the metric goes away from the target: from 0.79",
+        ),
         ("batch = 16\n" + LEARNS, {}, "the program trains the same at batch sizes"),
         # Further steps until a line is read, as many as the machine makes.
         (

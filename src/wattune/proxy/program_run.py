@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 
 from wattune.errors import OutOfDeviceMemory, WorkloadError
 from wattune.program.learning import learn
@@ -13,7 +13,7 @@ from wattune.proxy.training_run import Results, TrainingRun
 from wattune.records import LearningCurve
 
 WRONG_WAY = 0.75
-"""Share of the steps between two metrics, away from the target, from which on the metric counts as falling."""
+"""Share of the later metrics, farther from the target than the second one, from which on it goes away from there."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,12 @@ def check_curves(workload: ProgramWorkload, curves: Sequence[LearningCurve]) -> 
 
 
 def _goes_away(workload: ProgramWorkload, curve: LearningCurve) -> bool:
+    """True if the first metric is the best one and the second is better than most later ones: a metric levels off."""
     metrics = [one.metric for one in curve.evaluations]
-    away = [workload.is_better(before, after) for before, after in pairwise(metrics)]
-    return len(away) > 1 and away[0] and sum(away) >= WRONG_WAY * len(away)
+    if len(metrics) < 3 or not all(workload.is_better(metrics[0], later) for later in metrics[1:]):
+        return False
+    away = [workload.is_better(metrics[1], later) for later in metrics[2:]]
+    return sum(away) >= WRONG_WAY * len(away)
 
 
 def _is_same_run(one: LearningCurve, other: LearningCurve) -> bool:
