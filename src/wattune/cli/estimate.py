@@ -214,10 +214,10 @@ def _text(record: SampleEfficiency) -> str:
         )
     ratio = record.parameter_ratio
     if not 1 / FAR_RATIO <= ratio <= FAR_RATIO:
-        size = "larger" if ratio > 1 else "smaller"
+        liked = "larger" if ratio > 1 else "smaller"
         text += (
             f"\nthe model to train has {ratio:.3g} times the parameters of the model of the runs: it probably likes "
-            f"{size} batch sizes than these; take a proxy of its size"
+            f"{liked} batch sizes than these; take a proxy of its size"
         )
     if record.best is not None:
         text += f"\nbest on the device: batch size {record.best}, expected to lose {record.expected_regret:.1%}"
