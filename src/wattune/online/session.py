@@ -128,7 +128,7 @@ class Session:
         self._stepper: OptimizerStepper | None = None
         self.rate_watch: RateWatch | None = None
         """The watch on losses at higher learning rates than the user's, if they may be used."""
-        sync = GradientSync(run.model, 1) if sync is None else sync
+        self._sync = sync = GradientSync(run.model, 1) if sync is None else sync
         if recipe.may_rise and (ranks is None or batch_source is not None):
             memory_bytes, give_up = run.device.memory_bytes, self._give_up_raising
             self.rate_watch = RateWatch(run.model, optimizer, recipe, memory_bytes, give_up, sync.mean)
@@ -183,6 +183,7 @@ class Session:
         self.recipe.open()
         if self._stepper is not None:
             self._stepper.open()
+            self._sync.open()
         self._is_open = True
         return self
 
@@ -213,6 +214,7 @@ class Session:
             self.recipe.close()
             if self._stepper is not None:
                 self._stepper.close()
+                self._sync.close()
             try:
                 self._leave()
             finally:

@@ -103,6 +103,7 @@ class UserLoop:
         if batch.last:
             self._sync.check_averages()
         self._stepper.add(loss, batch.samples, batch.share, norms=self._norms)
+        self._sync.passed()
         if self._watch is not None:
             with self._run.counter.uncounted():
                 self._watch.add(loss, batch.share)

@@ -46,6 +46,21 @@ class GradientSync:
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
         self._ranks = ranks
         self._fsdp = model if self.is_sharded else None
+        self._is_open = self._averages = False
+
+    def open(self) -> None:
+        """Leave all gradients local but for the last micro-batch of each step, until ``close``.
+
+        DDP averages in the next backward pass after any forward pass with gradients. An evaluation's forward pass has
+        no backward pass, so a first micro-batch would be averaged, in a collective that other ranks may not be in.
+        """
+        self._is_open = True
+        self.passed()
+
+    def close(self) -> None:
+        """Average in every backward pass again."""
+        self._is_open = False
+        self.passed()
 
     def mean(self, own: Tensor) -> Tensor:
         """The mean of a tensor over the ranks, all of which have to call this at the same place."""
@@ -63,7 +78,8 @@ class GradientSync:
 
     def check_averages(self, *_: object) -> None:
         """Refuse a last pass of a step whose gradients would stay local. Raises: InputError."""
-        if self._ddp is not None and torch.is_grad_enabled() and not self._ddp.require_backward_grad_sync:
+        is_local = self._ddp is not None and not self._ddp.require_backward_grad_sync
+        if self._averages and is_local and torch.is_grad_enabled():
             raise InputError(
                 "model.no_sync() around a pass of the session",
                 allowed="session.backward(loss) alone, which averages gradients once a step",
@@ -75,14 +91,19 @@ class GradientSync:
         if self._fsdp is not None:
             self._fsdp.set_requires_gradient_sync(last)  # type: ignore[operator]
             yield
-        elif self._ddp is not None and not last:
-            with self._ddp.no_sync():
-                yield
         elif self._ddp is not None:
+            self._averages = self._ddp.require_backward_grad_sync = last
             check = self._ddp.register_forward_pre_hook(self.check_averages)
             try:
                 yield
             finally:
                 check.remove()
+                self.passed()
         else:
             yield
+
+    def passed(self) -> None:
+        """Take in that no micro-batch is under way any more."""
+        self._averages = False
+        if self._ddp is not None:
+            self._ddp.require_backward_grad_sync = not self._is_open
