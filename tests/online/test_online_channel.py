@@ -139,7 +139,7 @@ def test_a_rank_that_others_wait_for_is_lost_and_a_busy_one_is_not() -> None:
 
 
 def test_an_error_of_a_device_is_not_the_cause_once_a_rank_is_lost(three: list[Channel]) -> None:
-    facts = [{"host": "here", "spec": "sim:jetson-nano"}] * 3
+    facts = [{"computer": "here", "spec": "sim:jetson-nano"}] * 3
     ranks = [Ranks(rank, facts, channel) for rank, channel in enumerate(three)]
     assert ranks[2].leave(DeviceError("its own")) is None
     assert lost_of(three[0]) == lost_of(three[1]) == "rank 2 ended with an error: its own"

@@ -204,9 +204,13 @@ def test_unequal_boards_share_a_budget_at_equal_times() -> None:
     assert times_s[0] <= 1.02 * times_s[1]
 
 
-def train_elsewhere(rank: int, folder: Path) -> tuple[Any, ...]:
-    """A session in which rank 1 is on another computer, by its name, with a board of its own."""
-    meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
+def train_elsewhere(rank: int, folder: Path, by: str) -> tuple[Any, ...]:
+    """A session in which rank 1 is on another computer, ``by`` its name or its boot, with a board of its own."""
+    if by == "name":
+        meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
+    else:
+        meeting.BOOT_ID = folder / f"boot{rank}"  # type: ignore[misc]
+        meeting.BOOT_ID.write_text(f"{rank}\n")
     tree = folder / f"board{rank}"
     before = texts(tree)
     given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "over": "job", "keep_recipe": True}
@@ -220,10 +224,11 @@ def train_elsewhere(rank: int, folder: Path) -> tuple[Any, ...]:
     return was_set, texts(tree) == before, None if record is None else (record.device, record.power_mean_w)
 
 
-def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["name", "boot"])
+def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: Path, by: str) -> None:
     for rank in range(2):
         unpack("orin-nano-jp6", tmp_path / f"board{rank}")
-    first, second = values(job(train_elsewhere, 2, tmp_path))
+    first, second = values(job(train_elsewhere, 2, tmp_path, by))
     assert first[:2] == second[:2] == (True, True)
     alone = open_device(f"jetson?root={tmp_path / 'board0'}")
     assert first[2][0] == f"2 x {alone.name}"
@@ -322,6 +327,13 @@ def test_it_resumes_with_any_number_of_ranks(tmp_path: Path, ranks: int, batch_s
     assert {end[0] for end in ends} == {512}
     assert apart(ends[0][1], alone[0]) < 1e-5
     assert any("start over" in note for note in ends[0][2]) == (ranks != 2)
+
+
+@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 16), (2, 8)])
+def test_a_checkpoint_of_another_batch_size_is_one_line_of_rank_0(tmp_path: Path, ranks: int, batch_size: int) -> None:
+    values(job(interrupt, ranks, tmp_path / "session", 2))
+    said = refusal(job(resume, 2, tmp_path / "session", batch_size))
+    assert "is of a different session, which differs in: batch_size" in said
 
 
 def train_sharded(rank: int, options: dict[str, Any]) -> float:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import wattune
-from wattune.online.ranks import meeting
 
 pytestmark = pytest.mark.slow
 
@@ -78,15 +78,15 @@ def test_torchrun_restarts_a_job_whose_rank_was_killed(tmp_path: Path) -> None:
 
 
 def stay_away(rank: int) -> None:
-    meeting.RANK_TIMEOUT_S = 2.0  # type: ignore[attr-defined]
-    small(rank, dies=rank == 1)
+    small(rank, dies=rank == 1, rank_timeout_s=10.0)
 
 
 def test_a_rank_that_is_killed_before_it_meets_the_others_ends_them_with_one_line() -> None:
     first, _, last = job(stay_away, 3)
     for end in (first, last):
         assert end.code == 2
-        assert end.stderr.startswith("error: rank 1 has not called wattune.capped within 2 s; ")
+        assert end.stderr.startswith("error: rank 1 has not called wattune.capped within 10 s; ")
+        assert "rank_timeout_s=" in end.stderr
         assert end.stderr.count("\n") == 1
 
 
@@ -164,6 +164,28 @@ def test_an_evaluation_of_one_rank_alone_takes_its_time() -> None:
 
 
 # -------------------------------------------------------------------------------------------- gradients that stay apart
+
+
+def look_between(rank: int, where: str) -> tuple[list[float], bool]:
+    """Forward passes with gradients and no backward pass between the steps, of which rank 0 halves some."""
+    model, opened = small(rank, keep_recipe=False)
+    x, halved = torch.ones(4, 8), []
+    with opened as session:
+        for _ in range(3):
+            for batch in session.batches():
+                session.backward(loss_of(model, batch))
+                halved.append(not batch.last and not batch.is_check)
+                with session.evaluation() if where == "evaluation" else nullcontext():
+                    model(x)
+    assert model.require_backward_grad_sync  # as it was
+    return weights(model), any(halved)
+
+
+@pytest.mark.parametrize("where", ["evaluation", "loop"])
+def test_a_forward_pass_without_a_backward_pass_mixes_no_gradients(where: str) -> None:
+    first, second = values(job(look_between, 2, where))
+    assert (first[1], second[1]) == (True, False)
+    assert apart(first[0], second[0]) == 0.0
 
 
 def without_averages(rank: int, around: str) -> None:

@@ -24,6 +24,9 @@ from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, Mailbo
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.version import __version__
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Names the running system of this computer, which tells two computers of one name apart."""
+
 _meetings = itertools.count()
 """Meetings of this process, which come in the same order on all ranks."""
 
@@ -68,7 +71,7 @@ class Ranks:
     def __init__(self, rank: int, facts: Sequence[Mapping[str, Any]], channel: Channel):
         self.rank = rank
         self.size = len(facts)
-        self.hosts = [fact["host"] for fact in facts]
+        self.hosts = [fact["computer"] for fact in facts]
         self.specs = [fact["spec"] for fact in facts]
         self.channel = channel
         self._come: list[deque[Mapping[str, Any]]] = [deque() for _ in facts]
@@ -143,11 +146,15 @@ class Ranks:
 
     def cannot_begin(self, error: BaseException) -> JobRefused | None:
         """Tell the other ranks that this one's session cannot begin. Returns: the error to raise, if it is another."""
-        if not (self.is_leader and isinstance(error, WattuneError)):
+        if not isinstance(error, WattuneError):
             self.channel.close(str(error).strip() or type(error).__name__)
             return None
-        self.channel.send({"stop": str(error), "is_input": True})  # in place of the first step
-        self.channel.close()
+        if self.is_leader:
+            self.channel.send({"stop": str(error), "is_input": True})  # in place of the first step
+        else:
+            with suppress(RankLost):  # rank 0 most likely has the same error, and is to say it
+                self.channel.receive()
+        self.channel.close(None if self.is_leader else str(error))
         return refused(self.rank, error)
 
     @property
@@ -212,23 +219,26 @@ def meet(make: Callable[[], Asked], device: object) -> tuple[Ranks, Asked]:
         asked = make()
     except WattuneError as error:
         failure = error
+    host, (boot, pid_space) = socket.gethostname(), _running_system()
     own = {
-        "host": socket.gethostname(),
-        "computer": f"{socket.gethostname()} {_running_system()}",
+        "host": host,
+        "computer": f"{host} {boot}",
+        "pid_space": pid_space,
         "pid": os.getpid(),
         "version": __version__,
         "spec": None if asked is None else _spec(asked.sync.module, device),
         "same": None if asked is None else asked.same,
         "failure": None if failure is None else str(failure),
     }
-    facts, place = _gathered(own)
+    facts, place = _gathered(own, RANK_TIMEOUT_S if asked is None else asked.rank_timeout_s)
     problem = _difference(facts)
     if asked is None or problem is not None:
         raise refused(rank, problem or InputError(str(failure))) from failure
+    here = own["computer"], pid_space
     peers = [
         Peer(
             f"rank {number} (process {fact['pid']} on {fact['host']})",
-            fact["pid"] if fact["computer"] == own["computer"] and _running_system() else None,
+            fact["pid"] if pid_space and (fact["computer"], fact["pid_space"]) == here else None,
         )
         for number, fact in enumerate(facts)
     ]
@@ -265,7 +275,7 @@ def refusing() -> Iterator[None]:
         problem: InputError | None = error
         if dist.is_available() and dist.is_initialized():
             with suppress(InputError):  # others that do not come have their own errors
-                problem = _difference(_gathered({"failure": str(error)})[0])
+                problem = _difference(_gathered({"failure": str(error)}, RANK_TIMEOUT_S)[0])
         raise refused(own_rank(), problem or error) from error
 
 
@@ -285,27 +295,30 @@ def _difference(facts: Sequence[Mapping[str, Any]]) -> InputError | None:
     return None
 
 
-def _gathered(own: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+def _gathered(own: dict[str, Any], timeout_s: float) -> tuple[list[dict[str, Any]], str]:
     """Each rank's value, and the prefix of the meeting's keys in the job's store.
+
+    ``timeout_s``: seconds in which all ranks have to come.
 
     A job that ``torchrun`` has restarted has the store of its first attempt. Raises: JobRefused, with a line of each
     rank that has come, if one does not come.
     """
     place = f"wattune/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
     size, rank = dist.get_world_size(), own_rank()
-    missing, until_s = list(range(size)), time.monotonic() + RANK_TIMEOUT_S
+    missing, until_s = list(range(size)), time.monotonic() + timeout_s
     try:
         store = under(place, _job_store())
         store.set(f"fact/{rank}", json.dumps(own))
         while missing := [number for number in missing if not store.check([f"fact/{number}"])]:
             if time.monotonic() > until_s:
-                absent = "rank " + ", ".join(map(str, missing))
-                store.set("absent", f"{absent} has not called wattune.capped within {RANK_TIMEOUT_S:g} s")
+                absent = f"rank {', '.join(map(str, missing))} has not called wattune.capped within {timeout_s:g} s"
+                also = "" if own["failure"] is None else f", and rank {rank} failed: {own['failure']}"
+                store.set("absent", absent + also)
             if store.check(["absent"]):
                 raise TimeoutError(store.get("absent").decode())
             time.sleep(0.02)
         facts = [json.loads(store.get(f"fact/{number}")) for number in range(size)]
-        read = store.add("read", 1)
+        read, until_s = store.add("read", 1), time.monotonic() + RANK_TIMEOUT_S
         while rank == LEADER and read < size and time.monotonic() < until_s:  # the store may end with this process
             time.sleep(0.005)
             read = store.add("read", 0)
@@ -315,18 +328,21 @@ def _gathered(own: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
         if isinstance(error, TimeoutError):
             what = str(error)
             time.sleep(1.0 if rank == LEADER else 0.0)  # for the others to read it
-        raise refused(LEADER, InputError(what, hint="call it on all ranks of the job")) from error
+        hint = "call it on all ranks of the job, or give a longer rank_timeout_s="
+        raise refused(LEADER, InputError(what, hint=hint)) from error
 
 
 def _job_store() -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
-def _running_system() -> str:
-    """The running system of this computer, in which a process has one number; empty where that is not known."""
+def _running_system() -> tuple[str, str]:
+    """This computer's running system, and the part of it in which a process has one number; empty if not known."""
+    boot = ""
     with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
-    return ""
+        boot = BOOT_ID.read_text().strip()
+        return boot, os.readlink("/proc/self/ns/pid")
+    return boot, ""
 
 
 def _is_made_up(spec: str) -> bool:
