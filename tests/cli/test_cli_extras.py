@@ -64,7 +64,8 @@ def test_a_torch_that_is_too_old_is_one_line(release, is_taken, tmp_path):
     metadata = tmp_path / "packages" / f"torch-{release}.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {release}\n")
-    program = "import sys; from wattune.cli import main; sys.exit(main(['estimate', 'missing.toml']))"
+    command = ["profile", "missing.toml", "--device", "sim:jetson-nano"]
+    program = f"import sys; from wattune.cli import main; sys.exit(main({command!r}))"
     done = started(program, tmp_path, PYTHONPATH=str(metadata.parent.parent))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -485,7 +485,7 @@ def test_several_clocks_are_profiled_by_a_few_probes_unless_told_otherwise(tmp_p
     record = run(tmp_path / "run", device="sim:jetson-tx2", cap_w=9, seeds=None, goal=Goal("energy", max_slowdown=0.05))
     table = ProfileTable.load(tmp_path / "run" / "profile.json")
     assert table.strategy == "guided"
-    assert table.cost.probes <= 16
+    assert table.cost.probes <= 17  # 16, and the pick once more
     assert set(record.plan.knobs) == {"clock_mhz", "memory_clock_mhz", "cpu_clock_mhz"}
     assert SampleEfficiency.load(tmp_path / "run" / "efficiency.json").strategy == "pooled"
     assert not record.exceeds_cap

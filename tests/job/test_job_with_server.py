@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from tests.support.fake_server import Answer, faked
 from tests.support.server.serving import serving
-from tests.support.server.story import COMMAND, ENVIRONMENT, offer, own_data, small
+from tests.support.server.story import COMMAND, ENVIRONMENT, but_data, offer, own_data, small
 
 import wattune
 from wattune.errors import InputError, ServerRefused, ServerUnavailable
@@ -56,11 +56,6 @@ def run(server, output, data, **changes):
 def newest(server, device):
     ids = [training["id"] for training in server.json(f"/v1/trainings?device={device}")]
     return [TrainingRecord.parse(server.json(f"/v1/trainings/{one}")) for one in ids]
-
-
-def but_data(record):
-    """The record without the fingerprint of its data, which is keyed where it leaves the device."""
-    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"data": None})})
 
 
 @pytest.mark.slow

@@ -144,7 +144,8 @@ def test_caps_that_leave_nothing_end_all_ranks_at_once() -> None:
     assert [end.code for end in ends] == [2, 2]
     assert ends[0].stderr.startswith("error: the caps leave nothing to train with any more: 0 W from now on")
     assert ends[0].stderr.count("\n") == 1
-    assert ends[1].stderr == ""
+    # torch may warn of the store, which ends with rank 0.
+    assert [line for line in ends[1].stderr.splitlines() if line.startswith("error:")] == []
 
 
 def train_plain(rank: int, passes: int) -> list[float]:

@@ -13,6 +13,7 @@ import numpy as np
 from safetensors.torch import save
 from tests.server.conftest import opened
 
+from wattune.records import TrainingRecord
 from wattune.records.served import ServedFile, ServedModel
 from wattune.server.store import model_catalog
 from wattune.workloads import Workload, load_workload, served_model
@@ -39,6 +40,11 @@ def offer(folder: Path, model: ServedModel, weights: bytes) -> None:
         sha256 = store.files.write(weights)
         model_catalog.add_file(session, sha256, "safetensors", len(weights), time.time())
         model_catalog.put(session, model, time.time())
+
+
+def but_data(record: TrainingRecord) -> TrainingRecord:
+    """The record without the fingerprint of its data, which is keyed where it leaves the device."""
+    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"data": None})})
 
 
 def own_data(path: Path, samples: int | None = None) -> Path:
