@@ -29,6 +29,7 @@ from wattune.records import (
     LearningCurve,
     Plan,
     ProfileTable,
+    SampleEfficiency,
     StepWork,
     TrainingRecord,
     provenance,
@@ -52,6 +53,20 @@ class ProgramJob(ResumableRun):
         """The program."""
         assert self.config.program is not None
         return self.config.program
+
+    _can_confirm = False  # a program was measured for as long as that takes
+
+    def _check(self, table: ProfileTable) -> None:
+        """A given profile was checked before the folder was claimed."""
+
+    def _makes_few_runs(self, table: ProfileTable) -> bool:
+        return True
+
+    def _with_evaluations(self, plan: Plan) -> Plan:
+        return plan  # a program evaluates as it likes
+
+    def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
+        return plan  # its steps are not counted on other boards
 
     def _profiled(self) -> ProfileTable:
         return profiling.profile_command(

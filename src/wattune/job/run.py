@@ -88,11 +88,14 @@ class ResumableRun:
                 table = table.model_copy(update={"supply": self.board.supply})
             self.folder.save(table)
         self.folder.partial.unlink(missing_ok=True)
-        if self.config.command is None:
-            command = check_command(self.board, self.folder.path / "profile.json", self.config.workload)
-            check_profile(table, self.board, self.work, command=command)
+        self._check(table)
         check_scale(self.config.whole_cap, table.highest_w)
         return table
+
+    def _check(self, table: ProfileTable) -> None:
+        """Check that the profile is of this workload on this board. Raises: RecordError."""
+        command = check_command(self.board, self.folder.path / "profile.json", self.config.workload)
+        check_profile(table, self.board, self.work, command=command)
 
     def _profiled(self) -> ProfileTable:
         return steps.profile(
@@ -111,13 +114,12 @@ class ResumableRun:
     def estimate(self, table: ProfileTable) -> SampleEfficiency:
         """Samples to target per batch size, from the proxy.
 
-        With a guided profile, or of a program, only a few runs are made, at the batch sizes that may still be the best.
+        If ``_makes_few_runs``, they are at the batch sizes that may still be the best.
         """
         curve = self.folder.load(SampleEfficiency)
         if curve is not None:
             return curve
-        is_short = table.strategy == "guided" or self.config.command is not None
-        is_guided = self.config.strategy == "guided" or (is_short and not self.config.seeds)
+        is_guided = self.config.strategy == "guided" or (self._makes_few_runs(table) and not self.config.seeds)
         curve = steps.estimate(
             self.work,
             seeds=None if is_guided else self.config.seeds or SEEDS,
@@ -131,6 +133,10 @@ class ResumableRun:
         )
         return self.folder.save(curve)
 
+    def _makes_few_runs(self, table: ProfileTable) -> bool:
+        """True if the estimate makes only a few runs unless it is told otherwise."""
+        return table.strategy == "guided"
+
     def plan(self, table: ProfileTable, curve: SampleEfficiency) -> tuple[ProfileTable, Plan]:
         """A plan whose pick stays under the cap also when it is measured again, for longer; and the table with that."""
         plan = self.folder.load(Plan)
@@ -138,10 +144,7 @@ class ResumableRun:
             # Later than the training run, whose noise would otherwise be the noise that is seen here.
             self._back_to_start(rest_s=REST_S)
             table, plan = self._confirmed(table, curve)
-            if self.config.command is None:
-                plan = self._with_evaluations(plan)
-            if self.config.moving_cap is None and self.config.command is None:  # which is that of a point under one cap
-                plan = self._with_robustness(plan, curve)
+            plan = self._with_robustness(self._with_evaluations(plan), curve)
             self.folder.save(table)
             self.folder.save(plan)
         return table, plan
@@ -220,9 +223,7 @@ class ResumableRun:
         choose = partial(steps.plan, cap_w=asked.whole_cap, goal=asked.whole_goal, carbon=asked.intensity)
         while True:
             plan = choose(table, curve)
-            # On a real board, no probe follows a cap that changes. A program was measured for as long as this takes.
-            is_moving = self.config.moving_cap is not None and self.board.executes_steps
-            if limit.limit_w is None or is_moving or self.config.command is not None:
+            if limit.limit_w is None or not self._can_confirm:
                 return table, plan
             if progress is not None:
                 progress(0, 1, f"measuring batch size {plan.batch_size} again, for longer")
@@ -230,6 +231,11 @@ class ResumableRun:
             confirmed = choose(table, curve)
             if confirmed.point == plan.point:
                 return table, confirmed
+
+    @property
+    def _can_confirm(self) -> bool:
+        """True if the pick can be measured again: on a real board, no probe follows a cap that changes."""
+        return self.config.moving_cap is None or not self.board.executes_steps
 
     def _with_evaluations(self, plan: Plan) -> Plan:
         from wattune import training  # with torch
@@ -243,7 +249,8 @@ class ResumableRun:
         )
 
     def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
-        if not self.config.whole_goal.is_time or not self.board.variants(1):
+        is_of_one_cap = self.config.moving_cap is None
+        if not is_of_one_cap or not self.config.whole_goal.is_time or not self.board.variants(1):
             return plan
         if (progress := self.progress_of("plan")) is not None:
             progress(0, 1, "checking the choice on other boards that the board file allows")

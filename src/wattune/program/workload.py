@@ -29,8 +29,7 @@ class ProgramWorkload:
     ``metric``: a regular expression with one group, which finds the metric in a line of the output; ``samples``: the
     same for the training samples so far, where no optimizer step of torch is seen. ``rate``: the learning rate at the
     user's own batch size, such as "0.001@32", in proportion to the square root of the batch size; for SGD
-    "0.1@32,linear". ``data``, ``proxy_data``: values of ``{data}``
-    in training and in the estimate.
+    "0.1@32,linear". ``data``, ``proxy_data``: values of ``{data}`` in training and in the estimate.
 
     Raises: InputError for a command or a pattern that cannot be used.
     """
