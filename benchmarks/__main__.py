@@ -28,7 +28,6 @@ ALONE = {
     "agx_orin": "benchmarks.agx_orin",
     "asyncfgd": "benchmarks.asyncfgd.feasibility",
     "carbon": "benchmarks.carbon",
-    "contributed": "benchmarks.contributed",
     "decisions": "benchmarks.decisions.command",
     "federated": "benchmarks.federated",
     "fleet": "benchmarks.server.fleet",

@@ -18,7 +18,6 @@ PAGES = (
     ROOT / "docs" / "carbon.md",
     ROOT / "docs" / "fleet.md",
     ROOT / "docs" / "calibration.md",
-    ROOT / "docs" / "contributed-boards.md",
     ROOT / "docs" / "moving-caps.md",
     ROOT / "docs" / "own-loop.md",
     ROOT / "docs" / "results.md",

@@ -39,7 +39,6 @@ MEASURED = {
     "profiling": ("benchmarks/profiling.py", "src/wattune/profiling", *SIMULATOR),
     "ranks_division": ("benchmarks/ranks/division.py", "benchmarks/groups.py", *SESSION, "src/wattune/search"),
     "ranks_killed": ("benchmarks/ranks/killed.py", *SESSION, "src/wattune_agent"),
-    "recorded_boards": ("benchmarks/contributed.py",),
     "script": ("benchmarks/script", "src/wattune/script", "src/wattune/search", "src/wattune/power/limiter.py"),
     "server_fleet": ("benchmarks/server", "src/wattune/server"),
     "session": ("benchmarks/session.py", "benchmarks/session_worlds.py", "src/wattune/search", *SIMULATOR),

@@ -79,13 +79,6 @@ def worst_ms(figures: dict[str, float], digits: int = 2) -> str:
     return f"{figures['median_s'] * 1e3:.{digits}f} ms ({figures['max_s'] * 1e3:.{digits}f})"
 
 
-def contributed() -> str:
-    """Boards measured by users, and rows computed from recorded public data."""
-    from benchmarks.contributed import NAME, contributions, markdown
-
-    return markdown(contributions(), read(NAME))
-
-
 def calibration_fits() -> str:
     """Fits of the simulated boards to the published times."""
     from benchmarks.paper.calibration import NAME, markdown
@@ -137,7 +130,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "agent_cost": agent_cost,
     "agx_orin": agx_orin,
     "calibration_fits": calibration_fits,
-    "contributed": contributed,
     "jetsons": jetsons,
     "tx2_calibration": tx2_calibration,
     "tx2_nx": tx2_nx,

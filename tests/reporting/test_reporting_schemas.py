@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def records():
     run = samples.run()
     kinds = (run.profile, run.efficiency, run.plan, run.training, run.comparison, run.proxy[0])
-    kinds += (samples.session(), samples.contribution())
+    kinds += (samples.session(),)
     return {r.name: r for r in kinds}
 
 

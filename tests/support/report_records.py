@@ -11,9 +11,6 @@ from wattune.records import (
     AbortedProbe,
     Comparison,
     ComparisonRow,
-    ContributedBoard,
-    ContributedWorkload,
-    Contribution,
     EfficiencyPoint,
     Evaluation,
     ExactFigures,
@@ -23,11 +20,9 @@ from wattune.records import (
     PowerSample,
     ProfileCell,
     ProfileCost,
-    ProfileKey,
     ProfileTable,
     ReferencePower,
     ReferenceSet,
-    Repeat,
     SampleEfficiency,
     SessionRecord,
     TrainingRecord,
@@ -333,31 +328,4 @@ def session() -> SessionRecord:
         energy_j=160.0,
         ended="finished",
         provenance=provenance("simulated", device=table.device, seed=0),
-    )
-
-
-def contribution() -> Contribution:
-    """A contribution with one workload, whose first cell was measured twice."""
-    table = profile()
-    key = ProfileKey(
-        device=table.device, mode="MAXN", model="0", input_shape="3x32x32", data_type="fp32", optimizer="adam",
-        algorithm="backprop", software="torch 2.6",
-    )  # fmt: skip
-    repeat = Repeat(**table.cells[0].point.fields(), time=0.01, power=-0.002)
-    return Contribution(
-        board=ContributedBoard(
-            name=table.device, mode="MAXN", settings={"clock_mhz": CLOCKS_MHZ}, sensor_rail="VDD_IN", torch="2.6.0"
-        ),
-        set_version=1,
-        workloads=(ContributedWorkload(workload="reference-wide-cnn", key=key, cells=table.cells, repeats=(repeat,)),),
-        points=len(table.cells),
-        planned=len(table.cells),
-        limit_s=1800.0,
-        time_s=400.0,
-        energy_j=2000.0,
-        is_complete=True,
-        is_steady=True,
-        within=0.05,
-        throttled_cells=0,
-        provenance=provenance("simulated", device=table.device),
     )

@@ -59,7 +59,6 @@ COMMANDS = {
     "doctor": "Diagnose a device and suggest fixes.",
     "guard": "Run any program under a cap, training at the fastest clocks: meter, guard, restore.",
     "restore": "Restore clocks that a killed process left changed.",
-    "contribute": "Measure reference workloads on this board, to share.",
     "serve": "Serve models and proxy sweeps to a fleet of devices.",
     "store": "Manage a server's store: add models, back up, restore, remove what is old.",
     "token": "Manage the access tokens of a server.",
@@ -83,7 +82,7 @@ def _wattune(
     \b
     All in one:    wattune run --device sim:jetson-nano --cap 4.5W
     Step by step:  wattune devices, profile, estimate, plan, train, compare, report
-    Real boards:   wattune monitor, doctor, guard, restore, contribute
+    Real boards:   wattune monitor, doctor, guard, restore
 
     Exit codes: 0 done, 2 bad input, 3 target not reached, 4 stopped for safety, 130 interrupted, 1 any other error.
     """

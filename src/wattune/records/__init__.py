@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from wattune.cap import CapSide
 from wattune.records.base import BoardEvent, Kind, Provenance, Record, Supply, Value, provenance
-from wattune.records.contribution import ContributedBoard, ContributedWorkload, Contribution, Repeat
 from wattune.records.efficiency import EfficiencyPoint, ProxyObservation, SampleEfficiency
 from wattune.records.plan import (
     AlgorithmChoice,
@@ -68,9 +67,6 @@ __all__ = [
     "Comparison",
     "ComparisonRow",
     "Confirmation",
-    "ContributedBoard",
-    "ContributedWorkload",
-    "Contribution",
     "EfficiencyPoint",
     "EfficiencySource",
     "Emissions",
@@ -102,7 +98,6 @@ __all__ = [
     "Record",
     "ReferencePower",
     "ReferenceSet",
-    "Repeat",
     "Robustness",
     "SampleEfficiency",
     "Schedule",

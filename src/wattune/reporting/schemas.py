@@ -9,7 +9,6 @@ from typing import Any
 from wattune.files import write_json
 from wattune.records import (
     Comparison,
-    Contribution,
     LearningCurve,
     Plan,
     ProfileTable,
@@ -29,7 +28,6 @@ PUBLIC: dict[str, type[Record]] = {
         Comparison,
         LearningCurve,
         SessionRecord,
-        Contribution,
     )
 }
 """Public records by the value of their field ``record``: other programs may rely on their JSON."""
