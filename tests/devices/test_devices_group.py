@@ -244,7 +244,7 @@ def test_properties_are_put_together():
     own = open_group([NANO, NANO], pools=[0, 1])
     assert own.guarded_sensor.noise_w == nano.sensor.noise_w < own.sensor.noise_w
     assert open_group([NANO, ORIN]).problems == open_device(ORIN).problems
-    assert group.versions() == group.rails_w() == {}
+    assert group.rails_w() == {}
 
 
 def test_losses_before_the_sensors_are_those_of_a_pool():

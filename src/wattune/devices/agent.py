@@ -23,10 +23,10 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.meter_sensor import MeterSensor, read_by
-from wattune_agent.mode import l4t, mode
+from wattune_agent.mode import mode
 from wattune_agent.protocol import SOCKET
 from wattune_agent.supply import load_supply
-from wattune_agent.tree import Tree, text
+from wattune_agent.tree import Tree
 
 CHECK_S = 1.0
 """Time between checks for another writer that changed our limits."""
@@ -72,7 +72,6 @@ class BoardDevice(RealDevice):
         self.name = str(board["name"])
         self.mode = ", ".join(f"{key} {value}" for key, value in board["mode"].items()) or "as it is"
         self.kind = "measured" if board["real"] else "simulated"
-        self._knows_files = tree is not None or self.kind == "measured"
         self._offered = _knobs(board, chosen)
         self.knobs = self._offered if chosen is not None else self._offered[:1]
         self._main = self._offered[0].name if self._offered else "clock_mhz"
@@ -219,15 +218,6 @@ class BoardDevice(RealDevice):
         """The clock of the latest reading."""
         reading = self._recent()
         return None if reading is None else reading["clock_mhz"]
-
-    def versions(self) -> dict[str, str]:
-        """L4T and the kernel, from the board's files (unknown if an agent reads a folder), and a card's driver."""
-        known = {"driver": str((self.card or {}).get("driver", ""))}
-        if self._knows_files:
-            # A kernel's local version is left out: it may contain a name.
-            kernel = re.match(r"\d+(\.\d+){1,2}", text(self._tree, "/proc/sys/kernel/osrelease"))
-            known.update(l4t=l4t(self._tree), kernel=kernel.group() if kernel else "")
-        return {name: version for name, version in known.items() if version}
 
     def conditions(self) -> Conditions:
         """Temperature, throttling and over-current of the latest reading, and what was swapped."""

@@ -444,10 +444,6 @@ class Device(ABC):
         """The clock that the processor runs at, in MHz; None if the device does not report it, or cannot now."""
         return None
 
-    def versions(self) -> dict[str, str]:
-        """Versions of the software between the hardware and torch: ``l4t``, ``kernel``, ``driver``, as far as known."""
-        return {}
-
     def conditions(self) -> Conditions:
         """The board's present state. Raises nothing: a figure that cannot be read is None."""
         return Conditions()

@@ -218,10 +218,6 @@ class DeviceGroup(Device):
         """The latest readings of the members' rails; those of the same name together."""
         return parts.combined_rails(self.members)
 
-    def versions(self) -> dict[str, str]:
-        """Versions of the members' software."""
-        return parts.combined_versions(self.members)
-
     def conditions(self) -> Conditions:
         """The hottest temperature, and what holds back any of the members."""
         return parts.combined_conditions(self.members)

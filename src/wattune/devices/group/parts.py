@@ -133,13 +133,6 @@ def combined_conditions(members: Sequence[Device]) -> Conditions:
     )
 
 
-def combined_versions(members: Sequence[Device]) -> dict[str, str]:
-    """Versions of each name, each once."""
-    each = [member.versions() for member in members]
-    names = dict.fromkeys(name for versions in each for name in versions)
-    return {name: texts([versions[name] for versions in each if name in versions]) for name in names}
-
-
 def combined_rails(members: Sequence[Device]) -> dict[str, float]:
     """Rails of the same name together."""
     rails_w: dict[str, float] = {}
