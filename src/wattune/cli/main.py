@@ -40,7 +40,7 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 AGAIN_S = 0.05
 """Time after which an interrupt that a finalizer lost is repeated, by when the finalizer has ended."""
 
-OF_PROGRAMS = frozenset({"guard", "monitor", "serve"})
+OF_PROGRAMS = frozenset({"guard", "serve"})
 """Commands whose stdout is for the program that they run, or for themselves alone, since they run no code of a user."""
 
 COMPLETION = "_WATTUNE_COMPLETE"
@@ -55,7 +55,6 @@ COMMANDS = {
     "train": "Train at the planned point, with the planned algorithm, until the target.",
     "compare": "Train the pick of wattune and those of simpler rules.",
     "report": "Write records as one HTML file.",
-    "monitor": "Show power, clock, temperature and throttling of a board; it is read and never changed.",
     "doctor": "Diagnose a device and suggest fixes.",
     "guard": "Run any program under a cap, training at the fastest clocks: meter, guard, restore.",
     "restore": "Restore clocks that a killed process left changed.",
@@ -82,7 +81,7 @@ def _wattune(
     \b
     All in one:    wattune run --device sim:jetson-nano --cap 4.5W
     Step by step:  wattune devices, profile, estimate, plan, train, compare, report
-    Real boards:   wattune monitor, doctor, guard, restore
+    Real boards:   wattune doctor, guard, restore
 
     Exit codes: 0 done, 2 bad input, 3 target not reached, 4 stopped for safety, 130 interrupted, 1 any other error.
     """
