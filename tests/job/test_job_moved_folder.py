@@ -72,3 +72,18 @@ def test_a_name_is_no_path(tmp_path, monkeypatch):
     Path("auto").mkdir()
     config = RunConfig.of_run({"device": "auto", "cap": "4.5W", "output": "run"})
     assert config.saved()["device"] == "auto"
+
+
+def test_a_program_is_resumed_where_its_command_was_given(tmp_path):
+    """Its command may name files by paths from there; a folder that is gone may have moved."""
+    first, elsewhere = tmp_path / "first", tmp_path / "elsewhere"
+    for folder in (first, elsewhere):
+        folder.mkdir()
+    made = RunFolder(tmp_path / "run")
+    config = RunConfig.of_run({"device": "sim:jetson-nano", "cap": "4.5W", "output": made.path})
+    made.claim(RunArguments(arguments=config.saved(), working_folder=str(first)), resume=False)
+    there = RunArguments(arguments=config.saved(), working_folder=str(elsewhere))
+    with pytest.raises(OutputError, match=f"from another working folder, .*{elsewhere}; allowed: {first}; cd {first}"):
+        made.claim(there, resume=True)
+    first.rmdir()
+    made.claim(there, resume=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,8 @@ class RunArguments(Record):
     """The arguments of a run, in ``run.json``, with which ``--resume`` continues it.
 
     ``arguments``: what ``RunConfig.saved`` gives. ``highest_w``: the cap, or the highest of the caps of one that
-    changes, as it was when the run began. ``fingerprint``: of all that is trained.
+    changes, as it was when the run began. ``fingerprint``: of all that is trained. ``working_folder``: where a program
+    runs, by which the paths in its command are found.
     """
 
     name = "run"
@@ -46,6 +48,7 @@ class RunArguments(Record):
     arguments: dict[str, Any] = Field(default_factory=dict)
     highest_w: Positive | None = None
     fingerprint: str | None = None
+    working_folder: str | None = None
 
     def located(self, folder: Path) -> dict[str, Any]:
         """The arguments of a run in this folder, whose own files are found wherever the folder is now."""
@@ -167,6 +170,14 @@ class RunFolder:
                     allowed=str(old.get(key, "none")),
                     hint=hint,
                 )
+        # A folder that is gone has moved, perhaps to the present one.
+        if (began := before.working_folder) is not None and began != now.working_folder and os.path.isdir(began):
+            raise OutputError(
+                f"cannot resume {self.path} from another working folder, where the command may mean other files",
+                value=now.working_folder,
+                allowed=began,
+                hint=f"cd {shlex.quote(began)}",
+            )
         if before.fingerprint != now.fingerprint:
             raise OutputError(f"cannot resume {self.path}: model, data or target have changed since", hint=hint)
 

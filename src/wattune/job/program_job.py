@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -216,6 +217,8 @@ def begin_program(
             )
     config = config.model_copy(update={"device": board})
     fingerprint = f"{program.fingerprint()} {program.proxy.fingerprint()}"
-    arguments = RunArguments(arguments=config.saved(), highest_w=cap.limit_w, fingerprint=fingerprint)
+    arguments = RunArguments(
+        arguments=config.saved(), highest_w=cap.limit_w, fingerprint=fingerprint, working_folder=os.getcwd()
+    )
     folder.claim(arguments, resume=config.resume)
     return ProgramJob(board, cast(Any, program), folder, config, cap, given, progress)
