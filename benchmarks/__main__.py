@@ -33,6 +33,7 @@ ALONE = {
     "fleet": "benchmarks.server.fleet",
     "guard": "benchmarks.guard.command",
     "jetsons": "benchmarks.jetsons",
+    "learning_rate": "benchmarks.learning_rate",
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",
     "ranks": "benchmarks.ranks.command",
