@@ -126,7 +126,6 @@ def random_board(seed: int) -> SimulatedBoard:
     power["rise_s"] = draw.choice((0.0, 0.1, 0.2, 0.4))
     data["sensor"]["noise_w"] = draw.choice((0.015, 0.03, 0.05))
     data.pop("cpu", None)
-    data.pop("ranges", None)
     data["name"] = f"{name}-{seed}"
     return SimulatedBoard.model_validate(data)
 

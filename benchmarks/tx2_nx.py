@@ -19,7 +19,7 @@ from benchmarks.tx2_fit import FittedBoard, spread
 from benchmarks.tx2_recordings import FILES, TOP_CPU_MHZ, Cell
 from wattune.devices import SimulatedBoard
 from wattune.devices.simulator.board_file import builtin_board
-from wattune.devices.simulator.variants import exact
+from wattune.devices.simulator.exact_steps import exact
 from wattune.point import Knobs
 from wattune.records import StepWork
 

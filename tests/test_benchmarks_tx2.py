@@ -85,6 +85,4 @@ def test_the_results_of_the_tx2_nx_are_those_of_its_file():
     for place, one in data["constants"].items():
         assert one["file"] == value_of(TX2_NX, place), "run `python -m benchmarks tx2_calibration`"
         assert one["fit"] == pytest.approx(one["file"], rel=0.03)
-        low, high = map(float, one["known"].split(" to "))
-        assert TX2_NX.ranges[place] == pytest.approx((low, high), rel=0.02)
     assert max(abs(one["largest"]) for one in data["as shipped"]["times"].values()) < 0.05

@@ -25,9 +25,8 @@ from wattune.cap import PowerCap
 from wattune.devices import open_device
 from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.planning import learns_as, plan, plan_algorithms
-from wattune.point import BatchShape
-from wattune.profiling.tolerance import exact_table
-from wattune.records import EfficiencyPoint, Plan, ProfileTable, SampleEfficiency
+from wattune.point import BatchShape, OperatingPoint
+from wattune.records import EfficiencyPoint, Plan, ProfileCell, ProfileTable, SampleEfficiency, provenance
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
 
 ACCURACY = RESULTS / "asyncfgd_accuracy.json"
@@ -136,7 +135,20 @@ def table(model: SyntheticModel, spec: str, rows: Rows) -> ProfileTable:
         for batch_size, micro in rows
         if micro == batch_size or takes_micro_batches(spec)
     }
-    return exact_table(open_device(f"sim:{BOARD}"), works, workload=model.name, algorithm=spec)
+    device = open_device(f"sim:{BOARD}")
+    cells = [
+        ProfileCell(
+            **OperatingPoint(shape, knobs).fields(),
+            step_s=step.step_s,
+            power_mean_w=step.power_mean_w,
+            power_peak_w=step.power_peak_w,
+            memory_bytes=work.peak_memory_bytes,
+        )
+        for shape, work in works.items()
+        for knobs, step in device.exact_steps(work).items()
+    ]
+    origin = provenance("simulated", device=device.name)
+    return ProfileTable(device=device.name, workload=model.name, algorithm=spec, cells=tuple(cells), provenance=origin)
 
 
 def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ from benchmarks.paper.published import (
     Rung,
 )
 from wattune.devices import SimulatedBoard, builtin_board
-from wattune.devices.simulator.variants import exact
+from wattune.devices.simulator.exact_steps import exact
 
 BATCH_SIZES = {
     RESNET18: (4, 8, 16, 32, 64, 128),

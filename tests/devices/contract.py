@@ -27,7 +27,6 @@ class DeviceContract:
     has_ground_truth = False
     is_replay = False
     is_measured_again = False
-    has_variants = False
     has_controller = False
     is_group = False
 
@@ -310,16 +309,6 @@ class DeviceContract:
             assert len(device.compute_s) == len(device.members)
         assert not device.rebalance()
         assert not device.choose_reference()
-
-    def test_variants_are_other_boards_of_the_same_kind(self, device):
-        work, variants = self.work(), device.variants(3)
-        assert len(variants) == (3 if self.has_variants else 0)
-        for variant, same in zip(variants, device.variants(2), strict=False):
-            assert variant.exact_steps(work) == same.exact_steps(work)  # the first ones, whatever the count
-        for variant in variants:
-            assert (variant.name, variant.kind) == (device.name, device.kind)
-            assert [(k.name, k.values) for k in variant.knobs] == [(k.name, k.values) for k in device.knobs]
-            assert variant.variants(3) == ()
 
     def test_only_a_board_has_a_controller(self, device):
         assert (device.controller is not None) == self.has_controller

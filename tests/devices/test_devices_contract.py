@@ -14,7 +14,6 @@ class TestSimulatedNano(DeviceContract):
     spec = "sim:jetson-nano"
     too_large = 4096
     has_ground_truth = True
-    has_variants = True
 
     @pytest.fixture
     def device(self):
@@ -31,7 +30,6 @@ class TestSimulatedTx2Nx(TestSimulatedNano):
 
 class TestSimulatedTx2(TestSimulatedNano):
     spec = "sim:jetson-tx2"
-    has_variants = False
 
 
 class TestSimulatedCpu(TestSimulatedNano):

@@ -44,7 +44,7 @@ def boards(draw):
     volts = sorted(draw(st.lists(st.floats(0.3, 2), min_size=count, max_size=count)))
     share, watts = st.floats(0, 1), st.floats(0, 100)
     achieved = draw(st.floats(1, 1000))
-    data = builtin_board("jetson-nano").model_dump(exclude={"cpu", "ranges"})
+    data = builtin_board("jetson-nano").model_dump(exclude={"cpu"})
     data["gpu"] |= {"clocks_mhz": clocks, "voltage_v": volts, "half_speed_samples": draw(st.floats(0, 100))}
     data["gpu"] |= {"peak_gflops": {"fp32": draw(st.floats(100, 1e5))}, "efficiency": draw(st.floats(0.1, 1))}
     data["memory"] |= {"achieved_gbps": achieved, "optimizer_gbps": achieved, "bandwidth_gbps": achieved}
@@ -382,16 +382,3 @@ def test_a_step_takes_few_calls_also_in_a_long_training():
         train(4000)
         assert calls_of(lambda: train(1000)) < 500 * 1000  # 5000 steps in less than a second
     assert meter.figures().energy_j == pytest.approx(truth.figures().energy_j, rel=0.01)
-
-
-def test_variants_differ_from_the_board_and_from_each_other():
-    device, work = SimulatedDevice(builtin_board("jetson-nano")), make_work()
-    times_s = {
-        variant.exact_steps(work)[variant.combinations()[-1]].step_s for variant in (device, *device.variants(5))
-    }
-    assert len(times_s) == 6
-
-
-def test_a_board_file_without_ranges_allows_no_variant():
-    board = builtin_board("jetson-nano").model_copy(update={"ranges": {}})
-    assert SimulatedDevice(board).variants(5) == ()

@@ -10,8 +10,8 @@ from tests.support.device_examples import make_work
 
 from wattune.devices import SimulatedDevice, builtin_board, open_device
 from wattune.devices.simulator.board_file import SimulatedBoard
+from wattune.devices.simulator.exact_steps import exact
 from wattune.devices.simulator.roofline import idle, segments
-from wattune.devices.simulator.variants import exact
 from wattune.point import Knobs
 from wattune.records import Operation, PhaseWork, StepWork
 
@@ -22,7 +22,7 @@ NAMES = ("clock_mhz", "memory_clock_mhz", "cpu_clock_mhz")
 
 
 def changed(board=TX2, **sections):
-    data = board.model_dump(exclude={"ranges"})
+    data = board.model_dump()
     for name, values in sections.items():
         data[name] |= values
     return SimulatedBoard.model_validate(data)

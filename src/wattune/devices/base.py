@@ -212,10 +212,9 @@ class Device(ABC):
 
     No code outside ``wattune.devices`` asks for a device's class. What only some devices can do is a method or an
     attribute here, and the others answer with None, False or an empty result: ``recorded_profile`` or
-    ``replayed_table`` (a replay alone); ``variants``, ``exact_steps`` and ``ground_truth`` (a simulated board alone);
-    ``controller`` (a board that this computer or an agent controls). ``variants`` are devices of the same kind and
-    knobs, without variants of their own, and the same ones each time; ``exact_steps`` has one entry for each of
-    ``combinations``. What only several devices do together is asked of ``group``.
+    ``replayed_table`` (a replay alone); ``exact_steps``, with one entry for each of ``combinations``, and
+    ``ground_truth`` (a simulated board alone); ``controller`` (a board that this computer or an agent controls). What
+    only several devices do together is asked of ``group``.
     """
 
     name: str
@@ -471,13 +470,6 @@ class Device(ABC):
     def recorded_profile(self) -> ProfileTable | None:
         """The profile that is played back, so that measuring it again says nothing new; None if there is none."""
         return None
-
-    def variants(self, count: int) -> tuple[Device, ...]:
-        """``count`` other boards that a simulated board's file allows, by its ranges; empty for other devices.
-
-        The first ones are the same for every ``count``.
-        """
-        return ()
 
     def exact_steps(self, work: StepWork) -> dict[Knobs, ExactStep]:
         """Setting -> noise-free figures of a step of this work on a simulated board; empty for other devices."""

@@ -30,7 +30,6 @@ from wattune.records import (
     LearningCurve,
     Plan,
     ProfileTable,
-    SampleEfficiency,
     StepWork,
     TrainingRecord,
     provenance,
@@ -65,9 +64,6 @@ class ProgramJob(ResumableRun):
 
     def _with_evaluations(self, plan: Plan) -> Plan:
         return plan  # a program evaluates as it likes
-
-    def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
-        return plan  # its steps are not counted on other boards
 
     def _profiled(self) -> ProfileTable:
         return profiling.profile_command(

@@ -144,7 +144,7 @@ class ResumableRun:
             # Later than the training run, whose noise would otherwise be the noise that is seen here.
             self._back_to_start(rest_s=REST_S)
             table, plan = self._confirmed(table, curve)
-            plan = self._with_robustness(self._with_evaluations(plan), curve)
+            plan = self._with_evaluations(plan)
             self.folder.save(table)
             self.folder.save(plan)
         return table, plan
@@ -247,15 +247,6 @@ class ResumableRun:
         return planning.with_evaluations(
             plan, every_samples=self.work.evaluate_every, evaluation_s=evaluation_s, checkpoint_s=checkpoint_s
         )
-
-    def _with_robustness(self, plan: Plan, curve: SampleEfficiency) -> Plan:
-        is_of_one_cap = self.config.moving_cap is None
-        if not is_of_one_cap or not self.config.whole_goal.is_time or not self.board.variants(1):
-            return plan
-        if (progress := self.progress_of("plan")) is not None:
-            progress(0, 1, "checking the choice on other boards that the board file allows")
-        others = profiling.drawn_tables(self.board, self.work, plan.algorithm)
-        return plan.model_copy(update={"robustness": planning.robustness(plan, others, curve)})
 
     def _back_to_start(self, rest_s: float = 0.0) -> None:
         # A simulated board begins each step in the state of the first, so that a resumed run ends with equal figures.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattune.planning.algorithms import plan_algorithms, with_algorithm
 from wattune.planning.baselines import BASELINES, RULES, pick
-from wattune.planning.confidence import log_step_times, robustness
+from wattune.planning.confidence import log_step_times
 from wattune.planning.evaluations import with_evaluations
 from wattune.planning.objective import front_of
 from wattune.planning.over_time import check_intensity
@@ -22,7 +22,6 @@ __all__ = [
     "pick",
     "plan",
     "plan_algorithms",
-    "robustness",
     "with_algorithm",
     "with_evaluations",
     "worst_case",

@@ -123,7 +123,6 @@ OF_ANOTHER: Mapping[str, object] = {
     "gain_over_caps": (),
     "profile_cost": None,
     "run_by": None,
-    "robustness": None,
     "front": (),
     "predicted_above_rest_j": None,
 }

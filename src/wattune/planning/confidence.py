@@ -1,10 +1,9 @@
-"""Confidence in a choice: in its batch size, in its power, and in how it would do on slightly different boards."""
+"""Confidence in a choice: in its batch size and in its power."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from statistics import mean
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -13,10 +12,9 @@ from scipy.special import ndtr
 
 from wattune.cap import SensorLimit
 from wattune.goal import TIME, Goal
-from wattune.planning.candidates import fastest, rank
 from wattune.planning.objective import Objective
 from wattune.planning.table import Option, PlanningTable
-from wattune.records import Plan, ProfileCell, ProfileTable, Robustness, SampleEfficiency
+from wattune.records import ProfileCell, ProfileTable, SampleEfficiency
 from wattune.sample_efficiency.choice import assess
 from wattune.search.observation import capped_powers, highest_power
 
@@ -61,38 +59,6 @@ def log_costs(objective: Objective) -> dict[int, tuple[float, float]]:
 def log_cost(objective: Objective, option: Option) -> tuple[float, float]:
     """Mean and standard deviation of the logarithm of what the goal makes least, for one sample at this point."""
     return math.log(objective.sample_cost(option)), _sd(option.cell)
-
-
-def robustness(plan: Plan, tables: Iterable[ProfileTable], efficiency: SampleEfficiency) -> Robustness:
-    """The pick of ``plan`` on other boards, each given by its exact table."""
-    limit, point = plan.limit, plan.point
-    draws = best = best_batch_size = over_cap = unkept = 0
-    losses: list[float] = []
-    for profile in tables:
-        draws += 1
-        table = PlanningTable(profile, efficiency, limit.window_s)
-        pick, other_pick = table.at.get(point), fastest(table.rows, limit)
-        over_cap += pick is None or not limit.allows(pick.capped_w)
-        if other_pick is None:
-            unkept += 1
-            continue
-        best += other_pick.point == point
-        best_batch_size += other_pick.point.batch_size == plan.batch_size
-        own = [
-            option
-            for option in table.at.values()
-            if option.point.batch_size == plan.batch_size and limit.allows(option.capped_w)
-        ]
-        if own:
-            losses.append(rank(min(own, key=rank))[0] / rank(other_pick)[0] - 1)
-    return Robustness(
-        draws=draws,
-        best=best,
-        best_batch_size=best_batch_size,
-        over_cap=over_cap,
-        unkept=unkept,
-        mean_loss=mean(losses) if losses else None,
-    )
 
 
 def _covariance(efficiency: SampleEfficiency, sizes: list[int]) -> NDArray[np.float64] | None:

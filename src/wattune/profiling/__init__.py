@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from wattune.profiling.program.profile_command import profile_command
     from wattune.profiling.recheck import WITHIN, Deviation, Deviations, check
     from wattune.profiling.strategies import STRATEGIES
-    from wattune.profiling.tolerance import drawn_tables
 
 __all__ = [
     "STRATEGIES",
@@ -24,7 +23,6 @@ __all__ = [
     "Deviations",
     "check",
     "confirm",
-    "drawn_tables",
     "profile",
     "profile_command",
     "profile_key",
@@ -37,7 +35,6 @@ _HOMES = {
     "Deviations": "recheck",
     "check": "recheck",
     "confirm": "confirmation",
-    "drawn_tables": "tolerance",
     "profile": "profile",
     "profile_command": "program.profile_command",
     "profile_key": "key",

@@ -19,7 +19,6 @@ from wattune.records.plan import (
     Plan,
     PlannedCap,
     PlannedEvaluations,
-    Robustness,
     Schedule,
     ScheduledTime,
 )
@@ -98,7 +97,6 @@ __all__ = [
     "Record",
     "ReferencePower",
     "ReferenceSet",
-    "Robustness",
     "SampleEfficiency",
     "Schedule",
     "ScheduledTime",

@@ -85,23 +85,6 @@ class AlgorithmChoice(AtPointIfAny, _WithAlgorithm):
     why_not: str | None = None
 
 
-class Robustness(Value):
-    """Robustness of a pick on ``draws`` boards drawn from the ranges of a simulated board's file.
-
-    Numbers of boards: ``best``, on which it is the fastest point under the cap; ``best_batch_size``, on which that
-    point has its batch size; ``over_cap``, on which it exceeds the cap; ``unkept``, on which every point does.
-    ``mean_loss``: excess time of its batch size, at the best clock of each board, over the fastest point, as a share;
-    None if it exceeds the cap on every board.
-    """
-
-    draws: BatchSize
-    best: Samples
-    best_batch_size: Samples
-    over_cap: Samples
-    unkept: Samples = 0
-    mean_loss: NotNegative | None = None
-
-
 class _AskedFor(Value):
     asked_w: NotNegative
     share: Share
@@ -263,7 +246,6 @@ class Plan(AtPoint, Record):
     sensor_rail: str | None = None
     program: Program | None = None
     run_by: str | None = None
-    robustness: Robustness | None = None
     algorithms: tuple[AlgorithmChoice, ...] = ()
     algorithm_cost: str | None = None
     caps: tuple[PlannedCap, ...] = ()

@@ -182,20 +182,6 @@ def _probability(share: float) -> str:
     return "under 1 %" if share < 0.01 else "over 99 %" if share > 0.99 else f"{100 * share:.0f} %"
 
 
-def robustness(plan: Plan) -> str:
-    """The pick on boards within the tolerances of a simulated board's file; empty if it was not evaluated."""
-    result = plan.robustness
-    if result is None:
-        return ""
-    loss = "" if result.mean_loss is None else f" and costs {percent(result.mean_loss)} on average"
-    unkept = f" (on {result.unkept} of these nothing stays under the cap)" if result.unkept else ""
-    return (
-        f"other boards of this type ({result.draws} drawn from the uncertainty in the board's file): {result.over_cap} "
-        f"would exceed the cap at this setting{unkept}; batch size {plan.batch_size} stays the best on "
-        f"{result.best_batch_size}{loss}. Profile your own board"
-    )
-
-
 def chosen(plan: Plan) -> str:
     """The chosen point, with the training algorithm unless it is plain backprop, and its memory if that is limited."""
     how = "" if plan.algorithm == "backprop" and not plan.algorithms else f"{plan.algorithm}, "

@@ -41,7 +41,6 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
                 run_text.schedule(plan, training),
                 plan_text.own_batch_size(plan),
                 plan_text.confidence(plan),
-                plan_text.robustness(plan),
             ],
         ),
     ]

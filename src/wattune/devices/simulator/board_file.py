@@ -337,20 +337,6 @@ class SimulatedBoard(TomlSection):
     cpu: Cpu | None = None
     supply: SupplySection | None = None
     fault: tuple[Fault, ...] = ()
-    ranges: dict[str, tuple[Number, Number]] = {}
-    """Range of a figure, by its place in the file ("power.base_w"); ``variants.drawn`` draws from them."""
-
-    @model_validator(mode="after")
-    def _within(self) -> Self:
-        for place, (low, high) in self.ranges.items():
-            value: Any = self
-            for key in place.split("."):
-                value = getattr(value, key, None) if isinstance(value, TomlSection) else None
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f'ranges of figures in this file, such as "power.base_w" (there is no {place!r})')
-            if not low <= value <= high or low == high:
-                raise ValueError(f"a range of {place} from below {value:g} to above it, not {low:g} to {high:g}")
-        return self
 
     def chip(self, processor: ProcessorName) -> Chip:
         """The GPU or the CPU. Raises: InputError if the file has no ``[cpu]``."""
@@ -364,7 +350,7 @@ class SimulatedBoard(TomlSection):
     @property
     def digest(self) -> str:
         """Hash of everything that step time and power depend on, eight hex digits: an edited file is another board."""
-        said = {"name", "mode", "calibrated", "rails", "sensor", "supply", "fault", "ranges"}
+        said = {"name", "mode", "calibrated", "rails", "sensor", "supply", "fault"}
         physics = self.model_dump(mode="json", exclude=said)
         for part in (physics, physics["cpu"] or {}):
             for section, added in ADDED_KEYS.items():

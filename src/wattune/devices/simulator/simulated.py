@@ -11,9 +11,9 @@ from typing import Any
 
 from wattune.devices.base import ExactStep, GroundTruth, Sensor
 from wattune.devices.simulator.board_file import Chip, ProcessorName, SimulatedBoard, builtin_board, load_board
+from wattune.devices.simulator.exact_steps import exact
 from wattune.devices.simulator.roofline import REFERENCE_C, Segment, highest_w, idle, segments
 from wattune.devices.simulator.thermal_energy import Energy
-from wattune.devices.simulator.variants import drawn, exact
 from wattune.devices.virtual_time import NEVER, Piece, VirtualDevice, multiples, next_multiple
 from wattune.errors import InputError, OutOfDeviceMemory, SensorError
 from wattune.point import Knobs
@@ -291,12 +291,6 @@ class SimulatedDevice(VirtualDevice):
     def exact_steps(self, work: StepWork) -> dict[Knobs, ExactStep]:
         """Setting -> exact figures of a step of this work by the board's formulas, with a chip at 25 degrees."""
         return exact(self.board, self.processor, work)
-
-    def variants(self, count: int) -> tuple[SimulatedDevice, ...]:
-        """``count`` boards drawn from the ranges of the board's file; empty if it has none."""
-        if not self.board.ranges:
-            return ()
-        return tuple(SimulatedDevice(drawn(self.board, seed), self.processor, seed=seed) for seed in range(count))
 
     # ---------------------------------------------------------------------------------------------------------- state
 

@@ -1,11 +1,9 @@
-"""Boards drawn from the ranges of a file, and what a step takes on them without a sensor."""
+"""What a step takes on a simulated board, without a sensor."""
 
 import pytest
-from pydantic import ValidationError
 
 from wattune.devices import SimulatedDevice, builtin_board
-from wattune.devices.simulator.board_file import SimulatedBoard
-from wattune.devices.simulator.variants import drawn, exact
+from wattune.devices.simulator.exact_steps import exact
 from wattune.point import Knobs
 from wattune.records import Operation, PhaseWork, StepWork
 
@@ -20,37 +18,6 @@ WORK = StepWork(
     ),
     peak_memory_bytes=1_000_000,
 )
-
-
-@pytest.mark.parametrize("name", ["jetson-nano", "jetson-tx2-nx"])
-def test_draws_lie_in_their_ranges_and_differ(name):
-    board = builtin_board(name)
-    assert board.ranges
-    boards = [drawn(board, seed) for seed in range(20)]
-    assert drawn(board, 3) == boards[3]
-    for place, (low, high) in board.ranges.items():
-        section, key = place.split(".")
-        values = {getattr(getattr(other, section), key) for other in boards}
-        assert len(values) == 20
-        assert all(low <= value <= high for value in values)
-    same = {"name", "mode", "rails", "sensor", "thermal", "cpu", "supply", "fault"}
-    assert all(other.model_dump(include=same) == board.model_dump(include=same) for other in boards)
-
-
-def test_ranges_make_no_other_board_of_it():
-    board = builtin_board("jetson-nano")
-    assert board.digest == board.model_copy(update={"ranges": {}}).digest
-
-
-@pytest.mark.parametrize(
-    "ranges",
-    [{"power.base_w": (3.7, 4.0)}, {"power.base_w": (3.6, 3.6)}, {"power.nothing": (0, 1)}, {"power": (0, 1)},
-     {"gpu.clocks_mhz": (0, 1)}, {"name": (0, 1)}, {"power.base_w.real": (0, 9)}],
-)  # fmt: skip
-def test_a_range_that_says_nothing_is_refused(ranges):
-    data = builtin_board("jetson-nano").model_dump()
-    with pytest.raises(ValidationError, match="range"):
-        SimulatedBoard.model_validate({**data, "ranges": ranges})
 
 
 @pytest.mark.parametrize("clock", [76.8, 460.8, 921.6])

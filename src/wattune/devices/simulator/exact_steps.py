@@ -1,8 +1,7 @@
-"""Other boards that a board file allows, and the exact figures of training on each, without a sensor."""
+"""Exact figures of training on a simulated board, without a sensor."""
 
 from __future__ import annotations
 
-import random
 from itertools import accumulate
 
 from wattune.devices.base import ExactStep, combinations
@@ -10,22 +9,6 @@ from wattune.devices.simulator.board_file import ProcessorName, SimulatedBoard
 from wattune.devices.simulator.roofline import REFERENCE_C, Segment, segments
 from wattune.point import Knobs
 from wattune.records import StepWork
-
-
-def drawn(board: SimulatedBoard, seed: int) -> SimulatedBoard:
-    """A board like this one, with each figure that has a range drawn from it: uniformly and independently.
-
-    Fitted figures are correlated, so such draws spread wider than the boards that fit the published times.
-    """
-    draw = random.Random(f"{board.name}/{seed}")
-    data = board.model_dump(exclude={"ranges"})
-    for place, (low, high) in sorted(board.ranges.items()):
-        section = data
-        *path, last = place.split(".")
-        for key in path:
-            section = section[key]
-        section[last] = draw.uniform(low, high)
-    return SimulatedBoard.model_validate(data)
 
 
 def exact(board: SimulatedBoard, processor: ProcessorName, work: StepWork) -> dict[Knobs, ExactStep]:
