@@ -15,20 +15,16 @@ LogTo = str | OnUpdate | Sequence[str | OnUpdate] | None
 TRACKERS = {
     "mlflow": "wattune.tracking.mlflow_run:MlflowRun",
     "tensorboard": "wattune.tracking.tensorboard_events:TensorboardEvents",
-    "trace": "wattune.tracking.profiler_trace:ProfilerTrace",
     "wandb": "wattune.tracking.wandb_run:WandbRun",
 }
 """Name of a tracker -> a class that is made when a run is asked for, and called with each of its updates."""
-
-WITH_PATH = ("tensorboard", "trace")
-"""Trackers that take the path of a file or folder: "tensorboard:FOLDER", "trace:FILE"."""
 
 
 def trackers_of(log_to: LogTo) -> tuple[OnUpdate, ...]:
     """The functions that ``log_to=`` asks for: a tracker's name, a function, or several of them.
 
     A tracker writes nothing before its first update. Raises: InputError for anything else, a library that is not
-    installed, or a file of something else.
+    installed.
     """
     wanted = () if log_to is None else log_to if isinstance(log_to, (list, tuple)) else (log_to,)
     return tuple(_tracker(one) for one in wanted)
@@ -49,12 +45,12 @@ def _tracker(wanted: object) -> OnUpdate:
     if callable(wanted):
         return cast(OnUpdate, wanted)
     name, colon, path = wanted.partition(":") if isinstance(wanted, str) else ("", "", "")
-    if name not in TRACKERS or (colon and (name not in WITH_PATH or not path)):
+    if name not in TRACKERS or (colon and not (name == "tensorboard" and path)):
         raise InputError(
             "log_to",
             value=repr(wanted),
-            allowed=f"{', '.join(sorted(TRACKERS))}, tensorboard:FOLDER, trace:FILE, a function that "
-            "takes a wattune.RunUpdate, or a list of these",
+            allowed=f"{', '.join(sorted(TRACKERS))}, tensorboard:FOLDER, a function that takes a "
+            "wattune.RunUpdate, or a list of these",
         )
     module, _, made = TRACKERS[name].partition(":")
     try:
