@@ -29,7 +29,7 @@ def test_text_is_escaped_once_and_keeps_its_line_breaks():
 
 def test_an_unknown_point_is_a_gap():
     x, y = [0, 1, 2, 3], [1.0, 2.0, None, 4.0]
-    panel = Panel([Line(x, y, "red"), Area(x, y, y, "blue", 0.2), Dots(x, y, "black")], Axis(range=(0, 3)))
+    panel = Panel([Line(x, y, "red"), Area(x, y, y, "blue"), Dots(x, y, "black")], Axis(range=(0, 3)))
     drawing = draw(Chart([panel]), 556, 300)
     (line,) = re.findall(r'd="([^"]*)" fill="none"', drawing)
     assert (line.count("M"), line.count("L")) == (2, 1)

@@ -188,26 +188,9 @@ def test_no_empty_chart_of_gains_is_shown(run):
         g.model_copy(update={"over_largest_batch": None, "over_best_batch": None}) for g in run.plan.gain_over_caps
     ]
     lone = run.plan.model_copy(update={"gain_over_caps": tuple(gains)})
-    assert "gain-over-caps" not in figures(compose(RecordSet(plan=lone)))
     assert "no other rule has a setting that is known to be safe" in render(compose(RecordSet(plan=lone)))
     assert "The pick under every cap" not in items(RecordSet(plan=lone))
     assert cap_table(lone) == ""
-
-
-def test_the_gain_over_caps_has_every_cap(run):
-    shown, gains = named(figures(compose(run))["gain-over-caps"]), run.plan.gain_over_caps
-    for name, values in (
-        ("over largest batch, fixed clock", [g.over_largest_batch for g in gains]),
-        ("over best batch, fixed clock", [g.over_best_batch for g in gains]),
-    ):
-        assert shown[name].x == [g.cap_w for g in gains]
-        assert shown[name].y == values
-    assert None in shown["over largest batch, fixed clock"].y
-    picks = {name: mark.x for name, mark in shown.items() if name.startswith("batch size")}
-    assert picks == {
-        f"batch size {b}": [g.cap_w for g in gains if g.batch_size == b]
-        for b in sorted({g.batch_size for g in gains if g.batch_size})
-    }
 
 
 def test_the_power_trace_and_the_guard(run):
@@ -233,34 +216,14 @@ def test_the_metric_over_samples_and_over_time(run):
         assert [rule.value for rule in panel.rules] == [run.training.target]
 
 
-def test_learning_curves_are_means_and_bands_with_the_single_runs_on_demand(run):
+def test_learning_curves_are_the_single_runs(run):
     shown = figures(compose(run))
     for part in ("proxy", "target"):
         curves = getattr(run, part)
-        for line, curve in zip(shown[f"{part}-runs"].marks, curves, strict=True):
+        for line, curve in zip(shown[f"{part}-curves"].marks, curves, strict=True):
             assert line.x == [e.samples for e in curve.evaluations]
             assert line.y == [e.metric for e in curve.evaluations]
-        by_samples, by_time = (shown[key].marks for key in (f"{part}-curves", f"{part}-curves-time"))
-        sizes = len(samples.BATCH_SIZES)
-        assert len(by_samples) == len(by_time) == 2 * sizes  # bands, then means
-        for size, band, mean, timed in zip(
-            samples.BATCH_SIZES, by_samples[:sizes], by_samples[sizes:], by_time[sizes:], strict=True
-        ):
-            runs = [curve for curve in curves if curve.batch_size == size]
-            first = [curve.evaluations[0].metric for curve in runs]
-            last = [curve.evaluations[-1].metric for curve in runs]  # a run that ended keeps it
-            assert mean.y[0] == pytest.approx(sum(first) / 3)
-            assert mean.y[-1] == pytest.approx(sum(last) / 3)
-            assert mean.x[-1] == max(curve.samples for curve in runs)
-            assert (band.low[0], band.high[0]) == (min(first), max(first))
-            best = min(
-                (c for c in run.plan.candidates if c.feasible and c.batch_size == size), key=lambda c: c.predicted_s
-            )
-            each_s = samples.step_s(size, best.clock_mhz) / size
-            assert timed.x == pytest.approx([n * each_s for n in mean.x])
-            assert timed.y == mean.y
-    html = render(compose(run))
-    assert html.count("<summary>Show them</summary>") == 2
+            assert line.name == f"batch size {curve.batch_size}"
 
 
 def test_the_comparison_with_error_bars(run):
@@ -342,12 +305,7 @@ def test_every_figure_states_its_origin(run, html):
         "samples-needed": "measured",
         "time-to-target": "predicted, step times simulated, samples measured",
         "proxy-curves": "measured",
-        "proxy-curves-time": "predicted, step times simulated, samples measured",
-        "proxy-runs": "measured",
         "target-curves": "measured",
-        "target-curves-time": "predicted, step times simulated, samples measured",
-        "target-runs": "measured",
-        "gain-over-caps": "predicted, step times simulated, samples measured",
         "power-trace": "simulated",
         "evaluations": "simulated",
         "comparison": "simulated",
@@ -366,7 +324,7 @@ def test_the_origin_is_the_records_own(kind):
     assert origins(records)["capped-power"] == word
     assert origins(records)["time-to-target"] == f"predicted, {word}"
     assert compose(records).origin == word
-    assert origins(RecordSet(plan=chosen))["gain-over-caps"] == f"predicted, {word}"
+    assert items(RecordSet(plan=chosen))["The pick under every cap"].origin == f"predicted, {word}"
 
 
 # -------------------------------------------------------------------------------------------------------- what is said
@@ -490,7 +448,7 @@ def test_files_and_records_can_be_mixed(run, tmp_path):
     path = run.profile.save(tmp_path / "any name.json")
     out = write_report([path, run.plan], tmp_path / "report.html")
     keys = set(re.findall(r'data-figure="([^"]+)"', out.read_text()))
-    assert keys == {"step-time", "capped-power", "time-to-target", "gain-over-caps"}
+    assert keys == {"step-time", "capped-power", "time-to-target"}
 
 
 def test_bad_sources_are_refused(run, tmp_path):

@@ -112,8 +112,7 @@ def placed_axes(chart: Chart, width: int, height: int) -> list[tuple[PlacedAxis,
         shared = _scaled(panels[0].y, False, panels)
         pairs = [(_scaled(panel.x, True, [panel]), shared) for panel in panels]
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-    has_labels_above = any(rule.vertical and rule.label for panel in panels for rule in panel.rules)
-    top, right = (22 if has_labels_above else 10), width - 14
+    top, right = 10, width - 14
     rows = max((len(lines) for x in xs for _, lines in x.labels), default=1)
     bottom = height - 8 - LINE * (rows + bool(xs[0].axis.title)) - 4
     for y, panel in zip(ys, panels, strict=True):
@@ -136,9 +135,10 @@ def _scaled(axis: Axis, is_x: bool, panels: Sequence[Panel]) -> PlacedAxis:
         return PlacedAxis(axis, is_x, -0.5, len(axis.categories) - 0.5)
     marks = [mark for panel in panels for mark in panel.marks]
     shown = [value for mark in marks for value in (mark.x if is_x else mark.y)]
-    shown += [rule.value for panel in panels for rule in panel.rules if rule.vertical == is_x]
     if is_x:
         shown += [end for panel in panels for band in panel.bands for end in (band.begin, band.end)]
+    else:
+        shown += [rule.value for panel in panels for rule in panel.rules]
     values = [value for value in shown if is_drawable(value)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     space = 0.05 * (high - low) or 0.1 * abs(high) or 1.0

@@ -113,13 +113,6 @@ def best_settings(plan: Plan) -> dict[int, Candidate]:
     return best
 
 
-def best_sample_s(plan: Plan, profile: ProfileTable) -> dict[int, float]:
-    """Seconds per sample of every batch size at its best setting under the cap, from the profile."""
-    cell_at = {cell.point: cell for cell in profile.measured}
-    cells = {size: cell_at.get(candidate.point) for size, candidate in best_settings(plan).items()}
-    return {size: cell.step_s / size for size, cell in cells.items() if cell is not None and cell.step_s is not None}
-
-
 def predicted(plan: Plan, profile: ProfileTable | None, efficiency: SampleEfficiency | None) -> str:
     """The origin of a prediction: that of both its parts if their records are there, otherwise the plan's."""
     if profile is None and efficiency is None:
@@ -131,7 +124,7 @@ def predicted(plan: Plan, profile: ProfileTable | None, efficiency: SampleEffici
 
 
 def _band(x: Sequence[int], low: Values, high: Values) -> Area:
-    return Area(x, low, high, "var(--second)", opacity=0.2)
+    return Area(x, low, high, "var(--second)")
 
 
 def _band_note(limits: Values) -> str:

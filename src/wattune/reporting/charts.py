@@ -58,7 +58,6 @@ class Area:
     low: Values
     high: Values
     colour: str
-    opacity: float
 
     @property
     def y(self) -> Values:
@@ -137,14 +136,13 @@ Mark = Line | Area | Dots | Bars | HeatMap
 
 @dataclass(frozen=True)
 class Rule:
-    """A dashed line across a panel at a value of the vertical axis, or of the horizontal one if it is ``vertical``.
+    """A dashed line across a panel at a value of the vertical axis.
 
     In the colour of the cap, or in grey with the label at the left if it is ``quiet``.
     """
 
     value: float
     label: str = ""
-    vertical: bool = False
     quiet: bool = False
 
 

@@ -103,7 +103,7 @@ def _area(area: Area, x: PlacedAxis, y: PlacedAxis) -> str:
             lower.append(f"{x.at(place):g} {y.at(low):g}")
         elif upper:
             paint = f'fill="{area.colour}" stroke="{area.colour}" stroke-width="{8 if len(upper) == 1 else 0}"'
-            parts.append(f'<path d="M{"L".join(upper + lower[::-1])}Z" {paint} opacity="{area.opacity}"/>')
+            parts.append(f'<path d="M{"L".join(upper + lower[::-1])}Z" {paint} opacity="0.2"/>')
             upper, lower = [], []
     return "".join(parts)
 
@@ -177,16 +177,13 @@ def _heat_map(heat: HeatMap, x: PlacedAxis, y: PlacedAxis) -> str:
 
 
 def _rule(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
-    place = (x if rule.vertical else y).at(rule.value)
-    ends = (place, y.start, place, y.end) if rule.vertical else (x.start, place, x.end, place)
+    place = y.at(rule.value)
     stroke = f'{_DASHES["dashed"]} stroke-width="1.5"'
-    return line_between(*ends, "var(--quiet)" if rule.quiet else "var(--cap)", stroke)
+    return line_between(x.start, place, x.end, place, "var(--quiet)" if rule.quiet else "var(--cap)", stroke)
 
 
 def _label(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
     style = "" if rule.quiet else ' fill="var(--cap)"'
-    if rule.vertical:
-        return text_at(x.at(rule.value), y.end - 5, rule.label, "middle", style)
     end, anchor = (x.start, "start") if rule.quiet else (x.end, "end")
     return text_at(end, y.at(rule.value) - 5, rule.label, anchor, style)
 

@@ -22,7 +22,7 @@ _WIDE, _HALF, _PHONE = 1130, 556, 348
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its title, the origin of its values, and a note on how to read it. ``folded``: shown on demand."""
+    """A chart with its title, the origin of its values, and a note on how to read it."""
 
     key: str
     title: str
@@ -31,7 +31,6 @@ class Figure:
     note: str = ""
     height: int = 380
     wide: bool = False
-    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,12 +144,9 @@ def render_item(item: Figure | Table | Note) -> str:
     heading = f"<h3>{escape(item.title)} {_tag(item.origin)}</h3>"
     if isinstance(item, Table):
         return f'<div class="card wide">{heading}{_table(item)}{note}</div>'
-    drawings = _drawings(item)
-    if item.folded:
-        drawings = f"<details><summary>Show them</summary>{drawings}</details>"
     return (
         f'<figure class="card{" wide" if item.wide else ""}"><figcaption>{heading}</figcaption>'
-        f'<div data-figure="{escape(item.key)}">{drawings}</div>'
+        f'<div data-figure="{escape(item.key)}">{_drawings(item)}</div>'
         f"{note}</figure>"
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from wattune.files import write_bytes, write_new
-from wattune.records import ComparisonRow, LearningCurve, Plan, Record, TrainingRecord
+from wattune.records import ComparisonRow, Plan, Record, TrainingRecord
 from wattune.reporting import (
     batch_size_charts,
     heat_maps,
@@ -155,24 +155,11 @@ def _batch_sizes(records: RecordSet) -> Section:
     time = plan and batch_size_charts.time_to_target(plan, records.profile, efficiency)
     items.append(time or Note("Time to target", "There is no plan record with predicted times."))
     for part in ("proxy", "target"):
-        items += _learning(part, getattr(records, part), records)
+        if curves := getattr(records, part):
+            title = f"Learning curves on the {part}"
+            items.append(metric_charts.learning_curves(f"{part}-curves", title, curves))
     intro = "A larger batch takes less time per sample but more samples to the target; their product is the time."
     return Section("Batch size", intro, items)
-
-
-def _learning(part: str, curves: Sequence[LearningCurve], records: RecordSet) -> list[Item]:
-    if not curves:
-        return []
-    items: list[Item] = [metric_charts.learning_curves(f"{part}-curves", f"Learning curves on the {part}", curves)]
-    if records.chosen and records.profile:
-        sample_s = batch_size_charts.best_sample_s(records.chosen, records.profile)
-        kind = records.profile.provenance.kind
-        title = f"Learning curves on the {part} over time"
-        by_time = metric_charts.timed_curves(f"{part}-curves-time", title, curves, sample_s, kind)
-        items += [by_time] if by_time else []
-    if len({curve.batch_size for curve in curves}) < len(curves):
-        items.append(metric_charts.single_runs(f"{part}-runs", f"Single runs on the {part}", curves))
-    return items
 
 
 def _choice(records: RecordSet) -> Section:
@@ -214,7 +201,7 @@ def _choice(records: RecordSet) -> Section:
     if any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
         profile = records.profile
         one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
-        items += [rule_charts.gain_over_caps(plan, origin, one_cap=one_cap), rule_charts.cap_rows(plan, origin)]
+        items.append(rule_charts.cap_rows(plan, origin, one_cap=one_cap))
     elif plan.goal.is_time and not plan.caps:
         without = "no other rule has a setting that is known to be safe" if plan.gain_over_caps else "no results"
         items.append(Note("Speed-up under other caps", f"Nothing to compare with: {without}."))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
-from wattune.records import CapGain, Comparison, ComparisonRow, FrontPoint, Plan
+from wattune.records import Comparison, ComparisonRow, FrontPoint, Plan
 from wattune.reporting import phrases
-from wattune.reporting.charts import Axis, Bars, Chart, Dots, Line, Panel, Rule, Values, batch_colour
+from wattune.reporting.charts import Axis, Bars, Chart, Dots, Line, Panel, Values
 from wattune.reporting.page import Figure, Table
-from wattune.reporting.text import algorithms, compared, predicted, spread
+from wattune.reporting.text import algorithms, caps, compared, predicted, spread
 
 
 def bars(comparison: Comparison) -> Figure | None:
@@ -158,91 +157,16 @@ def _seeds(comparison: Comparison) -> str:
     return "one seed" if len(comparison.seeds) == 1 else f"{len(comparison.seeds)} seeds"
 
 
-def gain_over_caps(plan: Plan, origin: str, *, one_cap: bool) -> Figure:
-    """Speed-up over the largest and the best batch at the fixed clock, cap by cap, with the pick under each cap.
-
-    ``one_cap``: the profile was made for one cap, so it has few of the points that matter under other caps.
-    """
-    gains = sorted(plan.gain_over_caps, key=lambda gain: gain.cap_w)
-    caps = [gain.cap_w for gain in gains]
-    picked = {gain.batch_size for gain in gains if gain.batch_size is not None}
-    # The ramp runs over all batch sizes, so that each has the colour of its learning curves.
-    sizes = sorted(picked | {candidate.batch_size for candidate in plan.candidates if candidate.relative_time})
-    marks: list[Line | Dots] = []
-    for name, colour, values in (
-        ("over best batch, fixed clock", "var(--second)", [gain.over_best_batch for gain in gains]),
-        ("over largest batch, fixed clock", "var(--accent)", [gain.over_largest_batch for gain in gains]),
-    ):
-        hovers = ["" if value is None else f"{value:.2f}x" for value in values]
-        if any(hovers):
-            marks += [Line(caps, values, colour, name), Dots(caps, values, colour, size=6, hovers=hovers)]
-    rules = [Rule(1.0, quiet=True)]
-    if plan.cap_w is not None:
-        rules.append(Rule(plan.cap_w, f"cap {phrases.cap(plan.cap_w)}", vertical=True))
-    caps_axis, speed_up = Axis("power cap (W)", grid=False), Axis("times as fast (1 = no gain)")
-    picks = [_picks(gains, size, batch_colour(sizes, size)) for size in sorted(picked)]
-    panels = [
-        Panel(marks, caps_axis, speed_up, rules, span=(0.2, 1)),
-        Panel(picks, y=Axis(categories=["pick"]), span=(0, 0.12)),
-    ]
-    return Figure(
-        "gain-over-caps",
-        "Speed-up over a range of caps",
-        origin,
-        Chart(panels, stacked=True, legend=True),
-        note=_note(gains, one_cap),
-        height=440,
-        wide=True,
-    )
-
-
-def cap_rows(plan: Plan, origin: str) -> Table:
-    """Table of the pick under every cap."""
-    rows, marked = [], set()
-    for index, gain in enumerate(sorted(plan.gain_over_caps, key=lambda gain: gain.cap_w)):
-        where = gain.point
-        if where is None or not gain.feasible:
-            rows.append((phrases.watts(gain.cap_w), "-", "-", "-", "-", phrases.no_pick(gain)))
-            continue
-        over = (phrases.times(gain.over_largest_batch), phrases.times(gain.over_best_batch))
-        rows.append((phrases.watts(gain.cap_w), phrases.batch(where), phrases.setting(where), *over, ""))
-        if where == plan.point:
-            marked.add(index)
+def cap_rows(plan: Plan, origin: str, *, one_cap: bool) -> Table:
+    """Table of the pick under every cap. ``one_cap``: points above a cap were left out of the profile."""
+    marked = frozenset(i for i, gain in enumerate(plan.gain_over_caps) if gain.feasible and gain.point == plan.point)
     head = ("cap", "batch size", "setting", "times as fast as the largest batch", "times as fast as the best batch", "")
     numeric = (True, True, True, True, True, False)
-    note = "Both batches at the fixed clock. Marked: the chosen point."
-    return Table("The pick under every cap", origin, head, numeric, rows, frozenset(marked), shown=0, note=note)
-
-
-def _picks(gains: Sequence[CapGain], batch_size: int, colour: str) -> Dots:
-    """A row of squares at the caps under which this batch size was picked."""
-    own = [gain for gain in gains if gain.batch_size == batch_size]
-    x, y, hovers = [gain.cap_w for gain in own], [0.0 for _ in own], [str(gain.point) for gain in own]
-    return Dots(x, y, colour, f"batch size {batch_size}", size=12, symbol="square", hovers=hovers)
-
-
-def _note(gains: Sequence[CapGain], one_cap: bool) -> str:
-    feasible = [gain for gain in gains if gain.feasible]
-    notes = []
+    compared = [gain.over_largest_batch for gain in plan.gain_over_caps if gain.over_largest_batch is not None]
+    note = (
+        "Both batches at the fixed clock. Marked: the chosen point. Faster than the largest batch under "
+        f"{sum(times >= 1.005 for times in compared)} of {len(compared)} caps."
+    )
     if one_cap:
-        notes.append(
-            "The profile was made for one cap and omits points above it, so other caps may have better points."
-        )
-    if len(feasible) < len(gains):
-        lowest = (
-            f"the lowest cap with a feasible point is {feasible[0].cap_w:.2f} W" if feasible else "none is feasible"
-        )
-        notes.append(f"Not every cap is feasible: {lowest}.")
-    compared = [gain for gain in feasible if gain.over_largest_batch is not None]
-    if not compared:
-        notes.append("The fixed clock is unknown, so there is no comparison.")
-        return " ".join(notes)
-    more = sum((gain.over_largest_batch or 0) >= 1.005 for gain in compared)
-    where = f"all {len(compared)}" if more == len(compared) else f"{more} of {len(compared)}"
-    notes.append(f"Faster than the largest batch at the fixed clock under {where} caps.")
-    points = [gain.point for gain in feasible]
-    changes = [where for where, _ in groupby(points)]
-    notes.append(f"{len({str(where) for where in changes})} different picks; squares show their batch sizes.")
-    if len(compared) < len(feasible):
-        notes.append("Gaps: no clock is under that cap for every reference workload, so the rule has no pick.")
-    return " ".join(notes)
+        note += " The profile was made for one cap and omits points above it, so other caps may have better points."
+    return Table("The pick under every cap", origin, head, numeric, caps(plan), marked, shown=0, note=note)

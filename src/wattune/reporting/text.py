@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from wattune.records import AlgorithmChoice, Baseline, Comparison, ComparisonRow, Plan, TrainingRecord
+from wattune.records import AlgorithmChoice, Baseline, CapGain, Comparison, ComparisonRow, Plan, TrainingRecord
 from wattune.reporting import phrases, plan_text, run_text
 from wattune.reporting.run_time import basis, difference, evaluations
 
@@ -93,17 +93,9 @@ def cap_table(plan: Plan) -> str:
     Empty if no rule can be compared with under any cap.
     """
     head = ("cap", "batch", "setting", "largest batch", "best batch")
-    rows: list[Sequence[str]] = []
     if not any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
         return ""
-    for gain in plan.gain_over_caps:
-        where = gain.point
-        if where is None or not gain.feasible:
-            rows.append((phrases.watts(gain.cap_w), "-", "-", "-", "-", phrases.no_pick(gain)))
-            continue
-        over = (phrases.times(gain.over_largest_batch), phrases.times(gain.over_best_batch))
-        rows.append((phrases.watts(gain.cap_w), phrases.batch(where), phrases.setting(where), *over, ""))
-    return table(head, rows, WIDTH)
+    return table(head, caps(plan), WIDTH)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
@@ -251,6 +243,17 @@ def predicted(plan: Plan) -> list[TableRow]:
     ]
 
 
+def caps(plan: Plan) -> list[TableRow]:
+    """Rows of a plan's range of caps: cap, batch, setting, time of two rules at the fixed clock over it, remark."""
+    rows: list[TableRow] = []
+    for gain in plan.gain_over_caps:
+        over = (phrases.times(gain.over_largest_batch), phrases.times(gain.over_best_batch))
+        is_known = gain.point is not None and gain.feasible
+        cells = (*_place(gain), *over, "") if is_known else ("-", "-", "-", "-", phrases.no_pick(gain))
+        rows.append((phrases.watts(gain.cap_w), *cells))
+    return rows
+
+
 def algorithms(plan: Plan) -> list[TableRow]:
     """Rows of a plan's algorithms: name, batch, setting, memory, samples, time, energy, slowdown, remark."""
     return [
@@ -278,6 +281,6 @@ def spread(
     return f"{number if around.endswith(f' {own}') else unit(mean)}{plus_minus}{around}"
 
 
-def _place(row: ComparisonRow | Baseline | AlgorithmChoice) -> tuple[str, str]:
+def _place(row: ComparisonRow | Baseline | AlgorithmChoice | CapGain) -> tuple[str, str]:
     where = row.point
     return ("-", "-") if where is None else (phrases.batch(where), phrases.setting(where))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -90,8 +89,7 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
     curves, lost_runs = _curves(request.app.state.files, status)
     figures: list[Figure] = []
     if curves:
-        runs = metric_charts.single_runs("curves", "Learning curves of the proxy", curves)
-        figures.append(replace(runs, wide=False, folded=False))
+        figures.append(metric_charts.learning_curves("curves", "Learning curves of the proxy", curves))
     if curve is not None:
         figures.append(batch_size_charts.samples_to_target(curve))
     return respond(
