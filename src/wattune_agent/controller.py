@@ -22,12 +22,12 @@ from wattune_agent.file_knob import FileKnob
 from wattune_agent.held_clock import HeldClock, event
 from wattune_agent.leftover import busy_with, give_back, left_behind, restore_left_behind
 from wattune_agent.lock import Lock, board_lock
-from wattune_agent.mode import mode, mode_files, mode_id, switch_mode
+from wattune_agent.mode import mode, mode_id
 from wattune_agent.settings import exceeds
 from wattune_agent.signals import call_before_end, ending, forget
 from wattune_agent.signals import held as signals_held
 from wattune_agent.slicing import load_switch
-from wattune_agent.snapshot import Snapshot, family_of, found_texts, snapshots
+from wattune_agent.snapshot import Snapshot, family_of, snapshots
 
 __all__ = ["Controller", "left_behind", "restore_left_behind"]
 
@@ -221,27 +221,6 @@ class Controller:
                         return
         self.pin(mhz, {name: held.mhz for name, held in self._others.items() if held.mhz is not None})
 
-    def switch_mode(self, number: int) -> None:
-        """Switch to another power mode until ``restore``. The switch ends a pin: pin again.
-
-        Raises: NotThere, BadRequest, Forbidden, NotTaken; Busy, NotKept, NotRestored as ``pin``.
-        """
-        before = mode_id(self._tree)
-        if before == number:
-            return
-        if before is None:
-            raise NotThere("the current power mode is unknown and could not be restored, so it was not switched")
-        with self._alone():
-            self._take()
-            with self._or_back():
-                self._note(mode_files(self._tree), before)
-                self._forget_pins()
-                switch_mode(self._tree, number)
-                self._mode_id = number
-                for held in self._all():
-                    held.limit_mhz = self._limit_now(held.clock)
-                    held.found = self._texts_now(held.clock)
-
     def restore(self) -> None:
         """Restore the board to its original state; do nothing if nothing has changed.
 
@@ -308,14 +287,7 @@ class Controller:
     def _found(self, held: HeldClock) -> Dict[str, str]:
         """The texts of this clock's files before it was pinned; empty if it never was."""
         assert self._snapshot is not None
-        files = self._snapshot.files if held.found is None else held.found
-        return {path: files[path] for path in held.clock.files() if path in files}
-
-    def _texts_now(self, clock: FileKnob) -> Optional[Dict[str, str]]:
-        try:
-            return found_texts(self._tree, clock.files())
-        except AgentError:
-            return None
+        return {path: self._snapshot.files[path] for path in held.clock.files() if path in self._snapshot.files}
 
     def _let_loose(self, held: HeldClock) -> None:
         """Restore a clock whose first pin failed beside others that stay pinned. Raises nothing: the snapshot remains
@@ -379,15 +351,10 @@ class Controller:
             self._lock.release()
             self._lock = None
 
-    def _note(self, paths: List[str], mode_number: Optional[int] = None) -> None:
-        """Add these files, and the mode to return to, to the snapshot before any of them is changed.
-
-        Raises: NotKept, and errors of reading the clock's files; a mode's files are saved as far as possible.
-        """
+    def _note(self, paths: List[str]) -> None:
+        """Add these files to the snapshot before any of them is changed. Raises: NotKept, Forbidden, FileFailed."""
         assert self._snapshot is not None
-        if mode_number is not None and self._snapshot.mode_id is not None:
-            return
-        snapshot = self._snapshot.with_files(self._tree, paths, mode_number)
+        snapshot = self._snapshot.with_files(self._tree, paths)
         if snapshot is not self._snapshot:
             snapshot.save()
             self._snapshot = snapshot
@@ -447,8 +414,9 @@ class Controller:
             if self._mode_id is None:
                 raise BadRequest(limit + " before; raise it first, or choose a lower clock")
             raise BadRequest(
-                limit + " in its present power mode; switch to a mode that allows it (--mode ID, or sudo nvpmodel -m "
-                "ID), or choose a lower clock"
+                limit
+                + " in its present power mode; switch to a mode that allows it (sudo nvpmodel -m ID), or choose a "
+                "lower clock"
             )
 
     def _reading(self, sensor: PowerSensor) -> Reading:
@@ -513,13 +481,12 @@ class Controller:
         return mode(self._tree, self.board.family) if before is None else before
 
     def _mode_before_pin(self) -> Optional[Dict[str, str]]:
-        """The mode before the clocks of CPU or memory were pinned, whose limits are parts of it; None if they are not,
-        or if the power mode was switched since."""
+        """The mode before the clocks of CPU or memory were pinned, whose limits are parts of it; None if none is."""
         if not self.board.others:
             return None
         pinned = {path for clock in self.board.others.values() for path in clock.files()}
         for snapshot in [self._snapshot] if self._snapshot is not None else self._snapshots():
-            if snapshot.mode_id is None and not pinned.isdisjoint(snapshot.files):
+            if not pinned.isdisjoint(snapshot.files):
                 return dict(snapshot.mode)
         return None
 

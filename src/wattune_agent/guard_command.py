@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from wattune_agent.cap_level import WINDOW_S
-from wattune_agent.client import AgentClient
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
 from wattune_agent.meter_sensor import MeterSensor
@@ -63,7 +62,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="60s",
         help="tell when the power is near the power at rest for so long: the program may hang",
     )
-    parser.add_argument("--mode", metavar="ID", help="switch to this nvpmodel mode, and back afterwards")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the report to a new file, as JSON")
     parser.add_argument(
         "--json", action="store_true", help="print the report as JSON; the program's output goes to stderr"
@@ -88,8 +86,6 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
     report: Optional[Report] = None
     try:
         with controller_of(options) as controller:
-            if options.mode is not None:
-                _switch(controller, options.mode)
             board = controller.describe()
             cap_w, supply_cap_w = _cap(options, board)
             request = GuardRequest(
@@ -126,14 +122,6 @@ def _say(text: str) -> None:
         print("wattune-agent: " + text, file=sys.stderr, flush=True)
     except OSError:
         pass  # stderr is full or closed: the report and the exit code count
-
-
-def _switch(controller: Any, mode: str) -> None:
-    if isinstance(controller, AgentClient):
-        raise BadRequest("--mode: an agent cannot switch the power mode; set it on the board: sudo nvpmodel -m " + mode)
-    if not mode.isdigit():
-        raise BadRequest("--mode {}: not a power mode; allowed: its nvpmodel number, such as 0".format(mode))
-    controller.switch_mode(int(mode))
 
 
 def _window(options: Any, board: Dict[str, Any]) -> Optional[float]:

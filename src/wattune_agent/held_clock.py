@@ -41,8 +41,6 @@ class HeldClock:
         self.mhz: Optional[float] = None
         self.limit_mhz: Optional[float] = None
         """The highest frequency that the board's power mode allows; None if that is not known."""
-        self.found: Optional[Dict[str, str]] = None
-        """The texts of its files that a release restores, if they are not those of the snapshot."""
         self._tree = tree
         self._events = events
         self._answers = ANSWERS
@@ -60,7 +58,7 @@ class HeldClock:
     def begin(self, limit_mhz: Optional[float]) -> None:
         """Begin a new hold of the board, of which nothing is pinned yet."""
         self.forget()
-        self.limit_mhz, self.found, self._answers = limit_mhz, None, ANSWERS
+        self.limit_mhz, self._answers = limit_mhz, ANSWERS
 
     def forget(self) -> None:
         """Note that the clock is not pinned any longer."""

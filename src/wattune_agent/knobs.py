@@ -115,7 +115,6 @@ TABLE = (
     Row(_POLICY + r"scaling_(?:min|max)_freq", _NUMBER, KHZ, 1),
     Row(_CPU + r"(?:cpufreq/boost|intel_pstate/no_turbo)", _SWITCH, only_changes=True),
     Row(_POLICY + r"boost", _SWITCH, only_changes=True),
-    Row(_CPU + r"cpu[0-9]+/online", _SWITCH, only_changes=True),
     Row("|".join(map(re.escape, CAPS)), _NUMBER, only_changes=True),
     Row("|".join(re.escape(memory.lock) for memory in MEMORIES), _SWITCH, only_changes=True),
     Row("|".join(re.escape(memory.rate) for memory in MEMORIES), _NUMBER, HZ, HZ),

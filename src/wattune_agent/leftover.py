@@ -6,10 +6,9 @@ from typing import Iterator, List, Optional, Tuple
 
 from wattune_agent.conditions import conditions
 from wattune_agent.errors import AgentError, Busy, NotKept, NotRestored
-from wattune_agent.file_knob import bring_back
+from wattune_agent.file_knob import Failure, bring_back
 from wattune_agent.folders import make_private, state_folder
 from wattune_agent.lock import Lock, board_lock
-from wattune_agent.mode import mode_id, switch_mode
 from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, parts, snapshots, strangers
 from wattune_agent.tree import Tree
 
@@ -66,43 +65,33 @@ def restore_left_behind(tree: Tree, lock: Optional[Lock] = None, family: str = "
 
 
 def give_back(tree: Tree, snapshot: Snapshot) -> List[str]:
-    """Restore the power mode and every file, verify them, and delete the snapshot; returns remarks for the user.
+    """Restore every file, verify them, and delete the snapshot; returns remarks for the user.
 
     Raises: NotRestored after restoring as much as possible; the snapshot then stays. NotKept if only the deletion
     failed.
     """
     with tree.deadline():
-        why, messages = _brought_back(tree, snapshot)
-    if why:
+        failures, messages = _brought_back(tree, snapshot)
+    if failures:
         raise NotRestored(
             "{} (everything else is restored; {} keeps the original state, and the restore can be tried again)".format(
-                "; ".join(why), snapshot.path
+                "; ".join(failure.text for failure in failures), snapshot.path
             )
         )
     snapshot.remove()
     return messages
 
 
-def _brought_back(tree: Tree, snapshot: Snapshot) -> Tuple[List[str], List[str]]:
-    """Restore the power mode and every file; returns what could not be restored, and remarks."""
-    why: List[str] = []
-    if snapshot.mode_id is not None:
-        try:
-            # Even if it is the current mode: an interrupted switch changed files, but not yet nvpmodel's status.
-            switch_mode(tree, snapshot.mode_id, always=True)
-        except AgentError as error:
-            if mode_id(tree) != snapshot.mode_id:
-                why.append("the power mode is not {} again: {}".format(snapshot.mode_id, error))
+def _brought_back(tree: Tree, snapshot: Snapshot) -> Tuple[List[Failure], List[str]]:
+    """Restore every file; returns what could not be restored, and remarks."""
     # After a power cut the kernel starts afresh: nothing written is left, and its limits are the current mode's.
     began_anew = tree.is_real and bool(snapshot.boot) and snapshot.boot != boot_id()
     failures = [] if began_anew else bring_back(tree, snapshot.files)
-    messages: List[str] = []
     if failures and all(failure.clamped for failure in failures):
         clamps = conditions(tree).throttled
         if clamps:
-            messages = ["{}; {} throttles it now, but it was written".format(failures[0].text, ", ".join(clamps))]
-            failures = []
-    return why + [failure.text for failure in failures], messages
+            return [], ["{}; {} throttles it now, but it was written".format(failures[0].text, ", ".join(clamps))]
+    return failures, []
 
 
 def busy_with(tree: Tree, family: str, owner: str = "") -> Busy:

@@ -6,18 +6,13 @@ Developer Guide, "Supported Modes and Power Efficiency" and nvpmodel.conf; rbong
 
 import os
 import re
-import subprocess
-from typing import Dict, List, Optional, Union
+from typing import Dict, List, Optional
 
 from wattune_agent.cpufreq import has_cores, policies
-from wattune_agent.errors import BadRequest, FileFailed, Forbidden, NotTaken, NotThere
 from wattune_agent.knobs import CAPS
 from wattune_agent.tree import Tree, first_text, number, text
 
-__all__ = ["l4t", "mode", "mode_files", "mode_id", "modes", "switch_mode"]
-
-PATIENCE_S = 30.0
-"""Time that a switch may take: it stops and starts cores and services, which takes seconds."""
+__all__ = ["mode", "mode_id"]
 
 _CONF = "/etc/nvpmodel.conf"
 _STATUS = "/var/lib/nvpmodel/status"
@@ -32,7 +27,7 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
     parts: Dict[str, str] = {}
     number_now = mode_id(tree)
     if number_now is not None:
-        name = modes(tree).get(number_now, "")
+        name = _name_of(tree, number_now)
         parts["nvpmodel"] = "{} (ID {})".format(name, number_now) if name else "ID {}".format(number_now)
     _add(parts, "online cores", text(tree, _CPU + "/online") or _online(tree))
     if family == "jetson":
@@ -40,7 +35,7 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
         _add(parts, "jetson_clocks", _jetson_clocks(tree))
     _add(parts, "memory clock limit", _emc_cap(tree))
     _add(parts, "fan", _fan(tree))
-    release = l4t(tree)
+    release = _l4t(tree)
     _add(parts, "L4T", release)
     if not release:
         _add(parts, "kernel", text(tree, "/proc/sys/kernel/osrelease").partition("-")[0])
@@ -57,90 +52,13 @@ def mode_id(tree: Tree) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
-def modes(tree: Tree) -> Dict[int, str]:
-    """The board's power modes, by nvpmodel's numbers."""
-    names: Dict[int, str] = {}
+def _name_of(tree: Tree, mode_number: int) -> str:
+    """The name of a power mode; empty if nvpmodel's configuration has none."""
     for line in re.findall(r"^\s*<\s*POWER_MODEL\s+([^>]*)>", text(tree, _CONF), re.M):
         fields = dict(field.partition("=")[::2] for field in line.split())
-        if fields.get("ID", "").isdigit():
-            names[int(fields["ID"])] = fields.get("NAME", "")
-    return names
-
-
-def mode_files(tree: Tree) -> List[str]:
-    """The files that a mode changes besides the GPU's clock, if this user may read and write them: the cores' switches
-    first, then the limits of their clocks, then the cap on the memory clock."""
-    paths = tree.glob(_CPU + "/cpu[0-9]*/online")
-    for folder in _policies(tree):
-        paths += [folder + "/scaling_min_freq", folder + "/scaling_max_freq"]
-    paths += CAPS
-    usable = [path for path in paths if tree.exists(path) and tree.readable(path) and tree.writable(path)]
-    return sorted(set(usable), key=usable.index)
-
-
-def switch_mode(tree: Tree, name_or_id: Union[int, str], always: bool = False) -> int:
-    """Have nvpmodel switch to this mode, by number or name, and verify it; returns the previous mode's number.
-
-    ``always``: even if that is already the mode in nvpmodel's status.
-
-    Raises: NotThere without nvpmodel, or if the current mode is unknown and could not be restored; BadRequest for a
-    mode that the board does not have; Forbidden, NotTaken.
-    """
-    before = mode_id(tree)
-    if before is None:
-        raise NotThere(
-            "the mode cannot be switched: neither {} nor {} gives the current one to restore".format(_STATUS, _CONF)
-        )
-    number_wanted = _number_of(tree, name_or_id)
-    if before == number_wanted and not always:
-        return before
-    program = tree.program("nvpmodel")
-    if program is None:
-        where = "looked in /usr/sbin and /usr/bin" if tree.root == "/" else "programs in a copy of a board are not run"
-        raise NotThere("the mode cannot be switched: there is no nvpmodel here ({})".format(where))
-    output = _run([program, "-m", str(number_wanted)])
-    if re.search(r"permission|must be root|not permitted|root privilege", output, re.I):
-        raise Forbidden(
-            "nvpmodel needs root to switch the mode: run the agent as root (wattune-agent serve): " + output
-        )
-    if mode_id(tree) != number_wanted:
-        raise NotTaken(
-            "the board did not switch to mode {}: nvpmodel said {!r}; set a mode that needs a restart by hand "
-            "(sudo nvpmodel -m {}), and nvpmodel does nothing inside a container".format(
-                number_wanted, output, number_wanted
-            )
-        )
-    return before
-
-
-def _number_of(tree: Tree, name_or_id: Union[int, str]) -> int:
-    names = modes(tree)
-    for number_known, name in names.items():
-        if str(name_or_id).strip() == str(number_known) or str(name_or_id).strip().upper() == name.upper():
-            return number_known
-    if not names and str(name_or_id).strip().isdigit():
-        return int(name_or_id)
-    choices = ", ".join("{} {}".format(*pair) for pair in sorted(names.items())) or "none that {} lists".format(_CONF)
-    raise BadRequest("this board has no mode {}: it has {}".format(name_or_id, choices))
-
-
-def _run(command: List[str]) -> str:
-    """Run the command and return its output on one line. Its input is closed, so that it cannot ask about a restart."""
-    try:
-        process = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            timeout=PATIENCE_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NotTaken("{} did not end within {:g} s".format(" ".join(command), PATIENCE_S)) from error
-    except OSError as error:
-        raise FileFailed("{} cannot be run: {}".format(command[0], error.strerror or error)) from error
-    return " ".join(process.stdout.split())[:200]
+        if fields.get("ID") == str(mode_number):
+            return fields.get("NAME", "")
+    return ""
 
 
 def _add(parts: Dict[str, str], name: str, value: str) -> None:
@@ -213,7 +131,7 @@ def _fan(tree: Tree) -> str:
     return ""
 
 
-def l4t(tree: Tree) -> str:
+def _l4t(tree: Tree) -> str:
     """The release of Jetson Linux, empty if there is none: "# R36 (release), REVISION: 4.3, ..." is 36.4.3."""
     release = first_text(tree, ["/etc/nv_tegra_release", "/usr/lib/nv_tegra_release"])
     match = re.search(r"R(\d+)\D+REVISION:\s*([\d.]+)", release)

@@ -10,7 +10,7 @@ import stat
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from wattune_agent.errors import FileFailed, Forbidden, NotKept
+from wattune_agent.errors import FileFailed, NotKept
 from wattune_agent.folders import PART, make_private, state_folder, sync, write_whole
 from wattune_agent.knobs import fits, is_limit, whole
 from wattune_agent.lock import this_process
@@ -38,14 +38,12 @@ _PREFIX, _SUFFIX = "board-", ".json"
 
 class Snapshot(NamedTuple):
     """The state to restore. ``files``: path and text, in the order of the restore. ``pid``, ``started``, ``boot``: the
-    process that changes the board (pid 0: no process any longer). ``mode_id``: the power mode to return to, if it was
-    switched."""
+    process that changes the board (pid 0: no process any longer)."""
 
     path: str
     family: str
     files: Dict[str, str]
     mode: Dict[str, str]
-    mode_id: Optional[int]
     pid: int
     started: int
     boot: str
@@ -57,26 +55,13 @@ class Snapshot(NamedTuple):
         """The process that changes the board, in words."""
         return "process {} ({}), since {}".format(self.pid, self.command or "no command", self.time)
 
-    def with_files(self, tree: Tree, paths: List[str], mode_id: Optional[int] = None) -> "Snapshot":
+    def with_files(self, tree: Tree, paths: List[str]) -> "Snapshot":
         """The same with the current text of files that it does not contain yet; itself if there are none.
 
-        With the mode to return to, the files are those that a switch changes: saved if they can be read, with the
-        cores' switches first, because without cores there are no limits. Raises: Forbidden, FileFailed.
+        Raises: Forbidden, FileFailed.
         """
-        texts: Dict[str, str] = {}
-        for path in paths:
-            if path not in self.files:
-                try:
-                    texts.update(found_texts(tree, [path]))
-                except (FileFailed, Forbidden):
-                    if mode_id is None:
-                        raise
-        if not texts and mode_id is None:
-            return self
-        first = {path: text for path, text in texts.items() if path.endswith("/online")}
-        return self._replace(
-            files={**first, **self.files, **texts}, mode_id=self.mode_id if mode_id is None else mode_id
-        )
+        texts = found_texts(tree, [path for path in paths if path not in self.files])
+        return self._replace(files={**self.files, **texts}) if texts else self
 
     def save(self) -> None:
         """Write it to disk, atomically. Raises: NotKept; the previous file, if any, is then unchanged."""
@@ -141,7 +126,6 @@ class Snapshot(NamedTuple):
             family=family,
             files=found_texts(tree, paths),
             mode=dict(mode),
-            mode_id=None,
             pid=os.getpid(),
             started=started_at(os.getpid()) or 0,
             boot=boot_id(),
@@ -258,13 +242,11 @@ def _checked(path: str, content: Any) -> Snapshot:
         if not isinstance(file, str) or not isinstance(text, str) or not fits(file, text):
             raise ValueError("it names {!r} with {!r}".format(file, text)[:200])
         files[file] = text
-    mode_id = content["mode_id"]
     return Snapshot(
         path=path,
         family=str(content["family"]),
         files=files,
         mode={str(key): str(value) for key, value in content["mode"].items()},
-        mode_id=None if mode_id is None else int(mode_id),
         pid=int(content["pid"]),
         started=int(content["started"]),
         boot=str(content["boot"]),

@@ -112,8 +112,16 @@ def test_what_is_said_of_a_board(tmp_path):
     assert said["settings_mhz"] == list(board.clock.settings_mhz)
     assert said["rail"] == board.sensor.rail
     assert said["real"] is False
-    assert said["mode"] == board.mode
     assert json.loads(json.dumps(said)) == said
+
+
+def test_the_mode_is_the_mode_of_now(tmp_path):
+    tree = LiveTree(tmp_path, "orin-nano")
+    with Controller(find_board(tree, "jetson")) as controller:
+        before = controller.describe()["mode"]
+        tree.rewrite("/var/lib/nvpmodel/status", "pmode:0001")
+        tree.sleep(2.0)
+        assert before["nvpmodel"] != controller.describe()["mode"]["nvpmodel"]
 
 
 def test_a_reading(tmp_path):

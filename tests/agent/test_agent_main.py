@@ -324,7 +324,6 @@ TOUCH = ["--", "touch", "{}/ran"]
         (["-o", "{}/taken", *TOUCH], "exists already"),
         (["-o", "{}/taken/report.json", *TOUCH], "cannot write in"),
         (["--cap", "12W@supply", *TOUCH], "--calibrate"),
-        (["--mode", "MAXN", *TOUCH], "its nvpmodel number"),
     ],
 )
 def test_guard_refuses_in_one_line_before_the_program_runs(board, tmp_path, words, text, capsys):

@@ -1,11 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, put, run_programs, script
+from tests.support.agent_sensors import TimedTree, put
 
-from wattune_agent import mode as mode_module
-from wattune_agent.errors import BadRequest, Forbidden, NotTaken, NotThere
-from wattune_agent.mode import mode, mode_id, modes, switch_mode
+from wattune_agent.mode import mode, mode_id
 
 CONF = """\
 # a comment with < POWER_MODEL ID=9 NAME=NOT_ONE >
@@ -18,18 +16,6 @@ GPU MAX_FREQ 612000000
 < POWER_MODEL NAME=MAXN_SUPER ID=2 >
 < PM_CONFIG DEFAULT=1 >
 """
-
-NVPMODEL = """\
-[ "$1" = -m ] || exit 2
-if read answer; then echo "$answer" > "$root/asked"; fi
-printf 'pmode:%04d\\n' "$2" > "$root/var/lib/nvpmodel/status"
-"""
-
-
-@pytest.fixture(autouse=True)
-def programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs below a root are those of these tests."""
-    run_programs(monkeypatch)
 
 
 def orin(root: Path, status: str = "pmode:0002\n") -> TimedTree:
@@ -127,46 +113,9 @@ def test_the_fan(tmp_path: Path, files: dict[str, str], fan: str) -> None:
     assert mode(TimedTree(tmp_path)) == {"fan": fan}
 
 
-def test_modes_by_number(tmp_path: Path) -> None:
-    assert modes(orin(tmp_path)) == {0: "15W", 1: "25W", 2: "MAXN_SUPER"}
-
-
-@pytest.mark.parametrize("wanted", [0, "0", "15W", "15w"])
-def test_a_switch_says_the_mode_before_and_can_be_taken_back(tmp_path: Path, wanted: object) -> None:
+def test_the_limits_of_cores_that_are_off_are_no_part_of_it(tmp_path: Path) -> None:
     tree = orin(tmp_path)
-    script(tmp_path, "nvpmodel", NVPMODEL)
-    before = switch_mode(tree, wanted)
-    assert (before, mode_id(tree)) == (2, 0)
-    assert switch_mode(tree, before) == 0
-    assert mode_id(tree) == 2
-    assert not (tmp_path / "asked").exists()  # its input was closed
-
-
-def test_no_switch_where_there_is_nothing_to_switch(tmp_path: Path) -> None:
-    assert switch_mode(orin(tmp_path), 2) == 2  # there is no nvpmodel to be called
-
-
-def test_what_a_switch_needs(tmp_path: Path) -> None:
-    tree = orin(tmp_path)
-    with pytest.raises(BadRequest, match="0 15W, 1 25W, 2 MAXN_SUPER"):
-        switch_mode(tree, 5)
-    with pytest.raises(NotThere, match="no nvpmodel"):
-        switch_mode(tree, 0)
-    script(tmp_path, "nvpmodel", 'echo "NVPM ERROR: root privileges needed: permission denied"; exit 1')
-    with pytest.raises(Forbidden, match="root"):
-        switch_mode(tree, 0)
-    script(tmp_path, "nvpmodel", 'echo "REBOOT REQUIRED: (YES/NO)?"; read answer || exit 1')
-    with pytest.raises(NotTaken, match="REBOOT REQUIRED"):
-        switch_mode(tree, 0)
-    with pytest.raises(NotThere, match="current one to restore"):
-        switch_mode(TimedTree(tmp_path / "nothing"), 0)
-
-
-def test_a_switch_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = orin(tmp_path)
-    script(tmp_path, "nvpmodel", f"echo $$ > {tmp_path / 'pid'}; exec sleep 600")
-    monkeypatch.setattr(mode_module, "PATIENCE_S", 0.5)
-    with pytest.raises(NotTaken, match="did not end"):
-        switch_mode(tree, 0)
-    if (tmp_path / "pid").exists():  # a busy machine may not have come that far
-        assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    put(tmp_path, "/sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq", "1190400\n")
+    assert mode(tree)["CPU limit"] == "1728 + 1190.4 MHz"
+    put(tmp_path, "/sys/devices/system/cpu/cpufreq/policy4/affected_cpus", "\n")
+    assert mode(tree)["CPU limit"] == "1728 MHz"

@@ -64,8 +64,6 @@ def test_it_comes_back_as_it_was(snapshot):
     assert snapshot.files[HIGH] == "1020000000\n"
     content = json.loads(Path(snapshot.path).read_text())
     assert (content["record"], content["version"]) == ("snapshot", 1)
-    saved(snapshot, mode_id=2)
-    assert Snapshot.load(snapshot.path).mode_id == 2
 
 
 def test_the_end_of_each_text_is_kept(tree, tmp_path):
@@ -137,7 +135,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_a_full_disk_leaves_what_was_there(snapshot):
     snapshot.save()
     with disk_full(), pytest.raises(NotKept):
-        snapshot._replace(mode_id=3).save()
+        snapshot._replace(pid=3).save()
     assert Snapshot.load(snapshot.path) == snapshot
 
 

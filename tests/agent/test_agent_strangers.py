@@ -12,11 +12,10 @@ from wattune.doctor.capture import capture, materialise
 from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import AgentError, FileFailed, Forbidden, NotKept
+from wattune_agent.errors import FileFailed, Forbidden, NotKept
 from wattune_agent.folders import state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
 from wattune_agent.lock import board_lock
-from wattune_agent.mode import mode_files
 from wattune_agent.pmic import ask, find_pmic
 from wattune_agent.snapshot import Snapshot, snapshots
 from wattune_agent.supply import load_supply, save_supply
@@ -66,7 +65,7 @@ def left_on(tree):
 
 
 def content(files, **changes):
-    usual = {"record": "snapshot", "version": 1, "family": "jetson", "files": files, "mode": {}, "mode_id": None}
+    usual = {"record": "snapshot", "version": 1, "family": "jetson", "files": files, "mode": {}}
     return {**usual, "pid": 0, "started": 0, "boot": "", "command": "", "time": "", **changes}
 
 
@@ -88,7 +87,7 @@ def content(files, **changes):
         (RAILGATE, "1 2"),
         (RAILGATE, "on"),
         (RAILGATE, "/bin/sh"),
-        (CPU + "/cpu1/online", "2"),
+        (CPU + "/cpu1/online", "1"),
         (CPU + "/cpufreq/policy0/scaling_governor", "powersave"),
         (CPU + "/cpufreq/policy0/scaling_max_freq", "800000 " + " " * 1000),
         (CPU + "/microcode/reload", "1"),
@@ -101,12 +100,11 @@ def test_a_snapshot_that_names_anything_else_is_none(tmp_path, path, text):
 
 
 def test_whatever_a_board_has_can_be_kept_and_read_again(tmp_path):
-    """All layouts that are known, with what a power mode changes as well."""
     for number, path in enumerate(sorted((Path(__file__).parent.parent / "boards").glob("*.json"))):
         record = json.loads(path.read_text(encoding="utf-8"))
         tree = Tree(materialise(record, str(tmp_path / str(number))))
         clock = find_board(tree, record["expect"]["family"]).clock
-        kept = Snapshot.of_now(tree, "x", [*clock.files(), *mode_files(tree)], {})
+        kept = Snapshot.of_now(tree, "x", clock.files(), {})
         kept.save()
         assert Snapshot.load(kept.path) == kept
 
@@ -271,13 +269,7 @@ def test_a_link_beside_the_supplys_file_is_not_followed(tmp_path):
 def traps(tmp_path):
     """A folder whose programs leave a trace where they are run."""
     put(tmp_path, "/proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
-    put(
-        tmp_path,
-        "/etc/nvpmodel.conf",
-        "< POWER_MODEL ID=0 NAME=A >\n< POWER_MODEL ID=1 NAME=B >\n< PM_CONFIG DEFAULT=0 >\n",
-    )
-    for name in ("vcgencmd", "nvpmodel"):
-        script(tmp_path, name, 'echo "$1" >> "$root/ran"')
+    script(tmp_path, "vcgencmd", 'echo "$1" >> "$root/ran"')
     return gpu_tree(tmp_path)
 
 
@@ -288,8 +280,6 @@ def test_to_look_at_a_folder_runs_none_of_its_programs(traps):
     conditions(tree)
     capture(tree)
     assert find_pmic(tree)[0] is None
-    with Controller(board_in(tree)) as controller, pytest.raises(AgentError):
-        controller.switch_mode(1)
     assert not (traps / "ran").exists()
 
 

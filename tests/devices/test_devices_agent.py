@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import run_programs
 from tests.support.agent_socket import serving
 from tests.support.device_examples import make_work
 from tests.support.live.tree import LiveTree
@@ -152,11 +151,10 @@ def test_a_counter_that_may_not_be_read_is_named(tmp_path):
     ("spec", "said"),
     [
         ("jetson:nano", "nothing can stand behind"),
-        ("jetson?root=", "root, .*=value|mode, root"),
-        ("jetson?fan=1", "mode, root"),
-        ("jetson?mode=1&mode=2", "once each"),
-        ("cpu?root=/&mode=fast", "nvpmodel's number"),
-        ("agent?mode=1", "knobs"),
+        ("jetson?root=", "root, .*=value|meter, root"),
+        ("jetson?fan=1", "meter, root"),
+        ("jetson?meter=1&meter=2", "once each"),
+        ("agent?meter=1", "knobs"),
     ],
 )
 def test_options_that_cannot_be(spec, said, tmp_path):
@@ -318,59 +316,6 @@ def test_a_read_that_never_returns_keeps_nobody_else_waiting(device, monkeypatch
     hang.set()
     thread.join()
     assert device.conditions().temperature_c is not None
-
-
-# -------------------------------------------------------------------------------------------------------------- modes
-
-NVPMODEL = """#!/bin/sh
-printf 'pmode:%04d\\n' "$2" > "{root}/var/lib/nvpmodel/status"
-if [ "$2" = 0 ]; then echo 612000000; else echo 1020000000; fi > "{root}{gpu}/max_freq"
-"""
-
-
-@pytest.fixture
-def board(tmp_path, monkeypatch):
-    """The files of an Orin Nano that nvpmodel can switch; its clock rests at its lowest."""
-    run_programs(monkeypatch)
-    root = unpack("orin-nano-jp6", tmp_path / "tree")
-    program = root / "usr" / "sbin" / "nvpmodel"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(NVPMODEL.format(root=root, gpu=GPU))
-    program.chmod(0o755)
-    return root
-
-
-def test_a_mode_is_switched_until_the_device_is_closed(board):
-    status, high = board / "var/lib/nvpmodel/status", Path(f"{board}{GPU}/max_freq")
-    device = open_device(f"jetson?root={board}&mode=0")
-    try:
-        assert "ID 0" in device.mode
-        for _ in range(2):
-            with device.at(Knobs(clock_mhz=306.0)):
-                assert high.read_text().strip() == "306000000"
-            assert status.read_text() == "pmode:0000\n"
-            assert high.read_text().strip() == "612000000"  # the new mode's
-    finally:
-        device.close()
-    assert status.read_text() == "pmode:0002\n"
-    assert high.read_text().strip() == "1020000000"
-
-
-def test_a_mode_that_cannot_be(board):
-    with pytest.raises(InputError, match="no mode 7"):
-        open_device(f"jetson?root={board}&mode=7")
-    (board / "usr" / "sbin" / "nvpmodel").unlink()
-    with pytest.raises(DeviceUnavailable, match="nvpmodel"):
-        open_device(f"jetson?root={board}&mode=0")
-    assert (board / "var/lib/nvpmodel/status").read_text() == "pmode:0002\n"
-
-
-def test_a_device_that_is_refused_leaves_the_mode(board):
-    for path in (board / "sys").rglob("curr1_input"):
-        path.write_text("nonsense\n")
-    with pytest.raises(DeviceUnavailable):
-        open_device(f"jetson?root={board}&mode=0")
-    assert (board / "var/lib/nvpmodel/status").read_text() == "pmode:0002\n"
 
 
 # -------------------------------------------------------------------------------------------------------------- agent

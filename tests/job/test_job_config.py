@@ -101,10 +101,13 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
     root = tmp_path / "a&b #1"
     (root / "sys").mkdir(parents=True)
     assert read(device="jetson").device == "jetson"
-    assert read(device="jetson", mode="2", knobs="gpu,cpu").device == "jetson?mode=2&knobs=gpu%2Ccpu"
+    assert read(device="jetson", knobs="gpu,cpu").device == "jetson?knobs=gpu%2Ccpu"
     assert read(device="agent:/run/a.sock", knobs="gpu").device == "agent:/run/a.sock?knobs=gpu"
-    device = read(device="cpu", sysfs_root=root, mode="1").device
-    assert split_options(device, "?", ("root", "mode"), device="cpu")[1] == {"root": str(root), "mode": "1"}
+    device = read(device="cpu", sysfs_root=root, meter="external:plug").device
+    assert split_options(device, "?", ("root", "meter"), device="cpu")[1] == {
+        "root": str(root),
+        "meter": "external:plug",
+    }
 
 
 # --------------------------------------------------------------------------------------------------------- refusals
@@ -172,7 +175,7 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
         ({"strategy": "full", "profile": "p.json"}, "strategy: full; allowed: none if a profile is given"),
         ({"carbon": "c", "tariff": "t", "deadline": "1h"}, "a forecast of carbon and one of the price"),
         ({"carbon": "c.csv"}, "a forecast without a deadline: c.csv"),
-        ({"device": DEVICE, "mode": "2"}, f"mode with this device: {DEVICE}; allowed: auto, jetson"),
+        ({"device": DEVICE, "meter": "m"}, f"meter with this device: {DEVICE}; allowed: auto, jetson"),
         ({"device": "nvidia:0", "sysfs_root": "ROOT"}, "sysfs_root with this device: nvidia:0"),
         ({"device": "cpu", "knobs": "gpu"}, "knobs with this device: cpu; allowed: auto, agent, jetson"),
         ({"device": "cpu", "sysfs_root": "/nowhere"}, "sysfs_root: /nowhere; allowed: a folder with sys/... in it"),

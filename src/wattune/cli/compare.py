@@ -21,7 +21,6 @@ from wattune.job.config import RunConfig
         "price_per_hour",
         "processes",
         "sysfs_root",
-        "mode",
     ),
     required=("device", "cap"),
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "columns",
     "timezone",
     "sysfs_root",
-    advanced=("cap_range", "cap_stale", "cap_window", "mode"),
+    advanced=("cap_range", "cap_stale", "cap_window"),
     read=of_this_machine,
 )
 def guard(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @configured(
     *("workload", "device", "algorithm", "cap", "goal", "strategy", "reference", "seed", "sysfs_root"),
     *("columns", "resume", "command", "batch_sizes"),
-    advanced=("cap_window", "mode", "knobs", "meter"),
+    advanced=("cap_window", "knobs", "meter"),
     required=("device",),
 )
 def profile(

@@ -14,7 +14,7 @@ from wattune.job.config import RunConfig
 
 @configured(
     *("workload", "device", "cap", "algorithm", "seed", "max_temp", "columns", "timezone", "resume"),
-    advanced=("cap_range", "cap_stale", "cap_window", "margin", "sysfs_root", "mode", "meter"),
+    advanced=("cap_range", "cap_stale", "cap_window", "margin", "sysfs_root", "meter"),
     required=("device",),
 )
 def train(

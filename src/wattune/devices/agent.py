@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,6 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.meter_sensor import MeterSensor, read_by
-from wattune_agent.mode import mode
 from wattune_agent.protocol import SOCKET
 from wattune_agent.supply import load_supply
 from wattune_agent.tree import Tree
@@ -50,21 +49,10 @@ CPU_DATA_TYPES = frozenset({"fp32", "bf16"})
 class BoardDevice(RealDevice):
     """A board that training runs on. ``tree``: its files; None if an agent reads them. ``chosen``: the knobs that it
     offers, by their words in ``KNOB_WORDS``; without them it offers all, and begins with the first.
-
-    ``loosen`` restores the clock alone; it is called in place of the controller's ``restore`` if the power mode was
-    switched, which stays switched until ``close``.
     """
 
-    def __init__(
-        self,
-        controller: BoardController,
-        tree: Tree | None,
-        *,
-        chosen: str | None = None,
-        loosen: Callable[[], None] | None = None,
-    ):
+    def __init__(self, controller: BoardController, tree: Tree | None, *, chosen: str | None = None):
         self._board = controller
-        self._loosen = loosen
         self._tree = tree or Tree()
         self.leftover = None if tree is None else tree.root  # an agent restores it
         with mapped():
@@ -156,9 +144,6 @@ class BoardDevice(RealDevice):
         with self._changing:
             self._pinned = None
             with mapped():
-                if self._loosen is not None:
-                    self._loosen()  # the controller still watches the pin: it is not called until the next one
-                    return
                 self._board.restore()
             self._collect()
 
@@ -250,7 +235,7 @@ class BoardDevice(RealDevice):
             self._asking.release()
 
     def close(self) -> None:
-        """Restore the board and its mode, and release it. Raises: DeviceError."""
+        """Restore the board, and release it. Raises: DeviceError."""
         self._pinned = None
         with mapped():
             self._board.close()
@@ -260,7 +245,7 @@ class BoardDevice(RealDevice):
 
 
 def open_jetson(rest: str, *, seed: int = 0) -> BoardDevice:
-    """Open the Jetson that this computer is; ``?root=`` names a folder with its files instead, ``&mode=`` a power mode,
+    """Open the Jetson that this computer is; ``?root=`` names a folder with its files instead,
     ``&knobs=gpu,memory,cpu`` the clocks to set (by default the first, or all in a guided profile).
 
     Raises: DeviceUnavailable if there is none, or it has no power sensor.
@@ -304,7 +289,7 @@ def find_local(family: str, rest: str) -> BoardDevice:
 
     Raises: DeviceUnavailable, InputError.
     """
-    before, options = split_options(rest, "?", {"root", "mode", "knobs", "meter"}, device=family)
+    before, options = split_options(rest, "?", {"root", "knobs", "meter"}, device=family)
     if before:
         raise InputError(f"{family}: nothing can stand behind the name", value=before, hint=f"use --device {family}")
     tree = Tree(options.get("root", "/"))
@@ -316,16 +301,7 @@ def find_local(family: str, rest: str) -> BoardDevice:
         board = find_board(tree, family)
         read_by(board, options.get("meter"))
         board.problems += _not_ours(board)
-        controller = Controller(board)
-        chosen = options.get("knobs")
-        if "mode" not in options:
-            return BoardDevice(controller, tree, chosen=chosen)
-        try:
-            loosen = _switched(controller, tree, options["mode"])
-            return BoardDevice(controller, tree, chosen=chosen, loosen=loosen)
-        except BaseException:
-            controller.close()
-            raise
+        return BoardDevice(Controller(board), tree, chosen=options.get("knobs"))
 
 
 def find_agent(rest: str) -> BoardDevice:
@@ -363,26 +339,6 @@ def _not_ours(board: Board) -> list[str]:
                 "an agent that runs as root"
             ]
     return []
-
-
-def _switched(controller: Controller, tree: Tree, wanted: str) -> Callable[[], None]:
-    """Switch the power mode; return a call that restores the clock's limits to those of the new mode."""
-    if not wanted.isdecimal():
-        raise InputError("not a power mode", value=wanted, allowed="nvpmodel's number of it, such as 0")
-    controller.switch_mode(int(wanted))
-    board = controller.board
-    board.mode = mode(tree, board.family)
-    if board.clock is None:
-        return lambda: None
-    limits = [
-        (clock, {path: tree.read(path) for path in clock.files()}) for clock in (board.clock, *board.others.values())
-    ]
-
-    def loosen() -> None:
-        for clock, texts in limits:
-            clock.restore(texts)
-
-    return loosen
 
 
 def _why_no_sensor(device: BoardDevice) -> str:

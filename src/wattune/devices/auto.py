@@ -17,13 +17,13 @@ ORDER = ("agent", "jetson", "nvidia", "cpu")
 
 def open_auto(rest: str, *, seed: int = 0) -> Device:
     """Open the first device of this computer whose power sensor works: the system's agent, the Jetson, the first NVIDIA
-    GPU, the CPU. ``?root=`` names a folder with a board's files instead, ``&mode=`` a power mode; ``&meter=`` a
-    meter in place of the board's sensor; an agent or a card has none of these. ``?knobs=`` names the clocks to set, see
+    GPU, the CPU. ``?root=`` names a folder with a board's files instead, ``&meter=`` a meter in place of the
+    board's sensor; an agent or a card has neither. ``?knobs=`` names the clocks to set, see
     ``open_jetson``; a card has one alone.
 
     Raises: DeviceUnavailable that lists what was tried; InputError.
     """
-    before, options = split_options(rest, "?", {"root", "mode", "knobs", "meter"}, device="auto")
+    before, options = split_options(rest, "?", {"root", "knobs", "meter"}, device="auto")
     if before:
         raise InputError("auto: nothing can stand behind the name", value=before, hint="use --device auto")
     tried: list[str] = []
@@ -48,7 +48,7 @@ def marked(known: Sequence[KnownDevice]) -> list[KnownDevice]:
 def _specs(options: dict[str, str], tried: list[str]) -> Iterator[str]:
     """Names of this computer's devices, in order; a failure to look for some is added to ``tried``."""
     knobs, is_plain = options.get("knobs"), not options.keys() - {"knobs"}
-    ours = {key: options.get(key) for key in ("mode", "knobs", "meter")}
+    ours = {key: options.get(key) for key in ("knobs", "meter")}
     if is_plain:
         yield from (with_options(spec, knobs=knobs) for spec in agent_specs())
     local = {spec.partition("?")[0]: spec for spec in local_specs(options.get("root"))}

@@ -1,4 +1,4 @@
-"""Options behind a device's name: ``jetson?root=/tmp/tree&mode=2``."""
+"""Options behind a device's name: ``jetson?root=/tmp/tree&knobs=gpu``."""
 
 from __future__ import annotations
 

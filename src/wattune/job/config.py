@@ -55,7 +55,7 @@ else:
 ALSO_CALLED = {"cap_w": "cap", "device_name": "name"}
 """Names of arguments in Python and in folders of earlier runs -> the keys of today."""
 
-OF_DEVICE = ("sysfs_root", "mode", "knobs", "meter")
+OF_DEVICE = ("sysfs_root", "knobs", "meter")
 """Keys that are options of a device, and become part of its name."""
 
 NOT_SAVED = ("output", "resume", "processes", "profile", "token_file", *OF_DEVICE)
@@ -169,9 +169,6 @@ class RunConfig(BaseModel):
         "DEVICE", "A name from `wattune devices`, a board file, replay:TABLE.csv, or auto for this machine's board."
     )
     sysfs_root: Path | None = _key("DIR", "Read sys/... from this folder, not from this machine (default: /).")
-    mode: str | None = _key(
-        "ID", "Switch the board to this nvpmodel mode, and back at the end (default: leave it as it is)."
-    )
     meter: str | None = _key(
         "external:...", "Read the power of a Jetson or CPU by this meter, a URL or a command (default: its own sensor)."
     )
