@@ -12,7 +12,7 @@ from wattune_agent.cpufreq import has_cores, policies
 from wattune_agent.knobs import CAPS
 from wattune_agent.tree import Tree, first_text, number, text
 
-__all__ = ["mode", "mode_id"]
+__all__ = ["l4t", "mode", "mode_id"]
 
 _CONF = "/etc/nvpmodel.conf"
 _STATUS = "/var/lib/nvpmodel/status"
@@ -35,7 +35,7 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
         _add(parts, "jetson_clocks", _jetson_clocks(tree))
     _add(parts, "memory clock limit", _emc_cap(tree))
     _add(parts, "fan", _fan(tree))
-    release = _l4t(tree)
+    release = l4t(tree)
     _add(parts, "L4T", release)
     if not release:
         _add(parts, "kernel", text(tree, "/proc/sys/kernel/osrelease").partition("-")[0])
@@ -131,7 +131,7 @@ def _fan(tree: Tree) -> str:
     return ""
 
 
-def _l4t(tree: Tree) -> str:
+def l4t(tree: Tree) -> str:
     """The release of Jetson Linux, empty if there is none: "# R36 (release), REVISION: 4.3, ..." is 36.4.3."""
     release = first_text(tree, ["/etc/nv_tegra_release", "/usr/lib/nv_tegra_release"])
     match = re.search(r"R(\d+)\D+REVISION:\s*([\d.]+)", release)
