@@ -282,15 +282,6 @@ def test_what_a_cell_was_measured_under():
     assert not ProfileCell(**CELL, over_current=0, swapped_bytes=4096, temperature_c=-5.0).disturbed
 
 
-def test_a_key_is_stale_where_nothing_but_the_board_and_the_software_changed():
-    fields = dict.fromkeys(ProfileKey.model_fields, "x")
-    key = ProfileKey(**fields)
-    assert not key.is_stale(key)
-    assert key.is_stale(ProfileKey(**{**fields, "mode": "15W"}))
-    assert key.is_stale(ProfileKey(**{**fields, "mode": "15W", "software": "torch 9"}))
-    assert not key.is_stale(ProfileKey(**{**fields, "mode": "15W", "model": "y"}))
-
-
 def test_a_record_is_printed_in_one_short_line_and_is_a_table_in_a_notebook():
     plan = Plan(
         batch_size=16, clock_mhz=921.6, workload="<mine>", candidates=[{"batch_size": 8, "feasible": True}] * 50

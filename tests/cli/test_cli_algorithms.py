@@ -101,11 +101,6 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
             ["profile", *DEVICE, "--algorithm", "forward-gradient", "--command", "x {batch_size}"],
             "algorithm with a command",
         ),
-        (
-            ["profile", *DEVICE, "--algorithm", "forward-gradient", "--check", "p.json"],
-            "--check cannot be combined with",
-        ),
-        (["profile", *DEVICE, "--algorithm", "backprop", "--check", "p.json"], "--check cannot be combined with"),
         (["profile", *DEVICE, "--algorithm", "", "-o", "p.json"], "unknown algorithm: ; allowed"),
         (["estimate", "--algorithm", "nonsense"], "unknown algorithm: nonsense"),
         (
@@ -121,7 +116,7 @@ def test_records_that_cannot_be_weighed(wattune, records, tmp_path):
 )
 def test_algorithms_that_cannot_be(wattune, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
-    workload = [] if {"--command", "--from-runs", "--check"} & set(arguments) else [str(SMALL)]
+    workload = [] if {"--command", "--from-runs"} & set(arguments) else [str(SMALL)]
     code, out, err = wattune(arguments[0], *workload, *arguments[1:])
     assert (code, out) == (2, "")
     assert said in err[-1]

@@ -22,9 +22,6 @@ def test_a_root_without_files(wattune, tmp_path):
     "arguments",
     [
         ["train", "plan.json", "--device", "sim:jetson-nano", "--max-temp", "999"],
-        ["profile", "--device", "sim:jetson-nano", "--check", "absent.json"],
-        ["profile", "--device", "sim:jetson-nano", "--check", "absent.json", "--cap", "4W"],
-        ["profile", "--device", "sim:jetson-nano", "--check", "absent.json", "--resume"],
         ["guard", "--device", "sim:jetson-nano", "--", "true"],
         ["guard", "--device", "jetson"],
         ["doctor", "--device", "sim:jetson-nano"],

@@ -91,7 +91,6 @@ def test_json_is_alone_on_stdout_while_a_model_prints_in_every_command(talker):
         ("plan", profile, efficiency, "--cap", "4.5W", "-o", plan),
         ("train", plan, "talker.toml", *DEVICE),
         ("compare", profile, efficiency, "talker.toml", *DEVICE, "--cap", "4.5W", "--set", "processes=1"),
-        ("profile", "talker.toml", *DEVICE, "--check", profile),
         ("run", "talker.toml", *DEVICE, "--cap", "4.5W", "--set", "seeds=1", "--set", "processes=1"),
     ):
         done = call(talker, *arguments, "--json")

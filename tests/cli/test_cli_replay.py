@@ -59,15 +59,6 @@ def test_the_same_as_text(wattune, table):
     assert wattune("plan", "profile.json", "--cap", "12W", "--batch-size", "32")[0] == 0
 
 
-def test_a_profile_is_checked_against_another_table(wattune, table, tmp_path):
-    assert wattune("profile", "--device", table, "-o", "profile.json")[0] == 0
-    code, out, _ = wattune("profile", "--device", f"{table}?noise=0.01", "--check", "profile.json")
-    assert (code, "the profile still holds" in out) == (0, True)
-    (tmp_path / "T.csv").write_text(TABLE.replace("0.225", "0.325"))
-    code, _, err = wattune("profile", "--device", table, "--check", "profile.json", "-o", "checked.json")
-    assert (code, "does not hold any more" in err[-1]) == (2, True)
-
-
 def test_training_needs_a_profile_of_the_workload(wattune, table):
     assert wattune("profile", "--device", table, "-o", "profile.json")[0] == 0
     assert wattune("plan", "profile.json", "--cap", "12W", "--batch-size", "32", "-o", "plan.json")[0] == 0

@@ -148,26 +148,11 @@ def test_a_simulated_profile_is_not_one_of_a_real_board():
         board().model_copy(update={"key": KEY, "provenance": provenance(kind)})
         for kind in ("simulated", "measured", None)
     )
-    stale = KEY.model_copy(update={"mode": "15W"})
     for profile, kind in ((simulated, "measured"), (measured, "simulated")):
-        for key in (KEY, stale):
-            with pytest.raises(RecordError, match=f"kind \\({kind}, not ") as caught:
-                check_profile(profile, key, kind=kind)
-            assert "--check" not in str(caught.value)
+        with pytest.raises(RecordError, match=f"kind \\({kind}, not "):
+            check_profile(profile, KEY, kind=kind)
     for profile, kind in ((measured, "measured"), (measured, "replayed"), (measured, None), (unknown, "measured")):
         check_profile(profile, KEY, kind=kind)
-
-
-def test_a_stale_table_names_the_command_that_checks_five_cells():
-    profile = board().model_copy(update={"key": KEY})
-    command = "wattune profile --check p.json --device jetson"
-    with pytest.raises(RecordError) as caught:
-        check_profile(profile, KEY.model_copy(update={"mode": "15W"}), command=command)
-    assert str(caught.value).endswith(f"check with five cells if it still holds: {command}")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(RecordError) as caught:
-        check_profile(profile, KEY.model_copy(update={"mode": "15W", "model": "other"}), command=command)
-    assert "--check" not in str(caught.value)
 
 
 def test_a_cap_at_the_supply_is_one_of_the_module():

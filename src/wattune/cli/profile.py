@@ -45,12 +45,6 @@ def profile(
             help="Steps of a probe, at least; two seconds of them are enough.",
         ),
     ] = 5,
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            "--check", metavar="FILE", help="Measure five cells of this profile again, to see if it still holds."
-        ),
-    ] = None,
     step_time: Annotated[
         str | None,
         typer.Option(
@@ -97,19 +91,12 @@ def profile(
     }
     if command is None and (misplaced := [name for name, value in of_program.items() if value is not None]):
         raise InputError(f"{misplaced[0]} needs --command")
-    if command is not None and check is not None:
-        raise InputError("--command cannot be combined with --check")
     if command is not None and batch_sizes is None:
         raise InputError("--command needs --batch-sizes, such as 8,16,32")
     if strategy != "guided" and (strict or efficiency is not None):
         raise InputError(f"{'--strict' if strict else '--efficiency'} needs --strategy guided")
     if command is not None and goal is not None:
         raise InputError("--goal cannot be combined with --command", hint="use --strategy full, and plan for any goal")
-    if check is not None:
-        if (asked_cap.limit_w, strategy, resume, algorithm, goal) != (None, None, False, None, None):
-            raise InputError("--check cannot be combined with --cap, --strategy, --resume, --algorithm or --goal")
-        _check(check, config, output, as_json=as_json)
-        return
 
     from wattune.job import steps as job_steps
     from wattune.records import ProfileTable
@@ -162,30 +149,12 @@ def profile(
 
 def _check_finished(record: ProfileTable, config: RunConfig, algorithm: str) -> None:
     """Refuse a finished profile of something else. Raises: RecordError, InputError."""
-    from wattune.job.checks import check_algorithm, check_command, check_profile
+    from wattune.job.checks import check_algorithm, check_profile
     from wattune.job.coercion import opened, profiled_workload
 
     check_algorithm("profile", record.algorithm, algorithm)
     with opened(config.device) as board:
-        command = check_command(board, None, config.workload)
-        check_profile(record, board, profiled_workload(config.workload, board), command=command)
-
-
-def _check(path: Path, config: RunConfig, output: Path | None, *, as_json: bool) -> None:
-    """Measure five cells again, to see if a profile holds in another mode or with other software."""
-    from wattune import profiling
-    from wattune.job.coercion import opened, profiled_workload
-    from wattune.records import ProfileTable
-
-    table = ProfileTable.load(path)
-    if table.program is not None:
-        raise InputError(
-            "--check cannot be used with the profile of a program", value=str(path), hint="profile the program again"
-        )
-    destination = claim(output, f"{path.stem}-checked.json", as_json=as_json)
-    with opened(config.device, seed=config.seed) as board, shown() as progress:
-        record, deviations = profiling.check(board, profiled_workload(config.workload, board), table, progress=progress)
-    destination.deliver(record, f"the profile still holds\n{deviations}")
+        check_profile(record, board, profiled_workload(config.workload, board))
 
 
 def _text(record: ProfileTable) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattune import planning, profiling
@@ -66,17 +64,16 @@ def check_algorithm(what: str, algorithm: str, expected: str) -> None:
         )
 
 
-def check_profile(table: ProfileTable, board: Device, work: Workload | None, *, command: str) -> None:
-    """Refuse a profile of another device, model, ... ``command`` is the one that checks it on this board. Without a
-    workload, the profile is that of a replayed table.
+def check_profile(table: ProfileTable, board: Device, work: Workload | None) -> None:
+    """Refuse a profile of another device, model, ... Without a workload, the profile is that of a replayed table.
 
     Raises: RecordError.
     """
     key = profiling.profile_key(board, work, table.algorithm)
-    planning.check_profile(table, key, kind=board.kind, command=command)
+    planning.check_profile(table, key, kind=board.kind)
 
 
-def check_run(board: Device, work: Workload, cap: PowerCap, profile: ProfileTable | None, *, command: str) -> None:
+def check_run(board: Device, work: Workload, cap: PowerCap, profile: ProfileTable | None) -> None:
     """Check that cap and workload of a run go with its board and the given ``profile``, if there is one.
 
     Raises: InputError; RecordError for a profile of something else, or of batch sizes that will not be trained.
@@ -85,7 +82,7 @@ def check_run(board: Device, work: Workload, cap: PowerCap, profile: ProfileTabl
     cap.at_sensor((profile.supply if profile is not None else None) or board.supply, board.sensor.window_s)
     if profile is None:
         return
-    check_profile(profile, board, work, command=command)
+    check_profile(profile, board, work)
     foreign = sorted(set(profile.batch_sizes) - set(work.batch_sizes))
     if foreign or not profile.measured:
         raise RecordError(
@@ -106,13 +103,6 @@ def check_moving_cap(cap: CapSource, board: Device, *, has_profile: bool) -> Non
             value=board.name,
             hint="profile before, at a time and under a cap that allow it, and give that profile",
         )
-
-
-def check_command(board: Device, profile: object, workload: object) -> str:
-    """The command that measures five cells of a profile again on this board; profile and workload by their files."""
-    file = str(profile) if isinstance(profile, (str, Path)) else "PROFILE"
-    toml = [str(workload)] if str(workload).endswith(".toml") else []
-    return shlex.join(["wattune", "profile", *toml, "--check", file, "--device", board.spec or "DEVICE"])
 
 
 def check_cap(table: ProfileTable, cap: PowerCap) -> None:

@@ -203,7 +203,7 @@ def begin_program(
         raise InputError("compare", value=board.name, allowed="a simulated board, which prices the pick of every rule")
     given = None if config.profile is None else as_record(ProfileTable, config.profile)
     if given is not None:
-        planning.check_profile(given, program_key(board, program.template), kind=board.kind, command="wattune profile")
+        planning.check_profile(given, program_key(board, program.template), kind=board.kind)
         if others := sorted({cell.batch_size for cell in given.measured} - set(program.batch_sizes)):
             raise RecordError(
                 "the profile has other batch sizes than the program",

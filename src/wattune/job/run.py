@@ -22,7 +22,6 @@ from wattune.job import steps
 from wattune.job.checks import (
     algorithm_of,
     check_cap,
-    check_command,
     check_moving_cap,
     check_profile,
     check_run,
@@ -94,8 +93,7 @@ class ResumableRun:
 
     def _check(self, table: ProfileTable) -> None:
         """Check that the profile is of this workload on this board. Raises: RecordError."""
-        command = check_command(self.board, self.folder.path / "profile.json", self.config.workload)
-        check_profile(table, self.board, self.work, command=command)
+        check_profile(table, self.board, self.work)
 
     def _profiled(self) -> ProfileTable:
         return steps.profile(
@@ -277,7 +275,7 @@ def begin(
         strategy = strategy or ("full" if given is None else None)  # each of its caps has points of its own
         # A file that is watched has other watts by now.
         cap = cap.highest() if before is None else replace(cap.form, limit_w=before.highest_w)
-    check_run(board, work, cap, given, command=check_command(board, config.profile, config.workload))
+    check_run(board, work, cap, given)
     algorithm = algorithm_of(given, config.algorithm)
     config = config.model_copy(update={"device": board, "strategy": strategy, "algorithm": algorithm})
     arguments = RunArguments(arguments=config.saved(), highest_w=cap.limit_w, fingerprint=fingerprint(work))

@@ -14,9 +14,6 @@ from wattune.planning.own_batch_size import pick_from
 from wattune.planning.problem import pose, record, why_nothing
 from wattune.records import Kind, Plan, ProfileKey, ProfileTable, SampleEfficiency
 
-CHECK = "wattune profile --check PROFILE --device DEVICE"
-"""The command that measures five cells of a stale table again."""
-
 
 def plan(
     profile: ProfileTable,
@@ -64,29 +61,22 @@ def plan(
     return record(problem, chosen)
 
 
-def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None = None, command: str = CHECK) -> None:
+def check_profile(profile: ProfileTable, key: ProfileKey, *, kind: Kind | None = None) -> None:
     """Refuse a table that was measured with another device, model, input shape, ...
 
     A table without a key, from another program, is compared by device and algorithm only. ``kind`` is that of the
-    device, if there is one: a simulated profile is refused for a real board, and the other way round. If only the
-    board's mode or the software has changed, the error names ``command``, which measures five cells again.
+    device, if there is one: a simulated profile is refused for a real board, and the other way round.
 
     Raises: RecordError naming every field that differs.
     """
-    hint = "profile again"
     if profile.key is not None:
         differences = profile.key.differences(key)
-        if profile.key.is_stale(key):
-            hint = f"check with five cells if it still holds: {command}"
     else:
         pairs = {"device": (profile.device, key.device), "algorithm": (profile.algorithm, key.algorithm)}
         differences = [f"{name} ({value}, not {own})" for name, (own, value) in pairs.items() if own != value]
-    foreign = profile.provenance.kind_on(kind)
-    if foreign:
-        differences, hint = [*foreign, *differences], "profile again"
-    if differences:
+    if differences := [*profile.provenance.kind_on(kind), *differences]:
         raise RecordError(
             "the profile does not match this device and workload; it differs in",
             value=", ".join(differences),
-            hint=hint,
+            hint="profile again",
         )

@@ -13,15 +13,10 @@ if TYPE_CHECKING:
     from wattune.profiling.key import profile_key
     from wattune.profiling.profile import profile
     from wattune.profiling.program.profile_command import profile_command
-    from wattune.profiling.recheck import WITHIN, Deviation, Deviations, check
     from wattune.profiling.strategies import STRATEGIES
 
 __all__ = [
     "STRATEGIES",
-    "WITHIN",
-    "Deviation",
-    "Deviations",
-    "check",
     "confirm",
     "profile",
     "profile_command",
@@ -30,10 +25,6 @@ __all__ = [
 
 _HOMES = {
     "STRATEGIES": "strategies",
-    "WITHIN": "recheck",
-    "Deviation": "recheck",
-    "Deviations": "recheck",
-    "check": "recheck",
     "confirm": "confirmation",
     "profile": "profile",
     "profile_command": "program.profile_command",

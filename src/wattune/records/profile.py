@@ -160,10 +160,6 @@ class ProfileKey(Value):
         mine, theirs = self.model_dump(), other.model_dump()
         return [f"{k} ({theirs[k]}, not {mine[k]})" for k in type(self).model_fields if mine[k] != theirs[k]]
 
-    def is_stale(self, now: ProfileKey) -> bool:
-        """True if only the board's mode or the software changed: a few cells then show if a table is still valid."""
-        return self != now and self.model_copy(update={"mode": now.mode, "software": now.software}) == now
-
 
 class Pick(PointRecord):
     """The point that a guided profile picked, with its measured figures; None in records before they were added."""

@@ -64,14 +64,10 @@ def train(
     if plan.key is None and plan.device not in (None, device.name):
         differences = [f"device ({device.name}, not {plan.device})"]
     if differences:
-        stale = key is not None and plan.key is not None and plan.key.is_stale(key)
-        check = f"wattune profile --check PROFILE --device {device.spec or 'DEVICE'}"
         raise RecordError(
             "the plan does not match this device and workload; it differs in",
             value=", ".join(differences),
-            hint=f"check with five cells if its profile still holds, then plan again: {check}"
-            if stale
-            else "profile and plan again",
+            hint="profile and plan again",
         )
     _check_knobs(device, plan)
     cap = _checked(cap, plan, max_temp_c)
