@@ -35,7 +35,6 @@ PAGES = (
     "/runs",
     "/runs/{runs[0]}",
     "/models",
-    "/tokens",
     "/login",
 )
 

@@ -32,7 +32,6 @@ PAGES = (
     "/runs",
     "/runs/{runs[0]}",
     "/models",
-    "/tokens",
 )
 
 

@@ -169,13 +169,10 @@ PAGES = [
     Call("GET", "/runs", "read"),
     Call("GET", f"/runs/{ID}", "read"),
     Call("GET", "/models", "read"),
-    Call("GET", "/tokens", "admin"),
 ]
 FORMS = [
     Call("POST", "/jobs/{job}/cancel", "device", limited=True, form=True),
     Call("POST", "/jobs/{job}/retry", "admin", form=True),
-    Call("POST", "/tokens", "admin", lambda device: {"name": f"new-{device}", "scope": "device"}, form=True),
-    Call("POST", "/tokens/{whose}/revoke", "admin", form=True),
     Call("POST", "/logout", "read", form=True),
 ]
 SIGN_IN = {("GET", "/login"), ("POST", "/login")}
@@ -192,7 +189,7 @@ def template(path):
 
 def page_template(path):
     """A path as a page's route has it."""
-    path = path.replace("{device}", "{name}").replace("{whose}", "{name}").replace("{job}", "{job_id}")
+    path = path.replace("{device}", "{name}").replace("{job}", "{job_id}")
     path = path.replace(f"profiles/{ID}", "profiles/{profile_id}")
     return path.replace(f"runs/{ID}", "runs/{run_id}")
 
@@ -242,7 +239,7 @@ def test_every_route_by_every_token_on_own_and_foreign_objects(tmp_path, calls):
                 jobs[whose] = post(client, headers, target=target).json()["job"]
             for call, kind, whose in product(calls, KINDS, ("foreign", "own")):
                 device = "theirs" if whose == "foreign" else "new" if kind == "unbound" else "mine"
-                path = call.path.format(device=device, job=jobs[whose], whose=whose)
+                path = call.path.format(device=device, job=jobs[whose])
                 body = None if call.body is None else call.body(device)
                 content = {"data": body or {}} if call.form else {"json": body}
                 client.app.state.statuses.flush()  # those of the calls before, which are written within a second
@@ -279,7 +276,7 @@ def test_forms_of_other_origins_are_refused(store, origin):
         assert browser.post("/login", data=form, headers=ours, follow_redirects=False).status_code == 303
         before = made.contents(store)
         for call in FORMS:
-            path = call.path.format(job=ID, whose="own")
+            path = call.path.format(job=ID)
             made.problem(browser.post(path, data=call.body("x") if call.body else {}, headers=origin), 403)
         made.problem(browser.put("/v1/devices/nano-1", json=made.status(), headers=origin), 403)
         assert made.contents(store) == before

@@ -4,16 +4,15 @@ pages       routes
 device_page the page of one device
 run_pages   the pages of training runs
 run_views   their data, read from the store
-token_pages the page of the tokens
 views       data of the other pages, read from the store
 responses   templates rendered to HTML responses
 """
 
 from __future__ import annotations
 
-from wattune.server.dashboard import device_page, pages, run_pages, token_pages
+from wattune.server.dashboard import device_page, pages, run_pages
 from wattune.server.dashboard.responses import Compressed, problem_page, static
 
-ROUTERS = (pages.router, device_page.router, run_pages.router, token_pages.router)
+ROUTERS = (pages.router, device_page.router, run_pages.router)
 
 __all__ = ["ROUTERS", "Compressed", "problem_page", "static"]

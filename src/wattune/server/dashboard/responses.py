@@ -64,7 +64,6 @@ def respond(request: Request, template: str, /, *, section: str = "", status: in
         section=section,
         root=request.app.state.settings.root_path,
         signed_in=identity is not None and identity.by == "session",
-        is_admin=identity is not None and identity.may("admin"),
         **values,
     )
     return HTMLResponse(text, status, HEADERS)

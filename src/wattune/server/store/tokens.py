@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from sqlalchemy import bindparam, exists, func, or_, select, text, true, update
+from sqlalchemy import bindparam, exists, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, UnknownName
@@ -95,19 +95,6 @@ def make(
 def listing(session: Session) -> list[TokenRow]:
     """List all tokens in order of name."""
     return list(session.scalars(select(TokenRow).order_by(TokenRow.name)))
-
-
-def page(session: Session, find: str, limit: int) -> tuple[list[TokenRow], int]:
-    """List the first ``limit`` tokens in order of name, revoked ones last, with their total number.
-
-    ``find``: a part of the name of the token or of its device.
-    """
-    columns = (TokenRow.name, TokenRow.device)
-    is_wanted = or_(*(column.icontains(find, autoescape=True) for column in columns)) if find else true()
-    order = TokenRow.revoked_s.is_not(None), TokenRow.name
-    rows = session.scalars(select(TokenRow).where(is_wanted).order_by(*order).limit(limit))
-    total = session.scalar(select(func.count()).select_from(TokenRow).where(is_wanted))
-    return list(rows), total or 0
 
 
 def revoke(session: Session, name: str, now_s: float) -> None:
