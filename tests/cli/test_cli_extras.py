@@ -37,7 +37,7 @@ def started(program, folder, **environment):
         ("sqlalchemy", "server", ["token", "make", "lab", "--scope", "read"]),
         ("sqlalchemy", "server", ["token", "list"]),
         ("alembic", "server", ["store", "add", "workload.toml"]),
-        ("alembic", "server", ["store", "restore", "backup.tar", "folder"]),
+        ("alembic", "server", ["store", "backup", "folder", "backup.tar.gz"]),
     ],
 )
 def test_a_command_without_its_packages_says_how_to_install_them(missing, extra, arguments, tmp_path):

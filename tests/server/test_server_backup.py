@@ -1,15 +1,9 @@
-"""Backup and restore, into either database; damaged or conflicting input is rejected."""
+"""Backup of either database, restored by the tools that the page of the server names; damage is detected."""
 
 from __future__ import annotations
 
-import bz2
-import errno
-import gzip
-import io
 import json
-import lzma
-import shutil
-import tarfile
+import subprocess
 import threading
 import time
 
@@ -20,8 +14,8 @@ from tests.support import report_records as samples
 from tests.support.server.served import model
 from tests.support.server.served import request as asked
 
-from wattune.errors import InputError, OutputError, RecordError, WattuneError
-from wattune.server.backup import backup, restore
+from wattune.errors import OutputError, WattuneError
+from wattune.server.backup import backup
 from wattune.server.jobs import queue
 from wattune.server.store import model_catalog, sessions, tokens
 from wattune.server.store.schema import Base, FileRow
@@ -54,12 +48,26 @@ def rows(store):
         }
 
 
+def restored(source, folder, url=None):
+    """A store from a backup, as the page of the server says; ``url``: an empty database for a dump of PostgreSQL."""
+    subprocess.run(["gzip", "-t", str(source)], check=True)
+    folder.mkdir(mode=0o700)
+    subprocess.run(["tar", "-xzf", str(source), "-C", str(folder)], check=True)
+    if url is not None:
+        address, dump = url.replace("+psycopg", ""), folder / "wattune.dump"
+        subprocess.run(["pg_restore", "--exit-on-error", "--no-owner", "-d", address, str(dump)], check=True)
+        dump.unlink()
+    return folder
+
+
 def test_sessions_of_browsers_are_not_in_a_backup(sqlite_store, tmp_path):
     with sqlite_store.database.session() as session:
         value = sessions.begin(session, "lab", time.time())
-    backup(sqlite_store.settings.store, sqlite_store.database, tmp_path / "backup.tar")
-    restore(tmp_path / "backup.tar", tmp_path / "again")
-    with opened(tmp_path / "again") as again, again.database.session(reads_only=True) as session:
+    backup(sqlite_store.settings.store, sqlite_store.database, tmp_path / "backup.tar.gz")
+    with (
+        opened(restored(tmp_path / "backup.tar.gz", tmp_path / "again")) as again,
+        again.database.session(reads_only=True) as session,
+    ):
         assert sessions.token(session, value, time.time()) is None
 
 
@@ -74,11 +82,10 @@ def target_of(store, request):
 
 def test_backup_restores_all(store, tmp_path, request):
     filled(store)
-    target, url = tmp_path / "backup.tar", target_of(store, request)
+    target, url = tmp_path / "backup.tar.gz", target_of(store, request)
     assert backup(store.settings.store, store.database, target) == 3
     assert target.stat().st_mode & 0o777 == 0o600
-    assert restore(target, tmp_path / "again", url) == 3
-    with opened(tmp_path / "again", url) as again:
+    with opened(restored(target, tmp_path / "again", url), url) as again:
         assert rows(again) == rows(store)
         assert kept(again) == kept(store)
         with again.database.session() as session:  # the sweep goes on
@@ -107,7 +114,7 @@ def test_backup_during_writes_is_a_snapshot(store, tmp_path, request):
     try:
         for number in range(4):
             time.sleep(0.1)
-            backup(store.settings.store, store.database, tmp_path / f"{number}.tar")
+            backup(store.settings.store, store.database, tmp_path / f"{number}.tar.gz")
     finally:
         ends.set()
         thread.join()
@@ -115,8 +122,7 @@ def test_backup_during_writes_is_a_snapshot(store, tmp_path, request):
     counts = []
     for number in range(4):
         url = target_of(store, request)
-        restore(tmp_path / f"{number}.tar", tmp_path / f"again{number}", url)
-        with opened(tmp_path / f"again{number}", url) as again:
+        with opened(restored(tmp_path / f"{number}.tar.gz", tmp_path / f"again{number}", url), url) as again:
             found = rows(again)
             jobs = {row["id"] for row in found["jobs"]}
             # Every run with its job, and every curve that a run names with its file.
@@ -128,134 +134,25 @@ def test_backup_during_writes_is_a_snapshot(store, tmp_path, request):
     assert counts[0] < counts[-1]
 
 
-def test_backup_and_restore_overwrite_nothing(sqlite_store, tmp_path):
-    filled(sqlite_store)
-    target, folder = tmp_path / "backup.tar", sqlite_store.settings.store
+def test_backup_overwrites_nothing(sqlite_store, tmp_path):
+    target = tmp_path / "backup.tar.gz"
     target.write_text("mine")
     with pytest.raises(OutputError, match="file exists"):
-        backup(folder, sqlite_store.database, target)
+        backup(sqlite_store.settings.store, sqlite_store.database, target)
     assert target.read_text() == "mine"
-    target.unlink()
-    backup(folder, sqlite_store.database, target)
-    before = rows(sqlite_store), kept(sqlite_store)
-    with pytest.raises(OutputError, match="the folder is not empty"):
-        restore(target, folder)
-    assert (rows(sqlite_store), kept(sqlite_store)) == before
 
 
-@pytest.mark.slow
-def test_no_row_of_a_database_elsewhere_is_overwritten(sqlite_store, tmp_path, postgresql):
-    target, url = tmp_path / "backup.tar", postgresql.new()
-    with opened(tmp_path / "other", url) as other:
-        filled(other, runs=1)
-        backup(other.settings.store, other.database, target)
-        theirs = rows(other)
-        with pytest.raises(InputError, match="is not empty"):
-            restore(target, tmp_path / "again", url)
-        assert rows(other) == theirs
-    with pytest.raises(InputError, match="another kind of database: postgresql"):
-        restore(target, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-
-
-def changed(source, target, change):
-    """A copy of an archive of which ``change`` (name, content) -> content or None has changed the members."""
-    with tarfile.open(source) as old, tarfile.open(target, "w") as new:
-        for member in old:
-            content = change(member.name, old.extractfile(member).read())
-            if content is not None:
-                entry = tarfile.TarInfo(member.name)
-                entry.size = len(content)
-                new.addfile(entry, io.BytesIO(content))
-    return target
-
-
-def _flip(content):
-    return content[:-2] + bytes([content[-2] ^ 1]) + content[-1:]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda name, content: _flip(content) if "sqlite/" in name else content, "sqlite/.* is damaged"),
-        (lambda name, content: _flip(content) if "files/" in name else content, "files/.* is damaged"),
-        (lambda name, content: None if "sqlite/" in name else content, "no database"),
-        (lambda name, content: None if "files/" in name else content, "is missing"),
-    ],
-)
-def test_damaged_backup_is_rejected_without_traces(sqlite_store, tmp_path, change, said):
+@pytest.mark.parametrize("change", ["truncated", "altered"])
+def test_damaged_backup_is_rejected(sqlite_store, tmp_path, change):
     filled(sqlite_store)
-    target = tmp_path / "backup.tar"
-    backup(sqlite_store.settings.store, sqlite_store.database, target)
-    damaged = changed(target, tmp_path / "damaged.tar", change)
-    with pytest.raises(RecordError, match=said):
-        restore(damaged, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_truncated_backup_is_rejected(sqlite_store, tmp_path, share):
-    filled(sqlite_store)
-    target = tmp_path / "backup.tar"
+    target = tmp_path / "backup.tar.gz"
     backup(sqlite_store.settings.store, sqlite_store.database, target)
     content = target.read_bytes()
-    target.write_bytes(content[: int(share * len(content.rstrip(b"\0")))])
-    with pytest.raises(RecordError):
-        restore(target, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
-
-
-@pytest.mark.parametrize("compression", [gzip, bz2, lzma])
-def test_compressed_backup_is_restored_or_rejected_if_damaged(sqlite_store, tmp_path, compression):
-    filled(sqlite_store)
-    target = tmp_path / "backup.tar"
-    backup(sqlite_store.settings.store, sqlite_store.database, target)
-    content = compression.compress(target.read_bytes())
-    target.write_bytes(content)
-    assert restore(target, tmp_path / "whole") == 3
-    refused = 0
-    for place in range(0, len(content), len(content) // 10):
-        target.write_bytes(content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :])
-        try:
-            restore(target, tmp_path / "again")
-        except RecordError:
-            refused += 1
-            assert not (tmp_path / "again").exists()
-        else:  # it hit what nobody reads, such as what fills up the last block
-            with opened(tmp_path / "again") as again:
-                assert rows(again) == rows(sqlite_store)
-                assert kept(again) == kept(sqlite_store)
-            shutil.rmtree(tmp_path / "again")
-    assert refused >= 5
-
-
-def test_backup_works_without_hard_links(sqlite_store, tmp_path, monkeypatch):
-    def refuse(*names):
-        raise PermissionError(errno.EPERM, "Operation not permitted")  # what vfat says
-
-    monkeypatch.setattr("wattune.server.backup.os.link", refuse)
-    filled(sqlite_store)
-    target = tmp_path / "backup.tar"
-    assert backup(sqlite_store.settings.store, sqlite_store.database, target) == 3
-    assert restore(target, tmp_path / "again") == 3
-    assert list(tmp_path.glob(".backup-*")) == []
-
-
-def test_archive_member_names_cannot_escape(sqlite_store, tmp_path):
-    filled(sqlite_store)
-    target = tmp_path / "backup.tar"
-    backup(sqlite_store.settings.store, sqlite_store.database, target)
-    with tarfile.open(target, "a") as archive:
-        for name in ("../outside", "/tmp/wattune-outside", "files/../../outside"):
-            entry = tarfile.TarInfo(name)
-            entry.size = 1
-            archive.addfile(entry, io.BytesIO(b"x"))
-        link = tarfile.TarInfo("files/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
-    restore(target, tmp_path / "deep" / "again")
-    found = {path.name for path in (tmp_path / "deep").rglob("*") if path.is_file()}
-    assert found == {"wattune.db", *kept(sqlite_store)}
+    middle = len(content) // 2
+    rest = b"" if change == "truncated" else bytes([content[middle] ^ 0x55]) + content[middle + 1 :]
+    target.write_bytes(content[:middle] + rest)
+    with pytest.raises(subprocess.CalledProcessError):
+        restored(target, tmp_path / "again")
 
 
 def test_damaged_file_fails_the_backup(sqlite_store, tmp_path):
@@ -264,5 +161,5 @@ def test_damaged_file_fails_the_backup(sqlite_store, tmp_path):
         path = sqlite_store.files.path(session.scalars(select(FileRow.sha256)).first())
     path.write_bytes(b"other")
     with pytest.raises(OutputError, match="is damaged"):
-        backup(sqlite_store.settings.store, sqlite_store.database, tmp_path / "backup.tar")
+        backup(sqlite_store.settings.store, sqlite_store.database, tmp_path / "backup.tar.gz")
     assert list(tmp_path.glob("*backup*")) == []

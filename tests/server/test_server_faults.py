@@ -20,6 +20,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 from tests.server.conftest import Store, opened, served
+from tests.server.test_server_backup import restored
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
@@ -79,7 +80,8 @@ def test_store_on_a_read_only_disk_is_backed_up_and_listed(small_disk, tmp_path,
         capsys.readouterr()
         assert main(["token", "revoke", "lab", "--store", str(small_disk / name)]) != 0
         assert "read-only" in capsys.readouterr().err
-    assert main(["store", "restore", str(tmp_path / "crashed.tar"), str(tmp_path / "again")]) == 0
+    assert main(["token", "list", "--store", str(restored(tmp_path / "crashed.tar", tmp_path / "again"))]) == 0
+    assert "lab" in capsys.readouterr().out
 
 
 def fill_up(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from tests.server.conftest import opened
+from tests.server.test_server_backup import restored
 
 from wattune.cli import main
 from wattune.server.backup import copy_before_migration
@@ -101,7 +102,7 @@ def test_older_store_is_backed_up_as_it_is_and_migrated(wattune, tmp_path):
     code, said = wattune("store", "backup", folder, tmp_path / "old.tar")
     assert code == 0, said
     assert revision_of(folder) == "0008"
-    assert wattune("store", "restore", tmp_path / "old.tar", tmp_path / "again")[0] == 0
+    restored(tmp_path / "old.tar", tmp_path / "again")
     assert revision_of(tmp_path / "again") == "0008"
     for store in (folder, tmp_path / "again"):
         with opened(store) as migrated:

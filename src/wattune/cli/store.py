@@ -1,4 +1,4 @@
-"""Command ``wattune store``: add models to a server's store, back it up, restore it; and the opening of a store."""
+"""Command ``wattune store``: add models to a server's store, back it up, prune it; and the opening of a store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from wattune import units
 from wattune.cli.options import STORE, DatabaseUrl, Store
-from wattune.cli.output import emit, note
+from wattune.cli.output import emit
 from wattune.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Store of a server."
 
 @store.callback()
 def _store() -> None:
-    """Manage a server's store: add models, back up, restore, remove what is old."""
+    """Manage a server's store: add models, back up, remove what is old."""
 
 
 @store.command()
@@ -55,13 +55,14 @@ def add(
 @store.command()
 def backup(
     folder: Folder,
-    target: Annotated[Path, typer.Argument(metavar="TARGET.tar", help="Backup file to write; must not exist.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET.tar.gz", help="Backup file to write; must not exist.")],
     database: DatabaseUrl = None,
 ) -> None:
-    """Back up a store to one file, also an older one. The server may be running.
+    """Back up a store to one file, also an older one. The server may be running. Restore it with tar.
 
     \b
-    Example:  wattune store backup fleet fleet-monday.tar
+    Example:  wattune store backup fleet fleet-monday.tar.gz
+              gzip -t fleet-monday.tar.gz && mkdir -m 700 again && tar -xzf fleet-monday.tar.gz -C again
     """
     opened = opened_store(folder, database)
     try:
@@ -71,25 +72,6 @@ def backup(
     finally:
         opened.close()
     emit(f"{target}: backed up all rows and {count} files of {folder}")
-
-
-@store.command()
-def restore(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE.tar", help="Backup file.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New store: a folder that is empty or does not exist.")],
-    database: DatabaseUrl = None,
-) -> None:
-    """Restore a store from a backup: of SQLite into the store, of PostgreSQL into an empty database.
-
-    \b
-    Example:  wattune store restore fleet-monday.tar fleet
-    """
-    from wattune.server.backup import restore as read
-
-    if not source.is_file():
-        raise InputError("no such backup", value=str(source))
-    emit(f"{folder}: restored all rows and {read(source, folder, database)} files of {source}")
-    note("tokens are as of the backup: revoke again what was revoked since; see wattune token list")
 
 
 @store.command()
