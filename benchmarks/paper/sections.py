@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.paper.families import WAYS
 from benchmarks.paper.published import LIMITS, NANO
-from benchmarks.paper.replay import METHODS
+from benchmarks.paper.replay import HIGHER_CLOCK, METHODS, PRINTED
 from benchmarks.tables.results import read
 from benchmarks.timing import RESULTS
 
@@ -41,7 +41,7 @@ def verdict(data: dict[str, dict[str, Any]]) -> str:
         f"Replaying the paper's tables on the simulated boards gives a mean speed-up over the largest batch at a "
         f"conservative clock of {summary['mean_speed_up']['replayed']:.2f} (published: "
         f"{summary['mean_speed_up']['published']:.2f}) and a largest one of {summary['largest']['replayed']:.2f} "
-        f"(published: {summary['largest']['published']:.2f})."
+        f"(published: {summary['largest']['published']:.2f}). {_behind(summary)}"
     )
     if "measured" in data:
         text += (
@@ -54,6 +54,14 @@ def verdict(data: dict[str, dict[str, Any]]) -> str:
             + "."
         )
     return text + "\n"
+
+
+def _behind(summary: dict[str, Any]) -> str:
+    ours, published = (summary["behind_the_fastest"][key] for key in PRINTED)
+    return (
+        f"The pick takes {ours['mean']:.1%} longer than the fastest point on average, {ours['worst']:.1%} at most "
+        f"(published: {published['mean']:.1%}, {published['worst']:.1%})."
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- the replay
@@ -73,8 +81,11 @@ def _replay(data: dict[str, Any]) -> Iterator[str]:
         "are not the paper's limits, which no copy of it states.",
         f"The largest published speed-up over Baseline 1, {largest['published']:.2f} ({largest['where']}), is "
         f"{largest['replayed']:.2f} here ({largest['replayed'] / largest['published'] - 1:+.1%}); the mean of all "
-        f"cells is {mean['replayed']:.2f} (published: {mean['published']:.2f}). If no limit binds and a large batch "
-        "learns well, nothing is gained.",
+        f"cells is {mean['replayed']:.2f} (published: {mean['published']:.2f}). {_behind(summary)} If no limit binds "
+        "and a large batch learns well, nothing is gained.",
+        f"Without {'; '.join(summary['at_a_higher_clock'])}, where {HIGHER_CLOCK}, the mean is {mean['without']:.2f}. "
+        "As many cells agree only while P1 of the TX2 NX is at least {:.2f} W and below {:.2f} W, and no proxy curve "
+        "explains the published choices outside.".format(*data["window_w"]),
         f"In {summary['same_points']} sound cells the replay picks the published batch size and clock; its times are "
         f"off by {summary['time_errors']['rms']:.1%} there (RMS), {summary['time_errors']['most']:.1%} at most. "
         f"{len(summary['different_points'])} cells differ and are listed below with the reason.",
