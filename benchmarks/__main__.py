@@ -31,6 +31,7 @@ ALONE = {
     "decisions": "benchmarks.decisions.command",
     "federated": "benchmarks.federated",
     "fleet": "benchmarks.server.fleet",
+    "gpu_table": "benchmarks.gpu_table",
     "guard": "benchmarks.guard.command",
     "jetsons": "benchmarks.jetsons",
     "learning_rate": "benchmarks.learning_rate",
