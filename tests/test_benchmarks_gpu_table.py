@@ -31,7 +31,7 @@ def test_everything_is_measured_and_nothing_is_set(monkeypatch, tmp_path):
     places = [(cell["network"], cell["batch_size"], cell["micro_batch_size"]) for cell in found["cells"]]
     assert places == [("resnet50", 2, 2), ("resnet50", 4, 2), ("resnet50", 4, 4), ("gpt124m", 2, 2), ("unet", 2, 2)]
     for cell in found["cells"]:
-        assert cell["power_w"] == pytest.approx(150.0, rel=0.01)
+        assert cell["power_w"] == pytest.approx(150.0, rel=0.1)
         assert cell["sample_j"] == pytest.approx(cell["power_w"] * cell["step_s"] / cell["batch_size"])
         assert cell["counted_j"] > 0
     [row] = found["to_target"]["resnet50"]  # nothing that small was measured for the other run
