@@ -107,11 +107,10 @@ def test_the_fastest_is_the_least_time_that_was_priced(finished):
 def test_an_earlier_profile_is_used_and_not_measured_again(tmp_path):
     wattune.profile("sim:jetson-nano", SMALL).save(tmp_path / "full.json")
     said = []
-    record = run(tmp_path / "run", profile=tmp_path / "full.json", progress=lambda *what: said.append(what[2]))
+    run(tmp_path / "run", profile=tmp_path / "full.json", progress=lambda *what: said.append(what[2]))
     assert not [text for text in said if text.startswith("profile")]
     full, kept = ProfileTable.load(tmp_path / "full.json"), ProfileTable.load(tmp_path / "run" / "profile.json")
     assert {c.point for c in kept.cells} == {c.point for c in full.cells}
-    assert record.plan.gain_over_caps[-1].cap_w > 4.2
 
 
 @pytest.mark.slow

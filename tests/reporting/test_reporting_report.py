@@ -11,7 +11,7 @@ from wattune.cap import PowerCap
 from wattune.errors import OutputError, RecordError
 from wattune.planning import plan
 from wattune.records import BoardEvent, Comparison, GuardEvent, Plan
-from wattune.reporting import RecordSet, cap_table, plan_text, summary, write_report
+from wattune.reporting import RecordSet, plan_text, summary, write_report
 from wattune.reporting.charts import Area, Dots, Line
 from wattune.reporting.drawing import draw
 from wattune.reporting.heat_maps import number
@@ -183,16 +183,6 @@ def test_time_to_target_is_relative_if_the_samples_are_unknown(run):
     assert chart.panels[0].y.title == "predicted time (chosen point = 1)"
 
 
-def test_no_empty_chart_of_gains_is_shown(run):
-    gains = [
-        g.model_copy(update={"over_largest_batch": None, "over_best_batch": None}) for g in run.plan.gain_over_caps
-    ]
-    lone = run.plan.model_copy(update={"gain_over_caps": tuple(gains)})
-    assert "no other rule has a setting that is known to be safe" in render(compose(RecordSet(plan=lone)))
-    assert "The pick under every cap" not in items(RecordSet(plan=lone))
-    assert cap_table(lone) == ""
-
-
 def test_the_power_trace_and_the_guard(run):
     chart = figures(compose(run))["power-trace"]
     shown = named(chart)
@@ -235,7 +225,7 @@ def test_the_comparison_with_error_bars(run):
     assert (energies.lengths, energies.errors) == ([row.energy_j for row in rows], [row.energy_std_j for row in rows])
 
 
-def test_the_tables_hold_every_candidate_rule_and_cap(run):
+def test_the_tables_hold_every_candidate_and_rule(run):
     tables = {i.title: i for section in compose(run).sections for i in section.items if isinstance(i, Table)}
     candidates = tables["All candidates"].rows
     assert len(candidates) == len(run.plan.candidates)
@@ -245,8 +235,6 @@ def test_the_tables_hold_every_candidate_rule_and_cap(run):
     assert {row[-1] for row in candidates[1:]} == reasons
     assert [row[0] for row in tables["All rules"].rows] == [row.rule for row in run.comparison.rows]
     assert tables["All rules"].rows[-1][-1] == "1 of 3 runs did not reach the target"
-    assert len(tables["The pick under every cap"].rows) == len(run.plan.gain_over_caps)
-    assert tables["The pick under every cap"].rows[0][-1] == "no measured point fits"
 
 
 def items(records):
@@ -324,7 +312,6 @@ def test_the_origin_is_the_records_own(kind):
     assert origins(records)["capped-power"] == word
     assert origins(records)["time-to-target"] == f"predicted, {word}"
     assert compose(records).origin == word
-    assert items(RecordSet(plan=chosen))["The pick under every cap"].origin == f"predicted, {word}"
 
 
 # -------------------------------------------------------------------------------------------------------- what is said

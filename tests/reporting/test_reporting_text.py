@@ -2,8 +2,8 @@ import pytest
 from tests.support import report_records as samples
 
 from wattune.point import OperatingPoint
-from wattune.records import Baseline, BoardEvent, Evaluation, ProfileCost, Provenance, Supply
-from wattune.reporting import cap_table, comparison_table, phrases, plan_text, run_text, summary
+from wattune.records import Baseline, BoardEvent, ProfileCost, Provenance, Supply
+from wattune.reporting import comparison_table, phrases, plan_text, run_text, summary
 from wattune.reporting.text import table
 
 
@@ -101,13 +101,6 @@ def test_without_a_cap_nothing_is_exceeded():
     text = summary(run.plan, run.training)
     assert "without a power cap  [SIMULATED]" in text
     assert "above" not in text.split("other rules")[0]
-
-
-def test_the_cap_table_has_a_line_for_every_cap(run):
-    lines = cap_table(run.plan).splitlines()
-    assert len(lines) == 1 + len(run.plan.gain_over_caps)
-    assert lines[1].endswith("no measured point fits")
-    assert lines[2].split() == ["3.40", "W", "8", "76.8", "MHz", "2.48x", "1.02x"]
 
 
 def test_a_comparison_without_runs_still_has_its_heading(run):
@@ -238,30 +231,3 @@ def test_operating_points_are_written_with_units():
     small = OperatingPoint.of(32, 8)
     assert str(small) == "batch size 32 (micro-batches of 8)"
     assert (phrases.batch(small), phrases.setting(small)) == ("32 in 8s", "-")
-
-
-@pytest.mark.parametrize("falls", [False, True], ids=["accuracy", "loss"])
-@pytest.mark.parametrize(
-    ("metrics", "is_flat"),
-    [
-        ([0.5, 0.7, 0.8, 0.85, 0.87, 0.88, 0.881, 0.882, 0.882, 0.883, 0.883, 0.883], True),
-        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9], False),  # on its way
-        ([0.5, 0.7, 0.8, 0.85, 0.87, 0.88, 0.87, 0.86, 0.85, 0.84, 0.83, 0.82], True),  # and even back
-        ([0.5, 0.88, 0.883, 0.883], False),  # too few to tell
-    ],
-)
-def test_a_curve_that_is_flat_short_of_the_target_is_said_to_be(run, metrics, is_flat, falls):
-    values = [1 - value for value in metrics] if falls else metrics
-    evaluations = tuple(Evaluation(samples=100 * (i + 1), metric=value) for i, value in enumerate(values))
-    changes = {
-        "evaluations": evaluations,
-        "samples": 100 * len(values),
-        "target": 0.05 if falls else 0.95,
-        "reached": False,
-        "ended": "budget used up",
-    }
-    training = run.training.model_copy(update=changes)
-    assert ("the curve is flat" in run_text.flat_curve(training)) == is_flat
-    assert ("the curve is flat" in summary(training.plan, training)) == is_flat
-    for other in ({"reached": True}, {"target": None}, {"ended": "diverged"}):
-        assert run_text.flat_curve(training.model_copy(update=other)) == ""

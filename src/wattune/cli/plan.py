@@ -61,7 +61,7 @@ def plan(
               wattune plan profile.json efficiency.json --cap 4.5W --memory 64MB --also profile-checkpointed.json
     """
     from wattune.job import steps
-    from wattune.reporting import cap_table, summary
+    from wattune.reporting import summary
 
     # Planning takes a moment and is repeated for other caps: without -o the plan is only printed.
     destination = Output(None, as_json) if output is None else claim(output, "plan.json", as_json=as_json)
@@ -76,8 +76,6 @@ def plan(
         carbon=config.intensity,
     )
     text = summary(record)
-    if batch_size is None and efficiency is not None and (caps := cap_table(record)):
-        text += f"\nother caps: the pick, and the time of two rules at the fixed clock over the pick's\n{caps}"
     if record.run_by is not None:
         text += f"\nrun it, with your number of STEPS:\n  {record.run_by}"
     destination.deliver(record, text)

@@ -120,7 +120,6 @@ OF_ANOTHER: Mapping[str, object] = {
     "pays_after_runs": None,
     "candidates": (),
     "baselines": (),
-    "gain_over_caps": (),
     "profile_cost": None,
     "run_by": None,
     "front": (),

@@ -1,4 +1,4 @@
-"""The rules that choose a point under a cap: wattune's and the baselines, and the gain over them across caps.
+"""The rules that choose a point under a cap: wattune's and the baselines.
 
 Source: arXiv 2502.18323, section 4 (comparison methods). "largest batch, fixed clock" is its Baseline 1, "best batch,
 fixed clock" its Baseline 2, "fastest" its exhaustive search; the other two take the joint choice apart.
@@ -6,7 +6,6 @@ fixed clock" its Baseline 2, "fastest" its exhaustive search; the other two take
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from wattune.cap import SensorLimit
@@ -17,7 +16,7 @@ from wattune.planning.objective import Objective
 from wattune.planning.own_batch_size import pick_from
 from wattune.planning.table import Option, PlanningTable
 from wattune.point import OperatingPoint
-from wattune.records import AbortedProbe, Candidate, CapGain, ProfileTable, SampleEfficiency
+from wattune.records import AbortedProbe, Candidate, ProfileTable, SampleEfficiency
 
 RULES: dict[str, str] = {
     "wattune": "batch size and clock chosen together, by the samples that the proxy needed",
@@ -31,10 +30,6 @@ RULES: dict[str, str] = {
 
 BASELINES = tuple(rule for rule in RULES if rule not in ("wattune", "fastest"))
 """The rules that a plan lists beside its pick; "fastest" needs the target trained at every batch size."""
-
-
-CAPS = 20
-"""Caps of ``gain_over_caps``."""
 
 
 class RulePick(NamedTuple):
@@ -84,45 +79,6 @@ def choose(rule: str, table: PlanningTable, limit: SensorLimit, goal: Goal = TIM
     if batch_size is None:
         return None
     return (_at_fixed_setting if rule.endswith("fixed clock") else _at_own_setting)(table, batch_size, limit)
-
-
-def gain_over_caps(table: PlanningTable, limit: SensorLimit) -> tuple[CapGain, ...]:
-    """The gain over the two fixed-clock rules under each of ``CAPS`` caps, with the margin and window of ``limit``.
-
-    The caps are spaced evenly from 1 % below the lowest measured power to 1 % above the highest; those without a
-    feasible point or without a gain are included. Empty if nothing was measured. A table made for one cap (staircase)
-    has few of the points that other caps would choose between: only a full grid shows the whole picture.
-    """
-    powers_w, margin_w = [option.capped_w for option in table.at.values()], limit.margin_w
-    if not powers_w:
-        return ()
-    low_w, high_w = 0.99 * (min(powers_w) + margin_w), 1.01 * (max(powers_w) + margin_w)
-    limits_w = [low_w + (high_w - low_w) * i / (CAPS - 1) for i in range(CAPS)]
-    return tuple(_gain(table, replace(limit, limit_w=limit_w)) for limit_w in limits_w)
-
-
-def _gain(table: PlanningTable, limit: SensorLimit) -> CapGain:
-    assert limit.limit_w is not None
-    pick = pick_from(Objective(TIME, table, limit))
-    if pick is None:
-        return CapGain(cap_w=limit.limit_w, feasible=any(limit.allows(o.capped_w) for o in table.at.values()))
-    option = pick.option
-    return CapGain(
-        cap_w=limit.limit_w,
-        feasible=True,
-        **option.point.fields(),
-        relative_time=option.relative_time,
-        over_largest_batch=_ratio("largest batch, fixed clock", option, table, limit),
-        over_best_batch=_ratio("best batch, fixed clock", option, table, limit),
-    )
-
-
-def _ratio(rule: str, option: Option, table: PlanningTable, limit: SensorLimit) -> float | None:
-    choice = choose(rule, table, limit)
-    if choice is None or not choice.feasible or not isinstance(choice.option, Option):
-        return None
-    time = choice.option.relative_time
-    return None if time is None or option.relative_time is None else time / option.relative_time
 
 
 def _best_batch(table: PlanningTable) -> int | None:

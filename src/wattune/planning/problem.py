@@ -11,7 +11,7 @@ from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_source import FAR
 from wattune.errors import CapError, InputError, NoFeasiblePoint, did_you_mean
 from wattune.goal import Goal
-from wattune.planning.baselines import BASELINES, choose, fields, gain_over_caps
+from wattune.planning.baselines import BASELINES, choose, fields
 from wattune.planning.candidates import candidates, figures, needed, within
 from wattune.planning.confidence import confidence
 from wattune.planning.objective import Objective, predictions
@@ -115,7 +115,6 @@ def record(problem: Problem, chosen: TablePick, *, is_constant: bool = True) -> 
         ),
         candidates=candidates(table, limit, lambda option: objective.why_not(option, pick), problem.left_out),
         baselines=_baselines(objective, pick) if is_constant and not one_size else (),
-        gain_over_caps=gain_over_caps(table, limit) if is_constant and objective.goal.is_time else (),
         device=profile.device,
         workload=profile.workload,
         algorithm=profile.algorithm,

@@ -43,22 +43,6 @@ class FrontPoint(AtPoint):
     saves: Share
 
 
-class _UnderCap(Value):
-    cap_w: Positive
-    feasible: Flag
-
-
-class CapGain(AtPointIfAny, _UnderCap):
-    """The pick under one cap, and the largest-batch and best-batch rules' predicted time over the pick's.
-
-    ``feasible`` is False if no measured point stays under the cap; the figure of a rule without a point is None.
-    """
-
-    relative_time: Positive | None = None
-    over_largest_batch: Positive | None = None
-    over_best_batch: Positive | None = None
-
-
 class _WithAlgorithm(Value):
     algorithm: str
     feasible: Flag
@@ -235,7 +219,6 @@ class Plan(AtPoint, Record):
     notes: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     baselines: tuple[Baseline, ...] = ()
-    gain_over_caps: tuple[CapGain, ...] = ()
     device: str | None = None
     workload: str | None = None
     algorithm: str = "backprop"

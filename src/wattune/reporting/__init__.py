@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from wattune.reporting.record_set import RecordSet, gather
 from wattune.reporting.report import write_report
-from wattune.reporting.text import cap_table, comparison_table, summary
+from wattune.reporting.text import comparison_table, summary
 
-__all__ = ["RecordSet", "cap_table", "comparison_table", "gather", "summary", "write_report"]
+__all__ = ["RecordSet", "comparison_table", "gather", "summary", "write_report"]

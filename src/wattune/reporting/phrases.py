@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from wattune.point import Knobs, OperatingPoint
 from wattune.records import (
     Baseline,
-    CapGain,
     ComparisonRow,
     ProfileCell,
 )
@@ -207,8 +206,3 @@ def _digits(value: float) -> str:
 def metric(name: str | None) -> str:
     """Write the metric as the title of an axis; "metric" for None."""
     return "metric" if name is None else name.replace("_", " ")
-
-
-def no_pick(gain: CapGain) -> str:
-    """The reason why there is no pick under a cap."""
-    return "no proxy run reached the target" if gain.feasible else "no measured point fits"

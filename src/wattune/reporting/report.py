@@ -198,13 +198,8 @@ def _choice(records: RecordSet) -> Section:
         items.append(rule_charts.baseline_rows(plan, origin))
     if plan.candidates:
         items.append(rule_charts.candidate_rows(plan, origin))
-    if any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
-        profile = records.profile
-        one_cap = profile is not None and (profile.strategy in ("staircase", "guided") or bool(profile.aborted))
-        items.append(rule_charts.cap_rows(plan, origin, one_cap=one_cap))
-    elif plan.goal.is_time and not plan.caps:
-        without = "no other rule has a setting that is known to be safe" if plan.gain_over_caps else "no results"
-        items.append(Note("Speed-up under other caps", f"Nothing to compare with: {without}."))
+    elif not items:
+        items.append(Note("Plan", "The plan record has nothing but the point."))
     return Section(title, intro, items)
 
 
@@ -231,8 +226,6 @@ def _training(records: RecordSet) -> Section:
         items.append(training_charts.interval_rows(training))
     if training.board_events:
         items.append(training_charts.board_rows(training))
-    if flat := run_text.flat_curve(training):
-        items.append(Note("Learning curve", f"{flat[:1].upper()}{flat[1:]}."))
     items.append(metric_charts.evaluations(training) or Note("Metric", "The record has no evaluations."))
     return Section("Training", intro, items)
 

@@ -8,7 +8,7 @@ from wattune.records import Comparison, ComparisonRow, FrontPoint, Plan
 from wattune.reporting import phrases
 from wattune.reporting.charts import Axis, Bars, Chart, Dots, Line, Panel, Values
 from wattune.reporting.page import Figure, Table
-from wattune.reporting.text import algorithms, caps, compared, predicted, spread
+from wattune.reporting.text import algorithms, compared, predicted, spread
 
 
 def bars(comparison: Comparison) -> Figure | None:
@@ -155,18 +155,3 @@ def _bars(
 
 def _seeds(comparison: Comparison) -> str:
     return "one seed" if len(comparison.seeds) == 1 else f"{len(comparison.seeds)} seeds"
-
-
-def cap_rows(plan: Plan, origin: str, *, one_cap: bool) -> Table:
-    """Table of the pick under every cap. ``one_cap``: points above a cap were left out of the profile."""
-    marked = frozenset(i for i, gain in enumerate(plan.gain_over_caps) if gain.feasible and gain.point == plan.point)
-    head = ("cap", "batch size", "setting", "times as fast as the largest batch", "times as fast as the best batch", "")
-    numeric = (True, True, True, True, True, False)
-    compared = [gain.over_largest_batch for gain in plan.gain_over_caps if gain.over_largest_batch is not None]
-    note = (
-        "Both batches at the fixed clock. Marked: the chosen point. Faster than the largest batch under "
-        f"{sum(times >= 1.005 for times in compared)} of {len(compared)} caps."
-    )
-    if one_cap:
-        note += " The profile was made for one cap and omits points above it, so other caps may have better points."
-    return Table("The pick under every cap", origin, head, numeric, caps(plan), marked, shown=0, note=note)

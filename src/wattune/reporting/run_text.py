@@ -9,7 +9,6 @@ from wattune.reporting.phrases import (
     FIXED_CLOCK,
     carbon,
     joules,
-    metric,
     multiple,
     percent,
     seconds,
@@ -109,33 +108,6 @@ def left_out(training: TrainingRecord) -> str:
     """The parts of the run that time and energy exclude; empty if they include everything."""
     missing = (training.provenance.model_extra or {}).get("left_out")
     return f"Time and energy exclude {missing}." if missing else ""
-
-
-LEAST_EVALUATIONS = 9
-"""Evaluations without which nothing is said of a curve's shape: its end and the place before are means of three."""
-
-
-def flat_curve(training: TrainingRecord) -> str:
-    """The remark that the learning curve flattened short of the target; empty if it did not, or that is not known.
-
-    It did if going on like in the last third of the samples would take more than two thirds of them again.
-    """
-    metrics = [one.metric for one in training.evaluations]
-    if training.reached or training.target is None or training.ended != "budget used up":
-        return ""
-    before = sum(one.samples <= 2 / 3 * training.samples for one in training.evaluations)
-    if len(metrics) < LEAST_EVALUATIONS or before < 3:
-        return ""
-    end = sum(metrics[-3:]) / 3
-    missing = training.target - end
-    gained = (end - sum(metrics[before - 3 : before]) / 3) * (1 if missing > 0 else -1)
-    if 2 * gained >= abs(missing):
-        return ""
-    return (
-        f"the last third of the samples improved the {metric(training.metric)} by {max(gained, 0.0):.2g} of the "
-        f"{abs(missing):.2g} that were missing: the curve is flat. A learning rate that decays usually reaches such a "
-        "target in 10 to 40 % fewer samples"
-    )
 
 
 def _payback(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:

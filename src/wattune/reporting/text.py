@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from wattune.records import AlgorithmChoice, Baseline, CapGain, Comparison, ComparisonRow, Plan, TrainingRecord
+from wattune.records import AlgorithmChoice, Baseline, Comparison, ComparisonRow, Plan, TrainingRecord
 from wattune.reporting import phrases, plan_text, run_text
 from wattune.reporting.run_time import basis, difference, evaluations
 
@@ -47,7 +47,6 @@ def summary(plan: Plan, training: TrainingRecord | None = None, comparison: Comp
     if training:
         parts.append("\n".join(filter(None, (_ending(training), run_text.left_out(training)))))
         parts += filter(None, [difference(plan, training)])
-        parts += filter(None, [run_text.flat_curve(training)])
         parts += filter(None, [_board(training)])
     parts += [algorithm_table(plan)] if plan.algorithms else []
     parts += [comparison_table(comparison)] if comparison else [_baselines(plan)] if plan.baselines else []
@@ -85,17 +84,6 @@ def algorithm_table(plan: Plan) -> str:
     head = ("algorithms, predicted", "batch", "setting", "memory", "samples", "time", "energy", "vs. chosen")
     limit = "" if plan.memory_limit_bytes is None else f", memory limit {phrases.memory(plan.memory_limit_bytes)}"
     return f"{table(head, algorithms(plan))}\n(samples: relative to backprop at its reference batch size{limit})"
-
-
-def cap_table(plan: Plan) -> str:
-    """Table of the pick under each of a range of caps, with the time of two rules at the fixed clock over the pick's.
-
-    Empty if no rule can be compared with under any cap.
-    """
-    head = ("cap", "batch", "setting", "largest batch", "best batch")
-    if not any(gain.over_largest_batch or gain.over_best_batch for gain in plan.gain_over_caps):
-        return ""
-    return table(head, caps(plan), WIDTH)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
@@ -243,17 +231,6 @@ def predicted(plan: Plan) -> list[TableRow]:
     ]
 
 
-def caps(plan: Plan) -> list[TableRow]:
-    """Rows of a plan's range of caps: cap, batch, setting, time of two rules at the fixed clock over it, remark."""
-    rows: list[TableRow] = []
-    for gain in plan.gain_over_caps:
-        over = (phrases.times(gain.over_largest_batch), phrases.times(gain.over_best_batch))
-        is_known = gain.point is not None and gain.feasible
-        cells = (*_place(gain), *over, "") if is_known else ("-", "-", "-", "-", phrases.no_pick(gain))
-        rows.append((phrases.watts(gain.cap_w), *cells))
-    return rows
-
-
 def algorithms(plan: Plan) -> list[TableRow]:
     """Rows of a plan's algorithms: name, batch, setting, memory, samples, time, energy, slowdown, remark."""
     return [
@@ -281,6 +258,6 @@ def spread(
     return f"{number if around.endswith(f' {own}') else unit(mean)}{plus_minus}{around}"
 
 
-def _place(row: ComparisonRow | Baseline | AlgorithmChoice | CapGain) -> tuple[str, str]:
+def _place(row: ComparisonRow | Baseline | AlgorithmChoice) -> tuple[str, str]:
     where = row.point
     return ("-", "-") if where is None else (phrases.batch(where), phrases.setting(where))
