@@ -133,21 +133,3 @@ def test_a_run_under_two_caps_that_waits_for_the_cleanest_time(wattune, tmp_path
     assert "trains at one time of low carbon intensity" in out
     again_code, _, again_err = wattune("run", "-o", folder, "--resume")
     assert again_code == code, again_err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--cap", "missing.csv"), "cannot read missing.csv"),
-        (("--cap", "watch:missing"), "missing cannot be read"),
-        (("--cap", "CAPS", "--set", "cap_range=4W..7W"), "a range of caps; allowed: with watch:FILE"),
-        (("--cap", "CAPS", "--cap", "4W@supply"), "caps at the sensor and at the supply together"),
-        (("--cap", "CAPS", "--set", "cap_stale=10s"), "cap_stale: 10 s; allowed: with watch:FILE"),
-    ],
-)
-def test_what_a_run_refuses(wattune, tmp_path, caps, arguments, message):
-    words = [str(caps) if word == "CAPS" else word for word in arguments]
-    code, _, err = wattune("run", SMALL, "--device", "sim:jetson-nano", *words, "-o", tmp_path / "run")
-    assert code == 2
-    assert message in err[-1]
-    assert not (tmp_path / "run" / "profile.json").exists()

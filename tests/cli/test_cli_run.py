@@ -218,17 +218,3 @@ def test_the_first_free_folder_here_and_json_on_stdout(tmp_path):
     done = call(*arguments, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == TrainingRecord.load(tmp_path / "wattune-run-1" / "training.json").dump()
-
-
-def test_a_folder_that_is_not_empty(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    done = call(*RUN, "-o", tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_a_run_that_never_began_cannot_be_resumed(wattune, tmp_path):
-    code, _, err = wattune("run", "--output", tmp_path / "nope", "--resume")
-    assert code == 2
-    assert err == [f"wattune: no run to resume: {tmp_path / 'nope'}; start it again, without --resume"]
-    assert not (tmp_path / "nope").exists()

@@ -13,7 +13,6 @@ from wattune.goal import TIME, Goal
 from wattune.planning import log_step_times, plan
 from wattune.records import Plan, ProfileCell, ProfileTable, SampleEfficiency
 from wattune.reporting import plan_text
-from wattune.reporting.rule_charts import front
 
 SAMPLES = 1000.0
 CAP = PowerCap(6.0)
@@ -139,14 +138,6 @@ def test_the_trade_off_is_said_whatever_the_goal_is():
     )
     alone = ProfileTable(device="d", workload="w", cells=(cell(8, 200, 1.0, 3.0, 3.0),))
     assert said(of(profile=alone)) == "of the points measured under the cap, the fastest takes the least energy"
-
-
-def test_a_front_is_drawn_where_it_spans_something():
-    figure = front(of(), "simulated")
-    assert figure is not None
-    assert len(figure.chart.marks[0].x) == 3  # what takes longer and more energy is not on it
-    alone = ProfileTable(device="d", workload="w", cells=(cell(8, 200, 1.0, 3.0, 3.0),))
-    assert front(of(profile=alone), "simulated") is None
 
 
 def test_what_lost_says_so_in_terms_of_the_goal():

@@ -192,8 +192,6 @@ def _choice(records: RecordSet) -> Section:
         items.append(Note("Cost of the training algorithm", _sentences([plan.algorithm_cost])))
     if plan.algorithms:
         items.append(rule_charts.algorithm_rows(plan, origin))
-    if (front := rule_charts.front(plan, origin)) is not None:
-        items.append(front)
     if plan.baselines:
         items.append(rule_charts.baseline_rows(plan, origin))
     if plan.candidates:

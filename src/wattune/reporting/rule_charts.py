@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wattune.records import Comparison, ComparisonRow, FrontPoint, Plan
+from wattune.records import Comparison, ComparisonRow, Plan
 from wattune.reporting import phrases
-from wattune.reporting.charts import Axis, Bars, Chart, Dots, Line, Panel, Values
+from wattune.reporting.charts import Axis, Bars, Chart, Panel, Values
 from wattune.reporting.page import Figure, Table
 from wattune.reporting.text import algorithms, compared, predicted, spread
 
@@ -77,44 +77,6 @@ def algorithm_rows(plan: Plan, origin: str) -> Table:
     )
     note = f"Samples are relative to backprop at its reference batch size.{limit}"
     return Table("Training algorithms under the same limits", origin, head, numeric, rows, marked, shown=20, note=note)
-
-
-SPAN = 0.05
-"""Share of time or energy that a front has to span to be worth a figure."""
-
-
-def front(plan: Plan, origin: str) -> Figure | None:
-    """Time and energy of the points of which no other is both faster and takes less energy.
-
-    None if they hardly differ, see ``SPAN``.
-    """
-    points = plan.front
-    if not points or max(points[-1].slower, points[-1].saves) <= SPAN:
-        return None
-
-    def dots(points: Sequence[FrontPoint], name: str, colour: str, diameter: float) -> Dots:
-        hovers = [
-            f"{one.point}\n{phrases.percent(one.slower)} slower, saves {phrases.percent(one.saves)}" for one in points
-        ]
-        return Dots(*_percentages(points), colour, name, diameter, hovers=hovers)
-
-    slower, energy = _percentages(points)
-    panel = Panel(
-        [
-            Line(slower, energy, "var(--second)"),
-            dots([one for one in points if one.point != plan.point], "other points", "var(--second)", 9),
-            dots([one for one in points if one.point == plan.point], "chosen", "var(--accent)", 13),
-        ],
-        Axis("slower than the fastest point (%)", range=(-0.04 * slower[-1], 1.04 * slower[-1])),
-        Axis("energy (% of the fastest point's)"),
-    )
-    note = "Energy of the whole board, from the profile's mean power. Green: chosen."
-    return Figure("front", "Time against energy", origin, Chart([panel]), note=note)
-
-
-def _percentages(points: Sequence[FrontPoint]) -> tuple[list[float], list[float]]:
-    """By how much each point is slower than the fastest, and its energy relative to that of the fastest."""
-    return [100 * one.slower for one in points], [100 * (1 - one.saves) for one in points]
 
 
 def candidate_rows(plan: Plan, origin: str) -> Table:

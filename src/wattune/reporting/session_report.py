@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattune.records import Plan, SessionRecord
-from wattune.reporting import heat_maps, phrases
+from wattune.reporting import heat_maps, phrases, training_charts
 from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile
 
 
@@ -81,8 +81,7 @@ def _course(session: SessionRecord) -> Section:
         head = ("after", "for", "samples before", "point", "why")
         items.append(Table("Points that training ran at", origin, head, (True, True, True, False, False), rows))
     if session.board_events:
-        events = [(phrases.seconds(event.time_s), event.kind, event.text) for event in session.board_events]
-        items.append(Table("Board events", origin, ("after", "event", ""), (True, False, False), events, shown=10))
+        items.append(training_charts.board_rows(session))
     if not items:
         items.append(Note("Points", "The session never changed its point."))
     return Section("Training", "", items)

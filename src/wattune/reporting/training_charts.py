@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattune.records import CapInterval, GuardEvent, Plan, TrainingRecord
+from wattune.records import CapInterval, GuardEvent, Plan, SessionRecord, TrainingRecord
 from wattune.reporting import phrases, run_text
 from wattune.reporting.charts import Axis, Band, Chart, Dots, Line, Mark, Panel, Rule, Symbol
 from wattune.reporting.page import Figure, Table
@@ -124,10 +124,10 @@ def _caps(training: TrainingRecord) -> Line:
     return Line(times, caps, "var(--cap)", "cap", width=1.5, dash="dashed")
 
 
-def board_rows(training: TrainingRecord) -> Table:
+def board_rows(record: TrainingRecord | SessionRecord) -> Table:
     """Table of the board's events during training."""
-    rows = [(phrases.seconds(event.time_s), event.kind, event.text) for event in training.board_events]
-    origin = phrases.origin(training=training.provenance.kind)
+    rows = [(phrases.seconds(event.time_s), event.kind, event.text) for event in record.board_events]
+    origin = phrases.origin(training=record.provenance.kind)
     return Table("Board events", origin, ("after", "event", ""), (True, False, False), rows, shown=10)
 
 
