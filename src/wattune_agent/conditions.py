@@ -16,13 +16,7 @@ from wattune_agent.errors import AgentError
 from wattune_agent.pmic import ask, can_be_asked, is_raspberry
 from wattune_agent.tree import Tree, number, real, text
 
-__all__ = ["conditions", "throttling_margin"]
-
-_THROTTLES = ("passive", "hot")
-"""Types of a trip point at which something is throttled: "active" turns a fan on, "critical" turns the board off."""
-
-LOWEST_TRIP_C = 50.0
-"""A lower trip throttles nothing: a T210 follows such trips to choose a voltage, and 0 is one that is not set."""
+__all__ = ["conditions"]
 
 COLDEST_C = -40.0
 HOTTEST_C = 130.0
@@ -90,37 +84,6 @@ def conditions(tree: Tree) -> Conditions:
         if hottest_c is None and watch.temperatures:
             _WATCHES.pop(tree, None)  # a driver was reloaded and its files have other numbers: look again
         return Conditions(hottest_c, tuple(throttled), _over_current(tree, watch))
-
-
-def throttling_margin(tree: Tree) -> Optional[Tuple[float, float]]:
-    """The temperature and the lowest throttling trip, in degrees Celsius, of the zone that is closest to its own trip;
-    None if no zone of the chip has such a trip."""
-    margins: List[Tuple[float, float, float]] = []
-    for kind, folder in _thermal(tree, "thermal_zone"):
-        value = number(tree, folder + "/temp")
-        trips_c = _throttling_trips_c(tree, folder)
-        if _NOT_THE_CHIP.search(kind) or value is None or not trips_c:
-            continue
-        celsius = value * 1e-3
-        if COLDEST_C < celsius < HOTTEST_C:
-            margins.append((min(trips_c) - celsius, celsius, min(trips_c)))
-    return min(margins)[1:] if margins else None
-
-
-def _throttling_trips_c(tree: Tree, zone: str) -> List[float]:
-    throttling: Dict[str, bool] = {}  # number of a trip -> True if a cooling device that it is bound to throttles
-    for path in tree.glob(zone + "/cdev[0-9]*_trip_point"):
-        trip, kind = text(tree, path), text(tree, path[: -len("_trip_point")] + "/type")
-        throttling[trip] = throttling.get(trip, False) or _is_throttle(kind)
-    trips_c: List[float] = []
-    for path in tree.glob(zone + "/trip_point_[0-9]*_temp"):
-        name = path[: -len("_temp")]
-        value = number(tree, path)
-        if value is None or text(tree, name + "_type") not in _THROTTLES:
-            continue
-        if LOWEST_TRIP_C <= value * 1e-3 < HOTTEST_C and throttling.get(name.rpartition("_")[2], True):
-            trips_c.append(value * 1e-3)
-    return trips_c
 
 
 def _is_throttle(kind: str) -> bool:

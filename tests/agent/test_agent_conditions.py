@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests.support.agent_sensors import TimedTree, hwmon_chip, link, put
 
-from wattune_agent.conditions import conditions, throttling_margin
+from wattune_agent.conditions import conditions
 
 
 def zones(root: Path, **celsius: float) -> None:
@@ -137,29 +137,3 @@ def test_alarms_of_the_power_monitor_count_when_they_come(tmp_path: Path) -> Non
     put(tmp_path, f"{folder}/curr1_crit_alarm", "1\n")
     assert conditions(tree).over_current == 1
     assert conditions(tree).over_current == 1
-
-
-def trips(root: Path, zone: int, *points: tuple[str, float, str]) -> None:
-    """(type, °C, type of the cooling device that it is bound to or "") of each trip."""
-    folder = f"/sys/class/thermal/thermal_zone{zone}"
-    for index, (kind, celsius, device) in enumerate(points):
-        put(root, f"{folder}/trip_point_{index}_type", kind + "\n")
-        put(root, f"{folder}/trip_point_{index}_temp", f"{celsius * 1e3:.0f}\n")
-        if device:
-            put(root, f"{folder}/cdev{index}/type", device + "\n")
-            put(root, f"{folder}/cdev{index}_trip_point", f"{index}\n")
-
-
-def test_the_margin_is_that_of_the_zone_closest_to_its_own_trip(tmp_path: Path) -> None:
-    assert throttling_margin(TimedTree(tmp_path)) is None
-    zones(tmp_path, cpu_thermal=61, gpu_thermal=52, PMIC_Die=100, tj_thermal=61)
-    assert throttling_margin(TimedTree(tmp_path)) is None
-    # As an Orin binds them: at 70 °C a notice, at 99 °C the clocks.
-    orin = (("active", 45, "pwm-fan"), ("passive", 70, "hot-surface-alert"), ("passive", 99, "cpufreq-cpu0"))
-    trips(tmp_path, 0, *orin, ("critical", 104.5, ""))
-    assert throttling_margin(TimedTree(tmp_path)) == (61.0, 99.0)
-    trips(tmp_path, 1, ("passive", 0, ""), ("hot", 85, ""), ("passive", -274, ""))
-    assert throttling_margin(TimedTree(tmp_path)) == (52.0, 85.0)
-    trips(tmp_path, 2, ("passive", 105, ""))
-    trips(tmp_path, 3, ("passive", 114.5, "devfreq-gpu"), ("passive", 25, "gpu_scaling"))
-    assert throttling_margin(TimedTree(tmp_path)) == (52.0, 85.0)

@@ -14,7 +14,6 @@ from wattune.devices.host_memory import free_bytes
 from wattune.errors import WattuneError
 from wattune.point import knob_text
 from wattune_agent.board import Board
-from wattune_agent.conditions import throttling_margin
 from wattune_agent.errors import AgentError
 from wattune_agent.leftover import busy_with, left_behind
 from wattune_agent.lock import board_lock
@@ -131,9 +130,7 @@ def check_agent(tree: Tree) -> Finding:
 
 
 HOT_C = 85.0
-"""A board that is hotter than this at rest will be throttled under load, if it does not list its own trip points."""
-MARGIN_C = 15.0
-"""The same as a distance to a zone's own throttling trip, which is at 99 °C on an Orin and 114.5 °C on an AGX Thor."""
+"""A board that is hotter than this at rest will be throttled under load."""
 USUAL_EVENTS = 1
 """Over-current events since the start that are nothing to worry about: an AGX Thor always has one."""
 
@@ -173,16 +170,10 @@ def check_mode(device: Device) -> Finding:
     return Finding("mode", "ok", device.mode or "the board reports no power mode")
 
 
-def check_conditions(device: Device, tree: Tree | None = None) -> Finding:
-    """Check temperature, throttling and over-current events; ``tree``: the files of the board, if they are known."""
+def check_conditions(device: Device) -> Finding:
+    """Check temperature, throttling and over-current events."""
     now = device.conditions()
-    margin = None if tree is None else throttling_margin(tree)
     parts = [] if now.temperature_c is None else [f"hottest zone {now.temperature_c:.1f} °C"]
-    is_hot = now.temperature_c is not None and now.temperature_c > HOT_C
-    if margin is not None:
-        zone_c, trip_c = margin
-        parts.append(f"throttled {trip_c - zone_c:.1f} °C above the present temperature, at {trip_c:g} °C")
-        is_hot = trip_c - zone_c < MARGIN_C
     events = now.over_current or 0
     if events:
         parts.append(f"{events} over-current event{'s' * (events > 1)} since the board was started")
@@ -192,7 +183,7 @@ def check_conditions(device: Device, tree: Tree | None = None) -> Finding:
     if now.throttled:
         by = ", ".join(now.throttled)
         return Finding("conditions", "fail", f"throttled now by {by}; {text}", "cool the board and try again")
-    if is_hot:
+    if now.temperature_c is not None and now.temperature_c > HOT_C:
         return Finding("conditions", "warn", text, "cool the board: it will be throttled under load")
     if events > USUAL_EVENTS:
         return Finding("conditions", "warn", text, supply)
