@@ -1,17 +1,19 @@
 """The lease on the board: its holder, clock and expiry, which the agent decides here, apart from its socket."""
 
+import math
+import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional
 
 from wattune_agent.cap_guard import told
 from wattune_agent.cap_level import Sensing
 from wattune_agent.ceiling import Ceiling
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
-from wattune_agent.party import Hold, Party, Teller, say
 from wattune_agent.settings import RecentClock
 
-__all__ = ["BLIND_S", "LEASE_S", "BoardLease"]
+__all__ = ["BLIND_S", "LEASE_S", "RETRY_S", "BoardLease", "Party", "say"]
 
 LEASE_S = 10.0
 """Silence of a client after which its lease on the board lapses."""
@@ -27,6 +29,32 @@ SLICE_S = 1.0
 
 SHARED_S = 0.02
 """A reading younger than this is shared by all callers: a mean since the last reading needs some time to cover."""
+
+RETRY_S = 5.0
+"""Time between two attempts to restore a board that could not be restored."""
+
+SAY_S = 60.0
+"""Time after which a lasting failure is reported again."""
+
+
+def say(text: str) -> None:
+    """Print one line for the agent's operator; stderr may be closed."""
+    try:
+        print("wattune-agent: " + text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+class Party:
+    """A sender of requests to the agent. ``events`` wait here for the next answer."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.events: Deque[Dict[str, Any]] = deque(maxlen=1000)
+
+    def is_gone(self) -> bool:
+        """True if the process is known to have ended, although its connection is open."""
+        return False
 
 
 class BoardLease:
@@ -57,8 +85,13 @@ class BoardLease:
         self._latest: Optional[Dict[str, Any]] = None
         self._latest_s = 0.0
         self._notes: List[Dict[str, Any]] = []
-        self._teller = Teller(now_s)
-        self._hold = Hold(controller, now_s)
+        self._said_s: Dict[str, float] = {}
+        self.mhz: Optional[float] = None
+        """The clock that is held now, as far as is known; None if none is. A failed change leaves it there, or lower;
+        the next one tries again."""
+        self._others_held: Dict[str, float] = {}
+        self._is_sure = True
+        self._owed_s: Optional[float] = None  # when a board that is due to be restored was last changed
         self._closed = False
         self._forget()
 
@@ -78,9 +111,9 @@ class BoardLease:
     # ------------------------------------------------------------------------------------------------ what is asked
 
     @property
-    def mhz(self) -> Optional[float]:
-        """The clock that is held now; None if none is."""
-        return self._hold.mhz
+    def _settings(self) -> List[float]:
+        """The settings at which the clock can be held."""
+        return list(self._controller.describe()["settings_mhz"])
 
     def holds(self, party: Party) -> bool:
         """True if this party holds the board now."""
@@ -113,7 +146,7 @@ class BoardLease:
 
         Raises: Busy, BadRequest, and the board's errors.
         """
-        settings = self._hold.settings
+        settings = self._settings
         if mhz not in settings:
             clocks = ", ".join("{:g}".format(s) for s in settings) or "none, it has no clock that can be set"
             raise BadRequest("{:g} MHz cannot be pinned; allowed: {}".format(mhz, clocks))
@@ -143,7 +176,7 @@ class BoardLease:
         with self._lock:
             self._take(party)
             now_mhz = self._sliced_mhz or self._pin_mhz
-            if now_mhz is None or mhz not in self._hold.settings:
+            if now_mhz is None or mhz not in self._settings:
                 raise BadRequest("only a pinned clock can be switched, to another of its settings")
             self._pin_mhz, self._sliced_mhz = min(mhz, now_mhz), mhz if mhz > now_mhz else None
             try:
@@ -176,7 +209,8 @@ class BoardLease:
         with self._lock:
             self._take(party)
             try:
-                self._hold.claim()
+                if self.mhz is None:  # a board that cannot be changed cannot be guarded
+                    self._controller.claim()
             except Exception:
                 if self._pin_mhz is None and self._ceiling is None:
                     self._forget()
@@ -239,7 +273,7 @@ class BoardLease:
     def _find_left_behind(self) -> None:
         for text in self._recover():
             say(text)
-            self._notes.append(self._teller.event("left behind", text))
+            self._notes.append(self._event("left behind", text))
 
     def close(self) -> None:
         """Restore the board for the last time; nothing can be held after that. Raises: NotRestored."""
@@ -253,7 +287,8 @@ class BoardLease:
         """Check the lease, the sensor and the clock."""
         with self._lock:
             now_s = self._now_s()
-            if self._hold.is_due() and self._target() is None:
+            is_due = self.mhz is None and self._owed_s is not None and now_s - self._owed_s >= RETRY_S
+            if is_due and self._target() is None:
                 self._quietly("the board has not been restored yet", self._apply)
             holder = self._holder
             if holder is None:
@@ -285,7 +320,7 @@ class BoardLease:
                 raise NoReading("no temperature")
         except AgentError as error:
             text = "no reading: {}".format(error)
-            if self._teller.is_new(text):
+            if self._is_new(text):
                 say(text)
             return
         with self._lock:
@@ -308,7 +343,7 @@ class BoardLease:
             return self.mhz
         # Nothing is pinned: the guard begins at the clock that the board chose under this load.
         if self._recent is None:
-            self._recent = RecentClock(self._hold.settings)
+            self._recent = RecentClock(self._settings)
         self._recent.add(self._latest_s, reading.get("clock_mhz"))
         return self._recent.highest
 
@@ -322,8 +357,10 @@ class BoardLease:
             self._quietly("its client is silent", self._apply)
 
     def _look(self) -> None:
+        """Check that the clock is still held."""
         self._apply()
-        self._tell_all(self._hold.look())
+        if self.mhz is not None:
+            self._tell_all(self._controller.check())
 
     # ------------------------------------------------------------------------------------------------- the board
 
@@ -334,20 +371,40 @@ class BoardLease:
         if self._ceiling is None:
             return wanted_mhz
         if self._lapsed or self._blind:
-            return self._hold.settings[0]
+            return self._settings[0]
         values = [v for v in (wanted_mhz, self._ceiling.value) if v is not None]
         return min(values) if values else None
 
     def _apply(self, again: bool = False, is_slice: bool = False) -> None:
-        target = self._target()
+        """Bring the board to its target; ``again`` writes the clocks even if they are there."""
+        target, others = self._target(), self._others
         if target is None:
-            self._tell_all(self._hold.give_back())
+            if self.mhz is not None or self._owed_s is not None:
+                self._give_back()
+            return
+        if target == self.mhz and others == self._others_held and self._is_sure and not again:
+            return
+        if self.mhz is None:
+            self._owed_s = self._now_s()  # after a failure the board has been restored, unless that failed too
+        self._is_sure = False
+        if is_slice and self.mhz is not None and others == self._others_held:
+            self._controller.slice(target)
+            self.mhz = target
         else:
-            self._hold.put(target, self._others, again, is_slice)
+            self.mhz = (self._controller.pin(target, others) if others else self._controller.pin(target))["mhz"]
+        self._others_held = dict(others)
+        self._is_sure, self._owed_s = True, None
+
+    def _give_back(self) -> None:
+        """Restore the board. Raises: NotRestored; the restore is then still due."""
+        self.mhz, self._others_held, self._owed_s = None, {}, self._now_s()
+        self._controller.restore()
+        self._owed_s = None
+        self._tell_all(self._controller.check())
 
     def _release(self) -> None:
         try:
-            self._tell_all(self._hold.give_back(always=True))
+            self._give_back()
         finally:
             self._forget()
 
@@ -384,17 +441,33 @@ class BoardLease:
 
     # -------------------------------------------------------------------------------------------------- what is said
 
+    def _event(self, kind: str, text: str) -> Dict[str, Any]:
+        return {"time_s": self._now_s(), "kind": kind, "text": text}
+
     def _tell(self, kind: str, text: str) -> None:
-        self._tell_all([self._teller.event(kind, text)])
+        self._tell_all([self._event(kind, text)])
 
     def _tell_all(self, events: List[Dict[str, Any]]) -> None:
+        """Tell the holder, if there is one, and the agent's log."""
         for event in events:
-            self._teller.tell(self._holder, event)
+            if self._holder is not None:
+                self._holder.events.append(event)
+            say("{}: {}".format(event["kind"], event["text"]))
+
+    def _is_new(self, text: str) -> bool:
+        """True unless the text was reported in the last minute: some failures repeat ten times a second."""
+        now_s = self._now_s()
+        if now_s - self._said_s.get(text, -math.inf) < SAY_S:
+            return False
+        if len(self._said_s) >= 100:
+            self._said_s.clear()
+        self._said_s[text] = now_s
+        return True
 
     def _quietly(self, why: str, act: Callable[[], None]) -> None:
         """Run ``act`` without a caller to raise to: a failure becomes an event, and the next tick tries again."""
         try:
             act()
         except AgentError as error:
-            if self._teller.is_new(str(error)):
+            if self._is_new(str(error)):
                 self._tell("failed", "{}: {}".format(why, error))

@@ -16,8 +16,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
-from wattune_agent.lease import LEASE_S, BoardLease
-from wattune_agent.party import Party, say
+from wattune_agent.lease import LEASE_S, BoardLease, Party, say
 from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_request, failure, line_of
 from wattune_agent.snapshot import has_ended, started_at
 from wattune_agent.time_source import TimeSource

@@ -17,8 +17,7 @@ from wattune.point import Knobs
 from wattune_agent.controller import Controller
 from wattune_agent.errors import AgentError
 from wattune_agent.guarded import SAFETY_EXIT, run_guarded
-from wattune_agent.lease import BoardLease
-from wattune_agent.party import Party
+from wattune_agent.lease import BoardLease, Party
 
 ZONES = "*/thermal_zone*/temp"
 FAR_W, FAR_C = 900.0, 120.0  # limits that are never reached

@@ -11,8 +11,7 @@ from wattune_agent.emc import find_memory_clock
 from wattune_agent.errors import BadRequest, FileFailed, NotTaken
 from wattune_agent.file_knob import bring_back
 from wattune_agent.knobs import fits
-from wattune_agent.lease import BoardLease
-from wattune_agent.party import Party
+from wattune_agent.lease import BoardLease, Party
 from wattune_agent.snapshot import Snapshot, snapshots
 from wattune_agent.tree import Tree
 
