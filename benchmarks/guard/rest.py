@@ -70,7 +70,7 @@ def cpu() -> dict[str, float]:
     """The share of a core that a guard takes on a board of files, with 20 readings a second and slices."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(str(gpu_tree(Path(folder))))
-        board = board_in(tree, mode={})
+        board = board_in(tree)
         board.sensor = _Watts(tree)
         save_switch(tree, board.name, 0.005, 0.001)
         with Controller(board) as controller:

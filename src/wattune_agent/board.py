@@ -51,7 +51,6 @@ class Board:
         name: str,
         clock: Optional[FileKnob],
         sensor: Optional[PowerSensor],
-        mode: Dict[str, str],
         problems: List[str],
         card: Any = None,
         others: Optional[Dict[str, FileKnob]] = None,
@@ -61,7 +60,6 @@ class Board:
         self.name = name
         self.clock = clock
         self.sensor = sensor
-        self.mode = mode
         self.problems = problems
         self.card = card
         self.others: Dict[str, FileKnob] = dict(others or {})

@@ -108,10 +108,12 @@ class CapGuard:
         self.slices_failed: Optional[Exception] = None
         """The exception that ``switch`` raised."""
         self._ladder = tuple(ladder)
-        self._is_held = free_at is None
+        self.is_held = free_at is None
+        """False while the board chooses its clock."""
         if free_at is not None:
             level.start_at(self._ladder.index(free_at))
-        self._value = self._ladder[level.setting] if self._ladder else None
+        self.value = self._ladder[level.setting] if self._ladder else None
+        """The current setting; None if the board has none."""
         self._set = change
         self._switch = switch
         self._told = level.setting  # the whole setting of the last event, while slices are used
@@ -122,11 +124,6 @@ class CapGuard:
         self._heat_s: Optional[float] = None  # when heat last lowered the highest setting that may be used
         self._cool_s: Optional[float] = None  # since when it is cool
         self._told_lowest = False
-
-    @property
-    def value(self) -> Any:
-        """The current setting; None if the board has none."""
-        return self._value
 
     @property
     def cap_w(self) -> Optional[float]:
@@ -149,14 +146,9 @@ class CapGuard:
             return events
 
     @property
-    def is_held(self) -> bool:
-        """False while the board chooses its clock."""
-        return self._is_held
-
-    @property
     def is_lowest(self) -> bool:
         """True if no lower setting can be held."""
-        return self._value is None or (self._is_held and self.level.setting == 0)
+        return self.value is None or (self.is_held and self.level.setting == 0)
 
     @property
     def is_above(self) -> bool:
@@ -192,7 +184,7 @@ class CapGuard:
             is_lowest, before = self.is_lowest, self.level.setting
             too_hot = is_too_hot(temperature_c, self.max_temp_c)
             self._limit_heat(time_s, temperature_c, too_hot)
-            self.level.tries = self._is_held
+            self.level.tries = self.is_held
             wanted = self.level.step(time_s, power_w)
             too_much = self.is_above
             event = {"time_s": time_s, "power_w": self.level.mean_w}
@@ -202,21 +194,21 @@ class CapGuard:
                 self._stay_lowest(event, elapsed_s if too_much else elapsed_s * PATIENCE_S / HEAT_PATIENCE_S)
             elif not (too_much or too_hot):
                 self._patience.regain(elapsed_s)
-            if self.level.slices and self._is_held and not too_hot:
+            if self.level.slices and self.is_held and not too_hot:
                 self._slice(wanted, event, was=before)
                 return
-            is_free_above = not self._is_held and (self.level.is_paying_back or self.level.is_above or too_hot)
-            if self._ladder and (wanted < before or is_free_above or (self._is_held and wanted > before)):
+            is_free_above = not self.is_held and (self.level.is_paying_back or self.level.is_above or too_hot)
+            if self._ladder and (wanted < before or is_free_above or (self.is_held and wanted > before)):
                 if wanted <= before and not too_hot:
                     event["power_w"] = max(self.level.mean_w, self.level.foreseen_w)
                 self._change(wanted, event, was=before)
-            elif not self._is_held:
+            elif not self.is_held:
                 self.level.setting = before
 
     def tick(self, time_s: float) -> None:
         """Begin or end a slice between two readings. Raises: any exception of ``change``."""
         with self._lock:
-            if self.level.slices and self._is_held and self.has_read:
+            if self.level.slices and self.is_held and self.has_read:
                 before = self.level.setting
                 wanted = self.level.step(time_s)
                 self._slice(wanted, {"time_s": time_s, "power_w": self.level.mean_w}, was=before)
@@ -225,7 +217,7 @@ class CapGuard:
         """Continue at a setting of the ladder that the board was brought to, and forget what was drawn."""
         with self._lock:
             self.level.start_at(setting)
-            self._value = self._ladder[setting]
+            self.value = self._ladder[setting]
 
     def watch(self, time_s: float, power_w: float) -> None:
         """Note a reading, and leave the board where it is."""
@@ -249,9 +241,9 @@ class CapGuard:
         """Continue from ``value``, one of the settings: another controller pinned the board there, or, if it is not
         held, the board chose a clock near it."""
         with self._lock:
-            if value != self._value or is_held != self._is_held:
+            if value != self.value or is_held != self.is_held:
                 self.level.follow(self._ladder.index(value))
-                self._value, self._is_held, self._told_lowest = value, is_held, False
+                self.value, self.is_held, self._told_lowest = value, is_held, False
 
     def move_cap(self, cap_w: Optional[float]) -> None:
         """React to readings above another cap from now on."""
@@ -283,11 +275,11 @@ class CapGuard:
     def _stay_lowest(self, event: Dict[str, Any], over_s: float) -> None:
         if not self._told_lowest:
             self._told_lowest = True
-            self._events.append(dict(event, action="at lowest", setting=self._value))
+            self._events.append(dict(event, action="at lowest", setting=self.value))
         self._patience.lose(over_s)
 
     def _change(self, setting: int, event: Dict[str, Any], *, was: int) -> None:
-        value, down = self._ladder[setting], setting < was or not self._is_held
+        value, down = self._ladder[setting], setting < was or not self.is_held
         try:
             self._set(value)
         except Exception as error:
@@ -295,8 +287,8 @@ class CapGuard:
             self.level.follow(was)
             raise
         self.level.setting = self._told = setting
-        self.pushed += down and self._value == self._ladder[-1]
-        self._value, self._is_held, self._told_lowest = value, True, False
+        self.pushed += down and self.value == self._ladder[-1]
+        self.value, self.is_held, self._told_lowest = value, True, False
         self._events.append(dict(event, action="down" if down else "up", setting=value))
 
     def _slice(self, setting: int, event: Dict[str, Any], *, was: int) -> None:
@@ -310,7 +302,7 @@ class CapGuard:
                 self.level.setting = was
                 self._change(min(setting, was), event, was=max(setting, was))
                 return
-            self._value, self._told_lowest = self._ladder[setting], False
+            self.value, self._told_lowest = self._ladder[setting], False
         whole = setting - self.level.is_sliced
         if whole == self._told:
             self._left_s = None
@@ -325,7 +317,7 @@ class CapGuard:
         """The state from which a later guard continues, as JSON values."""
         with self._lock:
             return {
-                "setting": self._value,
+                "setting": self.value,
                 "events": [dict(event) for event in self._events],
                 "stopped": self._patience.stopped,
                 "last_s": self._patience.last_s,
@@ -339,10 +331,10 @@ class CapGuard:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Continue from ``state_dict``, after applying its setting to the board. Raises: as ``change`` does."""
         with self._lock:
-            if state["setting"] is not None and state["setting"] != self._value:
+            if state["setting"] is not None and state["setting"] != self.value:
                 self._set(state["setting"])
-                self._value = state["setting"]
-                self.level.start_at(self._ladder.index(self._value))
+                self.value = state["setting"]
+                self.level.start_at(self._ladder.index(self.value))
             if "level" in state:  # not in states of before 0.1.0
                 self.level.load_state_dict(state["level"])
             self._heat_s, self._cool_s = state.get("heat_s"), state.get("cool_s")

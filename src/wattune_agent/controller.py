@@ -85,11 +85,10 @@ class Controller:
         """
         self._look_for_missing()
         board, clock, sensor = self.board, self.board.clock, self.board.sensor
-        board.mode = self._now_mode()
         return {
             "family": board.family,
             "name": board.name,
-            "mode": dict(board.mode),
+            "mode": dict(self._now_mode()),
             "unit": clock.unit if clock is not None else "",
             "knob": clock.knob if clock is not None else "",
             "settings_mhz": self._settings_mhz(self._main()) if clock is not None else [],

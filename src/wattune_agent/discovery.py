@@ -10,7 +10,6 @@ from wattune_agent.emc import find_memory_clock
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.file_knob import FileKnob
 from wattune_agent.ina3221 import find_rails
-from wattune_agent.mode import mode
 from wattune_agent.nvidia import find_card, is_card
 from wattune_agent.pmic import find_pmic, is_raspberry
 from wattune_agent.rapl import find_rapl
@@ -49,7 +48,6 @@ def find_board(tree: Tree, family: str) -> Board:
         name=board_name(tree) or family,
         clock=clock,
         sensor=sensor,
-        mode=mode(tree, family),
         problems=problems,
         others=_others(tree) if family == "jetson" and clock is not None else None,
     )

@@ -20,7 +20,7 @@ from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, 
 from wattune_agent.knobs import CAPS, MEMORIES, PAIRS, is_limit, row_of, same_text, tolerance_of, whole
 from wattune_agent.tree import Tree, text
 
-__all__ = ["TRIES", "Failure", "FileKnob", "Limits", "bring_back", "restore_all"]
+__all__ = ["TRIES", "Failure", "FileKnob", "Limits", "bring_back"]
 
 TRIES = 3
 """Attempts to write limits before reporting a failure; another writer may finish between two of them."""
@@ -241,7 +241,9 @@ class FileKnob:
 
     def restore(self, texts: Dict[str, str]) -> None:
         """Restore the text of each file. Raises: NotRestored, after restoring as much as possible."""
-        restore_all(self._tree, texts)
+        failures = bring_back(self._tree, texts)
+        if failures:
+            raise NotRestored("; ".join(failure.text for failure in failures))
 
     def _active(self) -> Tuple[Sequence[Tuple[str, str]], Sequence[Tuple[Limits, Sequence[int]]]]:
         """The switches and limits that apply now."""
@@ -250,13 +252,6 @@ class FileKnob:
     def _value(self, values: Sequence[int], mhz: float) -> int:
         value = round(mhz * self._per_mhz)
         return max([listed for listed in values if listed <= value] or [values[0]])
-
-
-def restore_all(tree: Tree, texts: Dict[str, str]) -> None:
-    """Write back each file's text, as ``bring_back``. Raises: NotRestored, after restoring as much as possible."""
-    failures = bring_back(tree, texts)
-    if failures:
-        raise NotRestored("; ".join(failure.text for failure in failures))
 
 
 def bring_back(tree: Tree, texts: Dict[str, str]) -> List[Failure]:

@@ -232,7 +232,6 @@ def find_card(tree: Tree, family: str, knob: str = FileKnob.knob) -> Board:
         name=card.name,
         clock=clock,
         sensor=sensor,
-        mode=own.mode(),
         problems=problems,
         card=own,
     )

@@ -35,19 +35,14 @@ def call_before_end(call: Callable[[], None]) -> None:
     if not _at_end:
         _at_end = True
         atexit.register(_end)  # once, and permanently: unregistering would leave its slot behind in the interpreter
-    _arrange()
+    tidy()
 
 
 def forget(call: Callable[[], None]) -> None:
     """Remove a registered call."""
     if call in _calls:
         _calls.remove(call)
-    _arrange()
-
-
-def tidy() -> None:
-    """Remove handlers that are no longer needed: other code's clean-up may have reinstalled one of ours."""
-    _arrange()
+    tidy()
 
 
 @contextmanager
@@ -60,11 +55,11 @@ def held() -> Iterator[None]:
     _pid = os.getpid()
     _depth += 1
     try:
-        _arrange()
+        tidy()
         yield
     finally:
         _depth -= 1
-        _arrange()
+        tidy()
         if not _depth:
             while _waiting:
                 signal.pthread_kill(threading.get_ident(), _waiting.pop(0))
@@ -88,8 +83,11 @@ def _end() -> None:
             call()
 
 
-def _arrange() -> None:
-    """Install the handlers needed now and remove others. Only the main thread can; its next call catches up."""
+def tidy() -> None:
+    """Install the handlers needed now and remove others: other code's clean-up may have reinstalled one of ours.
+
+    Only the main thread can; its next call catches up.
+    """
     if not _is_main():
         return
     for signum in SIGNALS:

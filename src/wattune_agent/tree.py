@@ -159,10 +159,6 @@ class Tree:
         """True if the file or folder exists."""
         return os.path.exists(self._joined(path))
 
-    def readable(self, path: str) -> bool:
-        """True if this user may read the file."""
-        return os.access(self._joined(path), os.R_OK)
-
     def writable(self, path: str) -> bool:
         """True if this user may write the file, of the machine itself as root only."""
         return self.is_ours and os.access(self._joined(path), os.W_OK)

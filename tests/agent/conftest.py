@@ -14,7 +14,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def controller(tree):
-    with Controller(board_in(tree, mode={"nvpmodel": "MAXN"})) as controller:
+    with Controller(board_in(tree)) as controller:
         yield controller
 
 

@@ -214,7 +214,7 @@ class Started(Quick):
 def _leave(bench, change):
     """The snapshot of an ended process, with its text changed."""
     files = bench.board.clock.files()
-    snapshot = Snapshot.of_now(bench.tree, bench.board.family, files, bench.board.mode)._replace(pid=0)
+    snapshot = Snapshot.of_now(bench.tree, bench.board.family, files, {})._replace(pid=0)
     snapshot.save()
     path = Path(snapshot.path)
     text = change(path.read_text(encoding="utf-8"))

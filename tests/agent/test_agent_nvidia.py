@@ -250,7 +250,7 @@ def test_a_gb10_has_a_grid_of_clocks_and_the_machines_memory(tmp_path):
     assert "never tried" in board.problems[-1]
     facts = board.card.facts()
     assert (facts["memory_bytes"], facts["shares_memory"], facts["highest_w"]) == (None, True, None)
-    assert board.mode == {"driver": "550.54.15", "persistence": "on"}
+    assert board.card.mode() == {"driver": "550.54.15", "persistence": "on"}
     gpu.virtual = VGPU
     assert find_board(tree, "nvidia").clock is None
     gpu.virtual, gpu.energy, gpu.usage = 0, False, False

@@ -83,12 +83,10 @@ def texts(root):
     return found
 
 
-def board_in(tree, family="jetson", sensor=None, mode=None):
+def board_in(tree, family="jetson", sensor=None):
     find = find_gpu_clock if family == "jetson" else find_cpu_clock
     clock, problems = find(tree)
-    return Board(
-        tree, family=family, name="made board", clock=clock, sensor=sensor, mode=mode or {}, problems=list(problems)
-    )
+    return Board(tree, family=family, name="made board", clock=clock, sensor=sensor, problems=list(problems))
 
 
 class TimedTree(Tree):

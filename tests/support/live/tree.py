@@ -168,9 +168,6 @@ class LiveTree(Tree):
     def exists(self, path: str) -> bool:
         return super().exists(path) and not self._has(path, "vanished", ("read", "write"))
 
-    def readable(self, path: str) -> bool:
-        return super().readable(path) and not self._has(path, "forbidden", ("read",))
-
     def writable(self, path: str) -> bool:
         return super().writable(path) and not self._has(path, "forbidden", ("write",))
 
