@@ -117,10 +117,6 @@ class LiveBoard:
         """Exact power of the whole."""
         return self.rails_w()[self.model.whole]
 
-    def energy_j(self) -> float:
-        """Exact energy of the whole since the beginning."""
-        return self._history.energy_j[self.model.whole]
-
     def clamp(self, mhz: float | None) -> None:
         """Let heat (or a power budget) hold the clock at or below this; None: no longer."""
         for clock in self.clocks:
