@@ -1,7 +1,6 @@
-"""The parts of a session by themselves: batches, sizes, what is known of batch sizes, and where the time goes."""
+"""The parts of a session by themselves: batches, sizes, and what is known of batch sizes."""
 
 import math
-import re
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -9,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.sessions import Numbered, board, loss_of, perceptron, session_of, train
+from tests.support.sessions import board, loss_of, perceptron, session_of, train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
 
 from wattune.errors import DeviceError, InputError
 from wattune.online.batch_shapes import batch_sizes, rows
@@ -20,7 +18,6 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split, even, moved, samples_of, shapes, split
 from wattune.online.sample_model import SampleModel
 from wattune.online.step_counter import StepCounter
-from wattune.online.step_timing import StepTimes
 from wattune.point import BatchShape
 from wattune.records import SampleEfficiency
 
@@ -115,29 +112,6 @@ def test_without_a_curve_there_is_a_prior():
     assert sample_model.source == "prior"
     assert sample_model.relative[32] == (1.0, 0.0)
     assert sample_model.relative[16][0] < 1 < sample_model.relative[64][0]
-
-
-@pytest.mark.parametrize(
-    ("options", "times", "said"),
-    [
-        ({}, {"waiting_s": 5.0}, "num_workers=2"),
-        ({"num_workers": 1}, {"waiting_s": 5.0}, "1 worker cannot keep up; .*prefetch_factor=4"),
-        ({"num_workers": 2, "prefetch_factor": 4}, {"waiting_s": 5.0}, "2 workers cannot keep up; .*prefetch_factor=8"),
-        ({"num_workers": 1}, {"starting_s": 5.0}, "persistent_workers=True"),
-        ({"num_workers": 1, "persistent_workers": True}, {"starting_s": 5.0}, "cannot keep up"),
-        ({}, {"copying_s": 3.0}, "pin_memory=True"),
-        ({}, {"waiting_s": 0.5}, None),
-    ],
-    ids=str,
-)
-def test_advice_is_by_what_was_seen(options, times, said):
-    found = StepTimes()
-    vars(found).update(compute_s=10.0, ordinary_s=10.0, steps=100, ordinary_steps=100, **times)
-    advice = " ".join(found.advice(DataLoader(Numbered(), batch_size=8, **options), on_gpu=True))
-    if said is None:
-        assert advice == ""
-    else:
-        assert re.search(said, advice)
 
 
 def test_a_counter_sees_the_phases_by_itself():

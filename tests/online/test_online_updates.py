@@ -1,6 +1,5 @@
 """What a session tells while it trains: to functions, to the log, and through its own attributes."""
 
-import html
 import logging
 from itertools import pairwise
 
@@ -85,10 +84,3 @@ def test_power_and_energy_are_at_hand_while_it_trains():
     assert all(a[1] <= b[1] for a, b in pairwise(seen))
     assert 1 < seen[-1][0] <= session.record.power_peak_w
     assert 0 < seen[-1][1] <= session.record.energy_j
-
-
-def test_a_notebook_shows_the_explanation():
-    shown = []
-    session = trained(on_batch=lambda session: shown.append(session._repr_html_()), passes=1)
-    assert "Measuring batch size" in shown[-1]
-    assert session._repr_html_() == f"<pre>{html.escape(session.explain())}</pre>"

@@ -130,7 +130,7 @@ class Capped(TrainerCallback):
         self._reached = Knobs()
         self._evaluation, self._evaluates, self._watched = ExitStack(), False, None
         self._interrupts, self._overflows = Interrupts(), Overflows()
-        self._last_log, self._is_first, self._averages = (0.0, 0.0), False, True
+        self._last_log, self._averages = (0.0, 0.0), True
         self._since_s: float | None = None
         self._watch()
 
@@ -318,7 +318,6 @@ class Capped(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Note that the loader starts a new pass."""
-        self._is_first = True
         self._waits()
 
     def _waits(self) -> None:
@@ -334,12 +333,7 @@ class Capped(TrainerCallback):
             self._end_evaluation()
             run, own = session.run, self._own
             if self._since_s is not None:
-                waited_s = run.device.now_s() - self._since_s
-                if self._is_first:
-                    run.times.starting_s += waited_s
-                else:
-                    run.times.waiting_s += waited_s
-            self._is_first = False
+                run.times.waiting_s += run.device.now_s() - self._since_s
             samples = min(own.batch, self._trainer.current_gradient_accumulation_steps * own.micro)
             if self._trials is not None and args.world_size == 1:
                 steps = self._trials.steps_per_pass

@@ -171,14 +171,6 @@ class Explorer:
         """True if evaluations are so frequent that the sensor never shows training alone, but only both together."""
         return self._often >= OFTEN
 
-    def steps_left(self) -> int:
-        """Approximate number of steps that the wanted probe takes: as many batches should be ready before it."""
-        step_s = self._expected_s()
-        if step_s is None:
-            return STEPS + 1
-        seconds = self._settle_s + WINDOWS * self.window_s
-        return 2 + max(STEPS, int(seconds / step_s))
-
     # ---------------------------------------------------------------------------------------------------------- steps
 
     def to_safest(self) -> None:
@@ -310,13 +302,6 @@ class Explorer:
             return "probe"
         is_known = self.wanted in self.cells or self.search.best() == self.wanted
         return self.search.reason or "chosen" if is_known else "no measured point stays under the cap"
-
-    def _expected_s(self) -> float | None:
-        # From the latest cell: time is proportional to the samples, and at worst to 1 / clock.
-        for point, measured in reversed(self.cells.items()):
-            faster = (self.wanted.knobs.first or 1.0) / (point.knobs.first or 1.0)
-            return (measured.step_s or 0.0) * self.wanted.batch_size / point.batch_size / max(1.0, faster)
-        return None
 
     # ---------------------------------------------------------------------------------------------------------- state
 

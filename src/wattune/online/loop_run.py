@@ -23,12 +23,11 @@ from wattune.search.search import OwnRecipe
 
 class NextStep(NamedTuple):
     """The step that comes next: its ``wanted`` row, and the ``current`` one, which batches may still have that were
-    fetched before. ``probing``: the row is to be measured, over about ``steps`` steps; ``measuring``: it has begun."""
+    fetched before. ``probing``: the row is to be measured; ``measuring``: that has begun."""
 
     wanted: BatchShape
     current: BatchShape
     probing: bool = False
-    steps: int = 0
     measuring: bool = False
 
 

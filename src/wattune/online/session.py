@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,6 @@ from wattune.online.division import DivisionCheck
 from wattune.online.interrupts import Ended, Shield
 from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper, trained
-from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.ranks.meeting import Even, Ranks
 from wattune.online.rate_watch import RateWatch
@@ -139,12 +137,11 @@ class Session:
             self._stepper = OptimizerStepper(
                 optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
             )
-            fetcher = Prefetcher(batch_source, run)
             # Ranks prove at the same step, and parts that the user asks for before they are used.
             at_once = ranks is not None or run.start != BatchShape(recipe.batch_size, recipe.batch_size)
             division = DivisionCheck(run.model, list(trained(optimizer)), at_once=at_once) if divides else None
             self.loop = UserLoop(
-                run, fetcher, self._stepper, recipe, sample_model, sync, self.rate_watch, division, self.shield
+                run, batch_source, self._stepper, recipe, sample_model, sync, self.rate_watch, division, self.shield
             )
             self.loop.remembers = options.checkpoint is not None
             if ranks is not None and batch_source.samples_per_pass is None:
@@ -462,13 +459,6 @@ class Session:
     def explain(self) -> str:
         """Explain the choice of the point, and what further measurements would save."""
         return explanation(self)
-
-    def _repr_html_(self) -> str:
-        """The explanation, for notebooks; before anything is trained, what is to be."""
-        text = (
-            self.explain() if self._is_open or self.is_over else f"a session on {self.run.device.name}, not entered yet"
-        )
-        return f"<pre>{escape(text)}</pre>"
 
     def _busy(self) -> AbstractContextManager[None]:
         """Context in which no other rank counts how long this one takes."""

@@ -131,9 +131,8 @@ def session_record(session: Session) -> SessionRecord:
         readings=figures.readings,
         readings_above_cap=figures.readings_above_cap,
         compute_s=times.compute_s,
-        waiting_s=times.waited_s,
+        waiting_s=times.waiting_s,
         copying_s=times.copying_s,
-        advice=times.advice(options.loader, on_gpu=run.on_cuda),
         guard=run.capped.limiter.events,
         board_events=run.capped.monitor.events,
         ended=session.ended,
@@ -209,8 +208,7 @@ def explanation(session: Session) -> str:
     if points and sample_model.source.startswith("prior"):
         saved = f"{100 * search.worth_of_curve():.1f} % of the remaining time"
         lines.append(f"Estimating the samples to target (wattune estimate) is expected to save {saved}.")
-    lines += [*run.times.advice(options.loader, on_gpu=run.on_cuda), *run.notes]
-    return "\n".join(lines)
+    return "\n".join([*lines, *run.notes])
 
 
 def _front(session: Session) -> tuple[FrontPoint, ...]:

@@ -162,8 +162,7 @@ class SessionRun(LoopRun):
 
     def _wanted(self) -> NextStep:
         explorer = self.explorer
-        steps = explorer.steps_left() if explorer.probing else 0
-        return NextStep(explorer.wanted.shape, explorer.current.shape, explorer.probing, steps, explorer.is_measuring)
+        return NextStep(explorer.wanted.shape, explorer.current.shape, explorer.probing, explorer.is_measuring)
 
     @property
     def is_measuring(self) -> bool:
@@ -242,7 +241,7 @@ class SessionRun(LoopRun):
         self.samples += samples
         self.steps += 1
         self._step_s = seconds
-        self.times.step(max(0.0, seconds), ordinary=not self.explorer.probing)
+        self.times.compute_s += max(0.0, seconds)
         if now_s >= self._look_s:
             self._look_s = now_s + LOOK_EVERY_S
             self.capped.monitor.look(self.capped.meter.elapsed_s)

@@ -1,20 +1,14 @@
-"""The time of steps, divided into computing, waiting for the loader and copying, and advice to reduce it."""
+"""Times of steps: computing, waiting for the loader and copying."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
-
-WORTH_SAYING = 0.1
-"""Share of the time for waiting (or copying) above which there is advice."""
 
 SYNCHRONISE_EVERY = 16
 """Number of steps from one synchronisation with a GPU to the next."""
-
-MIN_STEPS = 10
-"""Least number of steps before there is advice."""
 
 
 class Sync:
@@ -33,71 +27,19 @@ class Sync:
         return before and self._is_synchronised
 
 
+@dataclass
 class StepTimes:
-    """Seconds of the device's time. Steps waited ``waiting_s`` for data: ``starting_s`` is that of the first steps of a
-    pass, ``fetching_s`` the time to fetch ahead for probes."""
+    """Seconds of the device's time that all steps took, by what they were spent on."""
 
-    def __init__(self) -> None:
-        self.compute_s = 0.0
-        self.waiting_s = 0.0
-        self.starting_s = 0.0
-        self.fetching_s = 0.0
-        self.copying_s = 0.0
-        self.ordinary_s = 0.0
-        self.steps = self.ordinary_steps = 0
-
-    def step(self, seconds: float, *, ordinary: bool) -> None:
-        """Add a step that computed for ``seconds``; ``ordinary``: it was not part of a probe."""
-        self.compute_s += seconds
-        self.steps += 1
-        if ordinary:
-            self.ordinary_s += seconds
-            self.ordinary_steps += 1
-
-    @property
-    def waited_s(self) -> float:
-        """Total time for which the device waited for data."""
-        return self.waiting_s + self.starting_s + self.fetching_s
-
-    def advice(self, loader: Any, *, on_gpu: bool) -> tuple[str, ...]:
-        """Advice to reduce waiting and copying; empty if there is little to gain."""
-        # Workers would fetch for a probe while the device computes; without them, fetching ahead is waiting too.
-        if getattr(loader, "num_workers", 0):
-            steps, waiting_s, computing_s = self.ordinary_steps, self.waiting_s + self.starting_s, self.ordinary_s
-        else:
-            steps, waiting_s, computing_s = self.steps, self.waited_s, self.compute_s
-        if steps < MIN_STEPS:
-            return ()
-        total_s = computing_s + waiting_s
-        advice = []
-        if total_s > 0 and waiting_s / total_s > WORTH_SAYING:
-            share = f"{waiting_s / total_s:.0%} of the time was spent waiting for the loader: "
-            advice.append(share + self._remedy(loader))
-        if total_s > 0 and self.copying_s / total_s > WORTH_SAYING and on_gpu:
-            pinned = getattr(loader, "pin_memory", False)
-            remedy = "use fewer or smaller samples" if pinned else "pin_memory=True copies while the GPU computes"
-            advice.append(f"{self.copying_s / total_s:.0%} of the time was spent copying: {remedy}")
-        return tuple(advice)
-
-    def _remedy(self, loader: Any) -> str:
-        if not isinstance(loader, DataLoader):
-            return "its batches are made while the device waits; make them in another process"
-        if not loader.num_workers:
-            return "batches are made between the steps; num_workers=2 or more makes them while the model trains"
-        if self.starting_s > self.waiting_s and not loader.persistent_workers:
-            return (
-                "mostly at the start of each pass, while the workers start; persistent_workers=True keeps them running"
-            )
-        ahead = loader.prefetch_factor or 2
-        return (
-            f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)} cannot keep up; use more of them, or "
-            f"prefetch_factor={2 * ahead} if their speed varies"
-        )
+    compute_s: float = 0.0
+    waiting_s: float = 0.0
+    copying_s: float = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """State to resume from, as JSON values."""
-        return dict(vars(self))
+        return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from ``state_dict``."""
-        vars(self).update(state)
+        """Resume from ``state_dict``; states of before had three kinds of waiting."""
+        self.compute_s, self.copying_s = state["compute_s"], state["copying_s"]
+        self.waiting_s = sum(state.get(name, 0.0) for name in ("waiting_s", "starting_s", "fetching_s"))

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from wattune.errors import InputError
-from wattune.online.batch_source import Fetched
+from wattune.online.batch_source import BatchSource, Fetched
 from wattune.online.division import PARTS, DivisionCheck, Trial
 from wattune.online.interrupts import Shield
-from wattune.online.loop_run import LoopRun
+from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.micro_batching import Batch, even, moved, shapes, split
 from wattune.online.optimizer_step import OptimizerStepper
-from wattune.online.prefetch import Prefetcher
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.rate_watch import RateWatch
 from wattune.online.recipe import Recipe
@@ -35,7 +34,7 @@ class UserLoop:
     def __init__(
         self,
         run: LoopRun,
-        fetcher: Prefetcher,
+        batch_source: BatchSource,
         stepper: OptimizerStepper,
         recipe: Recipe,
         sample_model: SampleModel,
@@ -57,7 +56,8 @@ class UserLoop:
         self.remembers = False
         self.shield = shield or Shield()
         self._run = run
-        self._fetcher = fetcher
+        self._batch_source = batch_source
+        self._micro: dict[int, int] = {}  # batch size -> micro-batch size of its last row
         self._stepper = stepper
         self._recipe = recipe
         self._sample_model = sample_model
@@ -74,13 +74,13 @@ class UserLoop:
         try:
             for steps in itertools.count():
                 yield from self._prove_later()
-                fetched = self._fetcher.fetch()
+                step, fetched = self._fetch()
                 if self.is_end(fetched is not None, steps) or fetched is None:
                     break
-                yield from self._step(fetched)
+                yield from self._step(fetched, self._row(fetched.batch_size, step))
             self._recipe.stepped(self.position, is_end=True)
         finally:
-            self._fetcher.clear()
+            self._batch_source.stop()
             self._run.drop()
 
     def remember(self) -> None:
@@ -128,9 +128,31 @@ class UserLoop:
         if self._stepper.is_new:
             self._run.relative(self._sample_model.relative)
 
-    def _step(self, fetched: Fetched) -> Iterator[Batch]:
+    def _fetch(self) -> tuple[NextStep, Fetched | None]:
+        """The step that comes next and its batch, None at the end of the pass. Workers that fetch ahead may have
+        fetched that batch at another size."""
+        run = self._run
+        step = run.next_step()
+        self._batch_source.size = step.wanted.batch
+        self._micro.setdefault(*step.wanted)  # workers fetch it now, and it may come after another row
+        begun_s = run.device.now_s()
+        fetched = self._batch_source.fetch()
+        if fetched is not None:
+            run.times.waiting_s += run.device.now_s() - begun_s
+        return step, fetched
+
+    def _row(self, size: int, step: NextStep) -> BatchShape:
+        """The row to train a batch of this size with: the wanted one if it has the size, else the last one that had."""
+        for row in (step.wanted, step.current):
+            if row.batch == size:
+                self._micro[size] = row.micro
+                return row
+        largest = max(self._run.fit_check.known, default=size)
+        return BatchShape(size, min(size, self._micro.get(size, largest)))
+
+    def _step(self, fetched: Fetched, row: BatchShape) -> Iterator[Batch]:
         data, samples, _, self._drawn = fetched
-        run, row = self._run, self._fetcher.row(fetched)
+        run = self._run
         self._recipe.check()
         sizes = run.parts(samples, row.micro)
         if len(sizes) > 1 or not run.checked:

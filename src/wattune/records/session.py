@@ -94,7 +94,6 @@ class SessionRecord(Record):
     compute_s: NotNegative = 0.0
     waiting_s: NotNegative = 0.0
     copying_s: NotNegative = 0.0
-    advice: tuple[str, ...] = ()
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()
     cap_intervals: tuple[CapInterval, ...] = ()

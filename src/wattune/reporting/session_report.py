@@ -99,7 +99,6 @@ def _remarks(session: SessionRecord) -> Section:
     notes = [
         Note("Recipe", f"Batch size {recipe.batch_size}, {recipe.learning_rate_rule}."),
         *([Note("Parts of a step", parts)] if parts else []),
-        *([Note("Advice", " ".join(session.advice))] if session.advice else []),
         *([Note("Caveats", " ".join(session.notes))] if session.notes else []),
     ]
     return Section("About this session", "", notes)

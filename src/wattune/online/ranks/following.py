@@ -85,7 +85,7 @@ class FollowingRun(LoopRun):
             )
             self.channel.check()
         batch, micro, *current, probing, measuring = message["step"]
-        self._step = NextStep(BatchShape(batch, micro), BatchShape(*current), probing, measuring=measuring)
+        self._step = NextStep(BatchShape(batch, micro), BatchShape(*current), probing, measuring)
         self._left = message["for"]
         return self._step
 
@@ -108,7 +108,7 @@ class FollowingRun(LoopRun):
         """End the step."""
         self.samples += self._samples
         self.steps += 1
-        self.times.step(self.device.now_s() - self._begun_s, ordinary=True)
+        self.times.compute_s += self.device.now_s() - self._begun_s
         self.channel.stepped()
         if self._left <= 1 and (seconds := self._timer.end()) is not None:
             self.channel.send({"computed_s": seconds})  # before the next agreement

@@ -97,7 +97,7 @@ class Leading:
             self.channel.send({"stop": str(self.stop), "is_input": is_input})
             raise refused(LEADER, self.stop) if is_input else self.stop
         self._rebalance()
-        step = wanted()._replace(steps=0)  # ranks fetch one batch at a time, as each has its own memory
+        step = wanted()
         is_settled = not step.probing and step.wanted == step.current and step_s > 0
         self._left = max(1, min(MOST_STEPS, int(AGREE_EVERY_S / step_s))) if is_settled else 1
         self._agreed = step
