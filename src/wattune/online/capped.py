@@ -17,6 +17,7 @@ from wattune.devices import Device, open_device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.online.batch_shapes import rows as rows_of
+from wattune.online.loop_run import LoopRun
 from wattune.online.ranks.channel import RANK_TIMEOUT_S
 from wattune.online.ranks.following import FollowingSession, follow
 from wattune.online.ranks.leading import Leading, lead
@@ -100,62 +101,33 @@ def capped(
     Raises: InputError for arguments that cannot be honoured, OutputError for files that cannot be written,
     DeviceUnavailable and other DeviceErrors.
     """
+    arguments = {name: value for name, value in locals().items() if name not in ("device", "seed")}
 
     def request() -> Request:
         if not isinstance(device, str) and not hasattr(device, "knobs"):
             raise InputError("device", value=device, allowed="a name such as auto or sim:jetson-nano, or a device")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise InputError("seed", value=seed, allowed="a whole number, 0 or more")
-        return Request(
-            ranks=processes(),
-            rank=own_rank(),
-            cap_w=cap_w,
-            over=over,
-            goal=goal,
-            model=model,
-            optimizer=optimizer,
-            loader=loader,
-            keep_recipe=keep_recipe,
-            efficiency=efficiency,
-            profile=profile,
-            scheduler=scheduler,
-            scheduler_interval=scheduler_interval,
-            scaler=scaler,
-            before_step=before_step,
-            yield_to=yield_to,
-            checkpoint=checkpoint,
-            resume=resume,
-            record=record,
-            log_to=log_to,
-            batch_sizes=batch_sizes,
-            batch_size=batch_size,
-            micro_batch_size=micro_batch_size,
-            even=even,
-            rank_timeout_s=rank_timeout_s,
-        )
+        return Request(ranks=processes(), rank=own_rank(), **arguments)
 
     if processes() == 1:
         asked = request()
-        return _session(asked, device, open_device(device, seed=seed) if isinstance(device, str) else device, seed)
+        opened = open_device(device, seed=seed) if isinstance(device, str) else device
+        return _session(_run(asked, opened, closes=opened is not device), asked, seed, closes=opened is not device)
     ranks, asked = meet(request, device)
     if not ranks.is_leader:
-        return _following(asked, ranks, device, seed)
+        following = follow(ranks, device, asked.sync.module, asked.start, seed)
+        return _session(following, asked, seed, closes=True, ranks=ranks)
     with ranks.preparing():
         leading = lead(ranks, device, over, seed, asked.sync.module)
-        session = _session(asked, device, leading.device, seed, ranks, leading)
+        closes = leading.device is not device
+        session = _session(_run(asked, leading.device, leading, closes=closes), asked, seed, closes=closes, ranks=ranks)
     leading.announce()
     return session
 
 
-def _session(
-    asked: Request,
-    device: str | Device,
-    opened: Device,
-    seed: int,
-    ranks: Ranks | None = None,
-    leading: Leading | None = None,
-) -> Session:
-    """A session that chooses the points; a device that was opened for it is closed if the session cannot be made."""
+def _run(asked: Request, opened: Device, leading: Leading | None = None, *, closes: bool) -> SessionRun:
+    """A run that chooses the points. ``closes``: the device is closed if the run cannot be made."""
     start, moving = asked.start, asked.moving
     try:
         if moving is None:
@@ -196,48 +168,18 @@ def _session(
             sizes_by_name=asked.sizes_by_name,
         )
     except BaseException:
-        if opened is not device:
+        if closes:
             opened.close()
         raise
     _warn(run, asked.keep)
     for text in () if moving is None else moving.assumed:
         run.note(text)
-    return Session(
-        run,
-        asked.recipe,
-        asked.sample_model,
-        asked.optimizer,
-        asked.batch_source,
-        _options(asked, seed, closes=opened is not device),
-        sync=asked.sync,
-        ranks=ranks,
-        scaler=asked.scaler,
-        before_step=asked.before_step,
-        divides=asked.divides or (moving is not None and run.start != BatchShape(start.batch, start.batch)),
-        resumed=asked.resumed,
-    )
+    return run
 
 
-def _following(asked: Request, ranks: Ranks, device: str | Device, seed: int) -> Session:
-    """A session that follows rank 0, once that has opened the devices."""
-    return FollowingSession(
-        follow(ranks, device, asked.sync.module, asked.start, seed),
-        asked.recipe,
-        asked.sample_model,
-        asked.optimizer,
-        asked.batch_source,
-        _options(asked, seed, closes=True),
-        sync=asked.sync,
-        ranks=ranks,
-        scaler=asked.scaler,
-        before_step=asked.before_step,
-        divides=asked.divides,
-        resumed=asked.resumed,
-    )
-
-
-def _options(asked: Request, seed: int, *, closes: bool) -> SessionOptions:
-    return SessionOptions(
+def _session(run: LoopRun, asked: Request, seed: int, *, closes: bool, ranks: Ranks | None = None) -> Session:
+    whole = BatchShape(asked.start.batch, asked.start.batch)
+    options = SessionOptions(
         asked.cap,
         asked.goal,
         over=asked.over if asked.ranks > 1 else None,
@@ -249,6 +191,22 @@ def _options(asked: Request, seed: int, *, closes: bool) -> SessionOptions:
         listeners=asked.listeners,
         loader=asked.loader,
     )
+    kind: Any = Session if isinstance(run, SessionRun) else FollowingSession
+    session: Session = kind(
+        run,
+        asked.recipe,
+        asked.sample_model,
+        asked.optimizer,
+        asked.batch_source,
+        options,
+        sync=asked.sync,
+        ranks=ranks,
+        scaler=asked.scaler,
+        before_step=asked.before_step,
+        divides=asked.divides or (asked.moving is not None and run.start != whole),
+        resumed=asked.resumed,
+    )
+    return session
 
 
 def _warn(run: SessionRun, keep_recipe: bool) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from wattune.devices import Device
-from wattune.online.measurement_window import MeasurementWindow, SensorReadings, cell, ratio
+from wattune.online.measurement_window import MeasurementWindow, cell, ratio
 from wattune.online.setting_ladder import SettingLadder
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import BatchShape, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
 from wattune.search.observation import Stretch
@@ -48,15 +48,14 @@ class Explorer:
 
     ``wanted`` is the point that training should be at; it becomes ``current`` when the first step of its row begins.
     ``search`` makes the search, over the rows for which it is given True; ``fits`` checks whether training can use a
-    row; ``changed`` is called with each new point and the reason for it. ``readings`` are those of the capped run that
-    ``limiter`` is of.
+    row; ``changed`` is called with each new point and the reason for it. ``window`` takes the readings of the run
+    that ``limiter`` belongs to.
     """
 
     def __init__(
         self,
         device: Device,
         limiter: PowerLimiter,
-        readings: SensorReadings,
         search: Callable[[Callable[[BatchShape], bool]], AnySearch],
         start: BatchShape,
         *,
@@ -67,7 +66,6 @@ class Explorer:
         self._excluded: set[BatchShape] = set()
         self._only: BatchShape | None = None
         self.search = search(self._may_use)
-        self.readings = readings
         self.cells: dict[OperatingPoint, ProfileCell] = {}
         self.aborted: list[AbortedProbe] = []
         self.wanted = self.current = OperatingPoint(start, device.safest)
@@ -82,7 +80,7 @@ class Explorer:
         self._has_begun = False
         self._has_evaluated = False  # since the last step began
         self._before: OperatingPoint | None = None
-        self._window = MeasurementWindow(device.now_s())
+        self.window = MeasurementWindow(device.now_s())
         self._restarts = self._often = 0
         self._evaluated_s = -math.inf
         sensor = device.sensor
@@ -129,17 +127,9 @@ class Explorer:
         self._search_again()
         self.choose()
 
-    def restart(self, search: AnySearch) -> None:
-        """Discard all measurements and choose by a new search, from the safest setting on."""
-        self.to_safest()
-        self.cells.clear()
-        self.search = search
-        self.choose()
-
     def start_over(self) -> None:
         """Start over on a device that has other knobs now. Raises: DeviceError."""
         self._limiter.start_over()
-        self.readings.clear()
         self.current = OperatingPoint(self.current.shape, self._device.safest)
         self.cells.clear()
         self.search = self._new_search(self._may_use)
@@ -164,7 +154,7 @@ class Explorer:
     @property
     def is_measuring(self) -> bool:
         """True while steps are timed for a probe."""
-        return self.probing and self._is_reached and self._window.since_s is not None
+        return self.probing and self._is_reached and self.window.since_s is not None
 
     @property
     def mixes_evaluations(self) -> bool:
@@ -176,13 +166,12 @@ class Explorer:
     def to_safest(self) -> None:
         """Bring the device to its safest setting, for work whose power is not known. Raises: DeviceError."""
         if self._limiter.knobs != self._device.safest:
-            self._move(self._device.safest)
+            self._is_reached = False
+            self._limiter.move(self._device.safest)
 
     def begin_evaluation(self) -> None:
         """Begin an evaluation, whose readings only count if evaluations are part of what is measured."""
         self._has_evaluated = True
-        if not self.mixes_evaluations:
-            self.readings.pause()
 
     def begin(self, row: BatchShape, idle_s: float) -> None:
         """Begin a step of this row, ``idle_s`` after the end of the one before. Raises: DeviceError."""
@@ -193,10 +182,10 @@ class Explorer:
         if not self._is_reached and row == self.wanted.shape:
             is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
             self._before, self.current = self.current, self.wanted
-            self._move(self.wanted.knobs, probe=self.probing)
-            self._new_window()
+            self._limiter.move(self.wanted.knobs, probe=self.probing)
+            self.measure_again()
             if is_same and self._has_begun and idle_s <= PAUSE * self.window_s:
-                self._window.begun_s = -math.inf  # the sensor has settled at this point before
+                self.window.begun_s = -math.inf  # the sensor has settled at this point before
             self._is_reached = self._has_begun = True
             self._changed(self.wanted, self._reason())
         elif row != self.current.shape and any(a > b for a, b in zip(row, self.current.shape, strict=True)):
@@ -206,7 +195,7 @@ class Explorer:
         """End a step of this row; ``seconds`` is None if its time is not representative. Raises: DeviceError."""
         if not self._is_reached or row != self.current.shape:
             return
-        limiter, window = self._limiter, self._window
+        limiter, window = self._limiter, self.window
         if self.probing and limiter.crossed_w is not None:
             self._abort(limiter.crossed_w)
             return
@@ -216,59 +205,38 @@ class Explorer:
             return
         if self._has_evaluated and not self.mixes_evaluations:
             return  # in the middle of the step
-        if not window.step(now_s, seconds, self._settle_s):
-            return
-        if window.is_new:
-            self.readings.collect()
-        window.pure = len(self.readings)
+        window.step(now_s, seconds, self._settle_s)
         enough_s = WINDOWS * self.window_s if self.probing else UPDATE_AFTER_S
-        if len(window.times_s) < STEPS or window.elapsed_s < enough_s or not window.pure:
-            return
-        readings_w = self.readings.first(window.pure)
-        if self.probing:
-            self._finish(readings_w)
-        else:
-            self._update(readings_w)
+        if len(window.times_s) >= STEPS and window.elapsed_s >= enough_s and (readings_w := window.readings_w):
+            self._measured(cell(self.current, window.times_s, readings_w, limiter.limit), window.elapsed_s)
 
     def measure_again(self) -> None:
         """Discard what was measured of the present point, whose setting means another power and time from now on."""
-        self.readings.clear()
-        self._new_window()
-
-    def _move(self, knobs: Knobs, *, probe: bool = False) -> None:
-        self.readings.clear()
-        self._limiter.move(knobs, probe=probe)
+        self.window = MeasurementWindow(self._device.now_s())
+        self._restarts = 0
 
     def _pause(self) -> None:
         if self._restarts < RESTARTS:
             self._restarts += self.probing
-            self._interrupt()
+            self.window.interrupt(self._device.now_s())
 
     def _end_evaluations(self) -> None:
         now_s, self._has_evaluated = self._device.now_s(), False
         is_often = now_s - self._evaluated_s < self._settle_s + self.window_s
         self._often, self._evaluated_s = self._often + 1 if is_often else 0, now_s
         if not self.mixes_evaluations:
-            self._interrupt()
-        elif self._window.since_s is not None:
-            self.readings.collect()  # the first of these evaluations had paused it
+            self.window.interrupt(now_s)
 
-    def _interrupt(self) -> None:
-        self._window.interrupt(self._device.now_s())
-        self.readings.clear(after=self._window.pure)
-
-    def _finish(self, readings_w: list[float]) -> None:
-        point, window = self.current, self._window
-        self.cells[point] = cell(point, window.times_s, readings_w, self._limiter.limit)
-        self._tell(self.cells[point], window.elapsed_s)
-        self.choose()
-
-    def _update(self, readings_w: list[float]) -> None:
-        point, window = self.current, self._window
-        self._new_window()
-        self.readings.clear()
+    def _measured(self, measured: ProfileCell, seconds: float) -> None:
+        point = self.current
+        if self.probing:
+            self.cells[point] = measured
+            self._tell(measured, seconds)
+            self.choose()
+            return
+        self.measure_again()
         if self._limiter.knobs == point.knobs and point in self.cells:
-            self._tell(cell(point, window.times_s, readings_w, self._limiter.limit), window.elapsed_s)
+            self._tell(measured, seconds)
             self.choose_again()
 
     def _tell(self, measured: ProfileCell, seconds: float) -> None:
@@ -290,10 +258,6 @@ class Explorer:
         self.current = OperatingPoint(at.shape, limiter.knobs)
         self._changed(self.current, f"{power_w:.4g} W, above the cap")
         self.choose()
-
-    def _new_window(self) -> None:
-        self._window = MeasurementWindow(self._device.now_s())
-        self._restarts = 0
 
     # -------------------------------------------------------------------------------------------------------- records
 

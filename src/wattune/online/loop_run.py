@@ -1,10 +1,12 @@
 """The run behind a session, as its loop sees it: which batch comes next, and how steps begin and end."""
 
+# ruff: noqa: B027 - rank 0 decides for the others, whose runs need no method for that
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -32,7 +34,7 @@ class NextStep(NamedTuple):
 
 
 class LoopRun(ABC):
-    """A context in which ``begin`` and ``end`` bracket the steps of a loop."""
+    """A context in which ``begin`` and ``end`` bracket the steps of a loop, which another rank has chosen."""
 
     device: Device
     compares_gradients = True
@@ -98,39 +100,37 @@ class LoopRun(ABC):
         Raises: SafetyStop, OutOfDeviceMemory, DeviceError.
         """
 
-    @abstractmethod
     def drop(self) -> None:
         """Drop the step under way, if there is one: its samples do not count."""
 
-    @abstractmethod
-    def evaluation(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
         """Context of an evaluation, also in the middle of a step: it stays below the cap.
 
         Raises: SafetyStop, DeviceError.
         """
+        yield
 
     @property
     def is_measuring(self) -> bool:
         """True while steps are timed for a probe."""
         return False
 
-    @abstractmethod
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """State to resume from, as JSON values."""
+        return {}
 
-    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict`` when the context is entered."""
 
     # ------------------------------------------------------------------------------------------------- what is possible
 
-    @abstractmethod
     def fits(self, row: BatchShape) -> bool:
         """Check whether steps of this row can be trained. Raises: DeviceError."""
+        return True
 
     @property
     def may_halve(self) -> bool:
@@ -156,7 +156,7 @@ class LoopRun(ABC):
                 hint="let collate_fn return tensors or lists with one entry per sample, in tuples or dictionaries",
             )
 
-    def judge_division(self, verdict: Verdict) -> None:  # noqa: B027 - rank 0 chooses for the others
+    def judge_division(self, verdict: Verdict) -> None:
         """Take in whether the gradient of a batch in parts is the gradient of the whole. Raises: InputError."""
 
     def note(self, text: str) -> None:

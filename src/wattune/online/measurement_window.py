@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import mean, stdev
@@ -15,83 +14,53 @@ from wattune.records import ProfileCell
 
 
 class MeasurementWindow:
-    """Steps at one point from ``begun_s`` on, in the device's time. They count once the sensor has settled.
+    """Steps at one point from ``begun_s`` on, in the device's time, and the readings meanwhile. Both count once the
+    sensor has settled.
 
     ``since_s`` is that time, None before it; ``elapsed_s`` the time measured since then, without pauses, after each of
-    which the sensor has to settle again. The first ``pure`` readings are of training alone.
+    which the sensor has to settle again.
     """
 
     def __init__(self, begun_s: float):
         self.begun_s = begun_s
         self.since_s: float | None = None
         self.times_s: list[float] = []
-        self.pure = 0
-        self.is_new = False
-        """True if the sensor settled with the last step."""
-        self._before_s = 0.0
         self._latest_s = begun_s
+        self._before: list[tuple[float, float]] = []  # begin and end of what was measured before each pause
+        self._readings: list[tuple[float, float]] = []  # on real time they come from the sampling thread
+
+    @property
+    def _measured(self) -> list[tuple[float, float]]:
+        return self._before if self.since_s is None else [*self._before, (self.since_s, self._latest_s)]
 
     @property
     def elapsed_s(self) -> float:
         """Seconds that were measured."""
-        return self._before_s + (0.0 if self.since_s is None else self._latest_s - self.since_s)
+        return sum(end_s - begin_s for begin_s, end_s in self._measured)
 
-    def step(self, now_s: float, seconds: float | None, settle_s: float) -> bool:
-        """Add a step that ended now; ``seconds`` is None if its time does not count.
+    @property
+    def readings_w(self) -> list[float]:
+        """Readings in the time that was measured, in watts."""
+        measured = self._measured
+        return [power_w for at_s, power_w in [*self._readings] if any(a <= at_s <= b for a, b in measured)]
 
-        Returns: True if the sensor has settled.
-        """
+    def reading(self, now_s: float, power_w: float) -> None:
+        """Add a reading of the power sensor."""
+        if self.since_s is not None:
+            self._readings.append((now_s, power_w))
+
+    def step(self, now_s: float, seconds: float | None, settle_s: float) -> None:
+        """Add a step that ended now; ``seconds`` is None if its time does not count."""
         self._latest_s = now_s
-        self.is_new = self.since_s is None and now_s - self.begun_s >= settle_s
-        if self.is_new:
-            self.since_s = now_s
-        elif self.since_s is not None and seconds is not None:
+        if self.since_s is None:
+            self.since_s = now_s if now_s - self.begun_s >= settle_s else None
+        elif seconds is not None:
             self.times_s.append(seconds)
-        return self.since_s is not None
 
     def interrupt(self, now_s: float) -> None:
         """Leave out a pause of training that ends now."""
-        self._before_s = self.elapsed_s
+        self._before = self._measured
         self.begun_s, self.since_s = now_s, None
-
-
-class SensorReadings:
-    """Readings of the power sensor in watts, collected on demand; on real time they come from the sampling thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._watts: list[float] = []
-        self._is_collecting = False
-
-    def __len__(self) -> int:
-        return len(self._watts)
-
-    def add(self, time_s: float, power_w: float) -> None:
-        """Take a reading, as ``CappedRun`` gives it."""
-        with self._lock:
-            if self._is_collecting:
-                self._watts.append(power_w)
-
-    def collect(self) -> None:
-        """Collect all readings from now on, after those that were collected before."""
-        with self._lock:
-            self._is_collecting = True
-
-    def pause(self) -> None:
-        """Collect no readings until ``collect``."""
-        with self._lock:
-            self._is_collecting = False
-
-    def clear(self, *, after: int = 0) -> None:
-        """Pause, and discard all readings but the first ``after``."""
-        with self._lock:
-            self._is_collecting = False
-            del self._watts[after:]
-
-    def first(self, count: int | None = None) -> list[float]:
-        """The first ``count`` readings; None: all of them."""
-        with self._lock:
-            return self._watts[:count]
 
 
 def cell(

@@ -22,7 +22,6 @@ from wattune.online.division import Verdict
 from wattune.online.explorer import AnySearch, Explorer
 from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
-from wattune.online.measurement_window import SensorReadings
 from wattune.online.ranks.leading import Leading
 from wattune.online.setting_ladder import SettingLadder
 from wattune.online.step_counter import StepWorkCounter
@@ -82,9 +81,8 @@ class SessionRun(LoopRun):
         self._leading, self._step_s = leading, 0.0
         self._yield_to = yield_to
         self._sizes_by_name, self._keeps_shape = sizes_by_name, False
-        self._readings = SensorReadings()
         first = limit if cap is None else replace(limit, limit_w=None)  # the follower finds its own
-        self.capped = CappedRun(device, first, device.safest, on_reading=self._readings.add)
+        self.capped = CappedRun(device, first, device.safest, on_reading=self._read)
         if cap is not None:
             self.capped.follow(
                 CapFollower(
@@ -120,7 +118,6 @@ class SessionRun(LoopRun):
             self.explorer = Explorer(
                 self.device,
                 capped.limiter,
-                self._readings,
                 self._search,
                 self.start,
                 fits=self.fits,
@@ -166,7 +163,7 @@ class SessionRun(LoopRun):
 
     @property
     def is_measuring(self) -> bool:
-        """True while steps are timed for a probe."""
+        """See ``LoopRun``."""
         return self.explorer.is_measuring
 
     @property
@@ -180,11 +177,7 @@ class SessionRun(LoopRun):
         return self.explorer.wanted.shape
 
     def begin(self, row: BatchShape, samples: int, key: Hashable = None, data: Any = None) -> None:
-        """Begin a step of ``samples`` samples in micro-batches of ``row``, before its first forward pass.
-
-        ``key``: steps with equal keys, rows and samples do the same operations. ``data``: the inputs in the device's
-        memory. Raises: SafetyStop, DeviceError.
-        """
+        """See ``LoopRun``."""
         if self._leading is not None:
             self._leading.channel.reach(2)
         if self._yield_to is not None:
@@ -215,10 +208,7 @@ class SessionRun(LoopRun):
             self._leading.begin()
 
     def end(self, *, stepped: bool = True, usual: bool = True) -> None:
-        """End the step; ``stepped``: the optimizer changed the parameters; ``usual``: its time is representative.
-
-        Raises: SafetyStop, OutOfDeviceMemory, DeviceError.
-        """
+        """See ``LoopRun``."""
         device, row, samples = self.device, self._row, self._samples
         if self._leading is not None:
             self._leading.end()
@@ -282,7 +272,9 @@ class SessionRun(LoopRun):
 
     def _moved(self, knobs: Knobs) -> None:
         self._was_moved = True
-        self._readings.clear()
+
+    def _read(self, time_s: float, power_w: float) -> None:
+        self.explorer.window.reading(self.device.now_s(), power_w)
 
     def check(self) -> None:
         """End the run if it cannot stay below its limit; with other ranks, at the next step on all of them.
@@ -305,7 +297,7 @@ class SessionRun(LoopRun):
                 )
 
     def drop(self) -> None:
-        """Drop the step under way, if there is one: its samples do not count."""
+        """See ``LoopRun``."""
         self.counter.drop()
         step, self._step = self._step, None
         if step is not None:
@@ -406,7 +398,7 @@ class SessionRun(LoopRun):
         self.explorer.keep_only(row)
 
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
-        """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""
+        """See ``LoopRun``."""
         self.explorer.search.relative(known)
         self.explorer.choose_again()
 
@@ -426,7 +418,7 @@ class SessionRun(LoopRun):
     # ---------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """State to resume from, as JSON values."""
+        """See ``LoopRun``."""
         return {
             **self.capped.state_dict(),
             "name": self.device.name,
@@ -439,7 +431,7 @@ class SessionRun(LoopRun):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from ``state_dict`` when the context is entered."""
+        """See ``LoopRun``."""
         self._state = state
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from typing import Any, cast
 
 from torch import nn
@@ -113,32 +112,6 @@ class FollowingRun(LoopRun):
         if self._left <= 1 and (seconds := self._timer.end()) is not None:
             self.channel.send({"computed_s": seconds})  # before the next agreement
         self.channel.reach(0)
-
-    def drop(self) -> None:
-        """Drop the step under way."""
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Context of an evaluation."""
-        yield
-
-    # ------------------------------------------------------------------------------------------------- what is possible
-
-    def fits(self, row: BatchShape) -> bool:
-        """True: rank 0 chooses only what fits."""
-        return True
-
-    def relative(self, known: dict[int, tuple[float, float]]) -> None:
-        """Nothing is chosen here."""
-
-    # ---------------------------------------------------------------------------------------------------------- state
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: rank 0 saves the run."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing: see ``SessionCheckpoint.load``."""
 
 
 def follow(ranks: Ranks, device: object, model: nn.Module, start: BatchShape, seed: int) -> FollowingRun:
