@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from wattune.algorithms.counting.step_counting import step_work
 from wattune.devices import Fault, Knob, Sensor, SimulatedDevice, builtin_board
-from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
+from wattune.errors import OutOfDeviceMemory, SafetyStop
 from wattune.goal import TIME, Goal
 from wattune.online import capped
 from wattune.point import BatchShape, Knobs, OperatingPoint
@@ -43,15 +43,8 @@ def trained(device, *, passes=8, model=None, loader=None, evaluates=False, on_ba
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cap_w", "keep"),
-    [
-        (4.1, True),
-        (5.0, False),
-        pytest.param(4.1, False, marks=pytest.mark.slow),
-        pytest.param(5.0, True, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("cap_w", [4.1, 5.0])
+@pytest.mark.parametrize("keep", [True, False])
 def test_the_cap_is_never_read_above(cap_w, keep):
     device = SimulatedDevice(builtin_board("jetson-nano"), seed=round(10 * cap_w))
     clock_mhz = device.current()
@@ -158,14 +151,6 @@ def test_a_session_for_energy_takes_less_of_it_than_one_for_time():
     energy_j = {one.point: one.step_s * one.power_mean_w for one in (*fast.table.cells, *least.table.cells)}
     assert energy_j[least.point.point] < 0.95 * energy_j[fast.point.point]
     assert least.point.clock_mhz < fast.point.clock_mhz
-
-
-@pytest.mark.parametrize(
-    "goal", [Goal("energy", deadline_s=60.0), Goal(energy_j=5.0), Goal("energy-above-rest"), "joy"]
-)
-def test_goals_that_a_session_cannot_search_for(goal):
-    with pytest.raises(InputError, match="goal"):
-        trained(board(), passes=1, goal=goal)
 
 
 @pytest.mark.slow

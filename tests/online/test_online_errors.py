@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 from wattune.cap import PowerCap
 from wattune.errors import InputError, OutputError, RecordError
+from wattune.goal import Goal
 from wattune.records import SampleEfficiency
 
 
@@ -34,8 +35,29 @@ class Unmeasured(SequentialSampler):
     __len__ = None
 
 
-def loader_of(**options):
-    return DataLoader(Numbered(), **{"batch_size": 32, **options})
+class Sharpness(torch.optim.SGD):
+    """As sharpness-aware minimisation is often written: its step needs a closure."""
+
+    def step(self, closure):
+        return super().step(closure)
+
+
+class Sharper(torch.optim.SGD):
+    def step(self, compute):
+        return super().step(compute)
+
+
+def loader_of(*, samples=640, **options):
+    return DataLoader(Numbered(samples), **{"batch_size": 32, **options})
+
+
+OTHER = torch.optim.SGD(perceptron().parameters(), lr=0.1)
+EITHER = r"scheduler_interval is missing: \w+ may count steps or epochs; allowed: step"
+SILENT = SampleEfficiency(
+    workload="w",
+    reference_batch_size=8,
+    points=[{"batch_size": 8, "relative_samples": None, "runs": 1, "censored": 1}],
+)
 
 
 @pytest.mark.parametrize(
@@ -115,20 +137,39 @@ def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
         ({"profile": 5, "cap_w": lambda s: 5.0}, "profile: int"),
         ({"seed": -1}, "seed: -1"),
         ({"keep_recipe": "no"}, "keep_recipe: no"),
+        ({"cap_w": 4500}, r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"),
+        ({"optimizer": torch.optim.LBFGS}, "closure: LBFGS"),
+        ({"optimizer": Sharpness}, "closure: Sharpness"),
+        ({"optimizer": Sharper}, "closure: Sharper"),
+        ({"loader": loader_of(samples=0)}, "the loader gives no batch: 0 samples"),
+        ({"loader": loader_of(samples=31, drop_last=True)}, "the loader gives no batch: 31 samples"),
+        ({"scheduler": lr_scheduler.StepLR(OTHER, 1)}, "belongs to another optimizer: StepLR"),
+        ({"scheduler": lambda own: lr_scheduler.StepLR(own, 10)}, EITHER),
+        ({"scheduler": lambda own: lr_scheduler.MultiStepLR(own, [5, 8])}, EITHER),
+        ({"scheduler": lambda own: lr_scheduler.ExponentialLR(own, 0.9)}, EITHER),
+        ({"efficiency": SILENT}, "every run was censored"),
+        ({"efficiency": "no/curve.json"}, "no such record"),
+        ({"batch_size": 64, "micro_batch_size": 16}, "batch_size: 64; allowed: 32, the loader's; give the loader the"),
+        ({"goal": Goal("energy", deadline_s=60.0)}, "the goal of a session: a deadline"),
+        ({"goal": Goal(energy_j=5.0)}, "the goal of a session: .* an energy budget"),
+        ({"goal": Goal("energy-above-rest")}, "the goal of a session: energy-above-rest"),
+        ({"log_to": 7}, r"log_to: 7; allowed: .*, a function"),
+        ({"yield_to": 8002}, "yield_to: 8002; allowed: a function"),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
 def test_an_argument_that_cannot_be(options, said):
+    model = perceptron()
+    optimizer, scheduler = options.get("optimizer", torch.optim.SGD), options.get("scheduler")
     if options.get("device") == "real":
         options = {**options, "device": RealTimeDevice()}
-    with pytest.raises(InputError, match=said) as caught:
-        session_of(**{"loader": loader_of(), **options})
+    if isinstance(optimizer, type):
+        optimizer = optimizer(model.parameters(), lr=0.1)
+    if callable(scheduler):
+        options = {**options, "scheduler": scheduler(optimizer)}
+    with pytest.raises((InputError, RecordError), match=said) as caught:
+        session_of(**{"model": model, "loader": loader_of(), **options, "optimizer": optimizer})
     assert "\n" not in str(caught.value)
-
-
-def test_a_cap_in_another_unit_is_refused():
-    with pytest.raises(InputError, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
-        session_of(loader=loader_of(), cap_w=4500)
 
 
 def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of():
@@ -138,18 +179,6 @@ def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of(
             train(session, model)
 
 
-class Sharpness(torch.optim.SGD):
-    """As sharpness-aware minimisation is often written: its step needs a closure."""
-
-    def step(self, closure):
-        return super().step(closure)
-
-
-class Sharper(torch.optim.SGD):
-    def step(self, compute):
-        return super().step(compute)
-
-
 def test_a_device_that_another_session_holds():
     device = board()
     with session_of(device=device):
@@ -157,26 +186,6 @@ def test_a_device_that_another_session_holds():
             session_of(device=device).__enter__()
     with session_of(device=device):
         pass
-
-
-@pytest.mark.parametrize("kind", [torch.optim.LBFGS, Sharpness, Sharper])
-def test_an_optimizer_that_needs_a_closure(kind):
-    model = perceptron()
-    with pytest.raises(InputError, match=f"closure: {kind.__name__}"):
-        session_of(model=model, optimizer=kind(model.parameters()), loader=loader_of())
-
-
-@pytest.mark.parametrize(("samples", "options"), [(0, {}), (31, {"drop_last": True})])
-def test_a_loader_that_never_gives_a_batch(samples, options):
-    data = torch.utils.data.Subset(Numbered(), range(samples))
-    with pytest.raises(InputError, match=f"the loader gives no batch: {samples} samples"):
-        session_of(loader=DataLoader(data, batch_size=32, **options))
-
-
-def test_a_scheduler_of_another_optimizer():
-    other = torch.optim.SGD(perceptron().parameters(), lr=0.1)
-    with pytest.raises(InputError, match="belongs to another optimizer: StepLR"):
-        session_of(loader=loader_of(), scheduler=lr_scheduler.StepLR(other, 1))
 
 
 def test_a_schedule_that_ends_before_the_training():
@@ -198,23 +207,6 @@ def test_a_scheduler_that_is_stepped_in_the_loop_fights_the_scaling():
                 session.backward(loss_of(model, batch))
                 if batch.last:
                     scheduler.step()
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda optimizer: lr_scheduler.StepLR(optimizer, 10),
-        lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [5, 8]),
-        lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9),
-    ],
-)
-def test_a_scheduler_that_usually_counts_epochs_is_not_taken_to_count_steps(made):
-    model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(
-        InputError, match=r"scheduler_interval is missing: \w+ may count steps or epochs; allowed: step"
-    ):
-        session_of(model=model, optimizer=optimizer, loader=loader_of(), scheduler=made(optimizer))
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])
@@ -367,21 +359,6 @@ def test_where_it_fails_at_the_users_own_size_the_users_error_comes_out():
     assert device.current() == before
 
 
-@pytest.mark.parametrize(
-    ("points", "said"),
-    [([{"batch_size": 8, "relative_samples": None, "runs": 1, "censored": 1}], "every run was censored")],
-)
-def test_a_curve_that_says_nothing(points, said):
-    curve = SampleEfficiency(workload="w", reference_batch_size=8, points=points)
-    with pytest.raises(InputError, match=said):
-        session_of(loader=loader_of(), efficiency=curve)
-
-
-def test_a_curve_that_is_not_there(tmp_path):
-    with pytest.raises(RecordError, match="no such record"):
-        session_of(loader=loader_of(), efficiency=tmp_path / "curve.json")
-
-
 def test_a_session_that_was_never_entered_leaves_no_trace():
     """As in a notebook, where a cell is run again."""
     model = perceptron()
@@ -435,11 +412,3 @@ def test_a_record_that_cannot_be_saved_in_the_end_is_a_warning(tmp_path):
     with pytest.warns(UserWarning, match=r"is not saved, but in `session\.record`"):
         run()
     assert session.record is not None
-
-
-def test_a_batch_size_beside_a_loader_is_that_of_the_loader():
-    with pytest.raises(
-        InputError, match="batch_size: 64; allowed: 32, the loader's; give the loader the samples of an"
-    ):
-        session_of(loader=loader_of(), batch_size=64, micro_batch_size=16)
-    session_of(loader=loader_of(), batch_size=32)

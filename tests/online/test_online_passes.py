@@ -1,6 +1,5 @@
 """Passes as a loop counts and shows them: broken off, with a progress bar, and at the end of a session."""
 
-import io
 import shutil
 import warnings
 from functools import partial
@@ -10,7 +9,6 @@ import torch
 from tests.support.sessions import Numbered, OwnTimeDevice, distance, loss_of, perceptron, plain, session_of, train
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 session_of = partial(session_of, keep_recipe=True)
 
@@ -40,21 +38,6 @@ def test_a_scheduler_by_epochs_steps_after_a_pass_that_was_broken_off():
     assert scheduler.get_last_lr() == [0.1 / 8]
 
 
-def test_a_pass_that_an_interrupt_ends_is_resumed_and_not_counted(tmp_path):
-    model = perceptron()
-    with pytest.raises(KeyboardInterrupt):
-        with session_of(model, checkpoint=tmp_path / "c") as session:
-            for number, batch in enumerate(session.batches()):
-                session.backward(loss_of(model, batch))
-                if number == 4:
-                    raise KeyboardInterrupt
-    assert session.passes == 0
-    with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
-        while session.passes < 1:
-            train(session, model)
-    assert session.samples == 640
-
-
 def test_a_pass_broken_off_before_the_end_is_not_resumed(tmp_path):
     model = perceptron()
     with session_of(model, checkpoint=tmp_path / "c") as session:
@@ -65,17 +48,6 @@ def test_a_pass_broken_off_before_the_end_is_not_resumed(tmp_path):
     with session_of(model, checkpoint=tmp_path / "c", resume=True) as session:
         assert session.passes == 1
         assert train(session, model) == 640
-
-
-def test_a_progress_bar_has_a_total():
-    model, out = perceptron(), io.StringIO()
-    with session_of(model) as session:
-        assert len(session.batches()) == 20
-        assert session.progress == (0, 640)
-        for batch in tqdm(session.batches(), file=out, mininterval=0):
-            session.backward(loss_of(model, batch))
-            assert session.progress.samples % 32 == 0
-    assert "20/20" in out.getvalue()
 
 
 @pytest.mark.parametrize("drops", [False, True])
@@ -159,7 +131,7 @@ def test_no_micro_batch_of_one_sample_reaches_a_training_batchnorm():
     """521 samples leave 9 behind batches of 16: in micro-batches of 2, the last one would be a single sample."""
     model = perceptron(norm=True)
     loader = DataLoader(Numbered(521), batch_size=16)
-    with pytest.warns(UserWarning, match="statistics are those of a micro-batch"):
+    with pytest.warns(UserWarning, match="BatchNorm1d, whose statistics are those of a micro-batch"):
         session = session_of(model, loader=loader, micro_batch_size=2)
     with session:
         train(session, model)

@@ -118,36 +118,16 @@ def test_the_learning_rate_follows_the_batch_size_in_every_group(kind, power, ru
         assert math.log2(size) == pytest.approx(round(math.log2(size)), abs=1e-6)
 
 
-def test_what_is_called_before_a_step_sees_whole_gradients():
+@pytest.mark.parametrize(("scales", "clips"), [(False, True), (True, False), (True, True)])
+def test_scaling_and_clipping_are_those_of_the_plain_loop(scales, clips):
+    """What is called before a step sees whole, unscaled gradients."""
     mine, other = perceptron(), perceptron()
     optimizer, plainly = sgd(mine), sgd(other)
-    run(
-        mine,
-        optimizer,
-        keep_recipe=True,
-        micro_batch_size=8,
-        before_step=lambda: torch.nn.utils.clip_grad_norm_(mine.parameters(), 0.05),
-    )
-    plainly.register_step_pre_hook(lambda *_: clip(other, 0.05))
-    plain(other, plainly, loader_of(), PASSES)
-    assert distance(mine, other) < 1e-5
-
-
-@pytest.mark.parametrize("clips", [False, True])
-def test_gradient_scaling_is_that_of_the_plain_loop(clips):
-    mine, other = perceptron(), perceptron()
-    optimizer, plainly = sgd(mine), sgd(other)
-    before = (lambda: torch.nn.utils.clip_grad_norm_(mine.parameters(), 0.5)) if clips else None
-    run(
-        mine,
-        optimizer,
-        keep_recipe=True,
-        micro_batch_size=16,
-        scaler=torch.amp.GradScaler("cpu", init_scale=2.0**10),
-        before_step=before,
-    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if scales else None
+    before = (lambda: clip(mine, 0.05)) if clips else None
+    run(mine, optimizer, keep_recipe=True, micro_batch_size=8, scaler=scaler, before_step=before)
     if clips:
-        plainly.register_step_pre_hook(lambda *_: clip(other, 0.5))
+        plainly.register_step_pre_hook(lambda *_: clip(other, 0.05))
     plain(other, plainly, loader_of(), PASSES)
     assert distance(mine, other) < 1e-5
 

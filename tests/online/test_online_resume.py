@@ -150,18 +150,6 @@ def test_any_other_error_leaves_the_same_behind(tmp_path):
     assert device.current() == clock_mhz
 
 
-def test_a_loop_that_breaks_out_of_a_pass_begins_another():
-    model = perceptron()
-    with session_of(model, micro_batch_size=8) as s:
-        for batch in s.batches():
-            s.backward(loss_of(model, batch))
-            if s.samples >= 96:
-                break
-        assert s.passes == 1  # as a loop over epochs counts it
-        assert train(s, model) == 640
-    assert s.record.passes == 2
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -11,7 +11,6 @@ from tests.support.real_time_device import RealTimeDevice
 from tests.support.sessions import Numbered, board, convolutional, distance, loss_of, perceptron, pictures, plain
 from torch.utils.data import DataLoader
 
-from wattune.errors import InputError
 from wattune.online import capped
 
 
@@ -69,8 +68,3 @@ def test_a_queue_that_another_thread_empties():
         server.join()
     assert record.paused_s > 0
     assert record.samples == len(Numbered())
-
-
-def test_what_is_no_function_is_refused():
-    with pytest.raises(InputError, match="yield_to: 8002; allowed: a function"):
-        trained(1, perceptron(), device=board(), yield_to=8002)
