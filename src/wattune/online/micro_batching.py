@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,18 +76,15 @@ def split(data: Any, samples: int, sizes: Sequence[int]) -> list[Any]:
     """
     if len(sizes) == 1:
         return [data]
-    if isinstance(data, Tensor):
-        return list(torch.split(data, list(sizes))) if _is_structure(data, samples) else [data] * len(sizes)
-    if isinstance(data, Mapping):
-        columns = {key: split(value, samples, sizes) for key, value in data.items()}
-        return [_like(data, {key: column[i] for key, column in columns.items()}) for i in range(len(sizes))]
-    if isinstance(data, (list, tuple)):
-        if _is_list(data, samples) and not _is_structure(data, samples):
-            begins = [sum(sizes[:i]) for i in range(len(sizes))]
-            return [data[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
-        entries = [split(value, samples, sizes) for value in data]
-        return [_rebuilt(data, [entry[i] for entry in entries]) for i in range(len(sizes))]
-    return [data] * len(sizes)
+    ends = itertools.accumulate(sizes)
+    return [_cut(data, samples, slice(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _cut(data: Any, samples: int, part: slice) -> Any:
+    is_structure = _is_structure(data, samples)
+    if isinstance(data, Tensor) or (_is_list(data, samples) and not is_structure):
+        return data[part] if not isinstance(data, Tensor) or is_structure else data
+    return _mapped(data, lambda entry: _cut(entry, samples, part))
 
 
 def even(samples: int, largest: int, least: int = 1) -> list[int]:
@@ -103,29 +101,20 @@ def moved(data: Any, device: torch.device) -> Any:
     """A batch with its tensors on the device; pinned ones are copied asynchronously."""
     if isinstance(data, Tensor):
         return data if data.device == device else data.to(device, non_blocking=True)
-    if isinstance(data, Mapping):
-        return _like(data, {key: moved(value, device) for key, value in data.items()})
-    if isinstance(data, (list, tuple)):
-        return _rebuilt(data, [moved(value, device) for value in data])
+    if isinstance(data, (Mapping, list, tuple)):
+        return _mapped(data, lambda entry: moved(entry, device))
     return data.to(device) if hasattr(data, "to") else data
 
 
 def shapes(data: Any) -> tuple[Any, ...]:
     """Shapes and types of a batch's tensors, which determine the operations that a model runs."""
-    if isinstance(data, Tensor):
-        return (*data.shape, data.dtype)
-    if isinstance(data, Mapping):
-        return tuple(shapes(value) for value in data.values())
-    if isinstance(data, (list, tuple)):
-        return tuple(shapes(value) for value in data)
-    return ()
+    return (*data.shape, data.dtype) if isinstance(data, Tensor) else tuple(map(shapes, _entries(data)))
 
 
 def _length(data: Any) -> int | None:
     if isinstance(data, Tensor):
         return int(data.shape[0]) if data.dim() else None
-    entries = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
-    return next((length for entry in entries if (length := _length(entry)) is not None), None)
+    return next((length for entry in _entries(data) if (length := _length(entry)) is not None), None)
 
 
 def _is_structure(data: Any, samples: int) -> bool:
@@ -142,26 +131,29 @@ def _is_structure(data: Any, samples: int) -> bool:
 def _has_other_lengths(data: Any, samples: int) -> bool:
     if isinstance(data, Tensor):
         return data.dim() > 0 and data.shape[0] != samples
-    if _is_list(data, samples):
-        return False
-    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
-    return any(_has_other_lengths(part, samples) for part in parts)
+    return not _is_list(data, samples) and any(_has_other_lengths(entry, samples) for entry in _entries(data))
 
 
 def _is_list(data: Any, samples: int) -> bool:
     return isinstance(data, (list, tuple)) and len(data) == samples and not hasattr(data, "_fields")
 
 
-def _like(data: Mapping[Any, Any], entries: dict[Any, Any]) -> Any:
-    if type(data) is dict:
-        return entries
-    try:
-        return type(data)(entries)  # type: ignore[call-arg]
-    except TypeError:  # a custom mapping with another constructor
-        return entries
+def _entries(data: Any) -> Iterable[Any]:
+    """The entries of a structure; none of anything else."""
+    return data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
 
 
-def _rebuilt(data: Any, entries: list[Any]) -> Any:
+def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
+    """A structure of the same kind with a function of each entry; anything else as it is."""
+    if isinstance(data, Mapping):
+        entries = {key: function(value) for key, value in data.items()}
+        try:
+            return entries if type(data) is dict else type(data)(entries)  # type: ignore[call-arg]
+        except TypeError:  # a custom mapping with another constructor
+            return entries
+    if not isinstance(data, (list, tuple)):
+        return data
+    values = [function(value) for value in data]
     if hasattr(data, "_fields"):
-        return type(data)(*entries)
-    return entries if isinstance(data, list) else tuple(entries)
+        return type(data)(*values)
+    return values if isinstance(data, list) else tuple(values)

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from wattune.algorithms import memory_errors
@@ -25,6 +25,7 @@ from wattune.online.division import DivisionCheck, Verdict
 from wattune.online.explorer import WINDOWS
 from wattune.online.fit_check import FitCheck, unchanged
 from wattune.online.optimizer_step import trained
+from wattune.online.rate_watch import TrainingCopy
 from wattune.online.rng_state import undrawn
 from wattune.online.session import Session
 from wattune.online.session_run import SessionRun
@@ -84,18 +85,18 @@ def without_trace(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
     A training step may move other parameters than the optimizer's, a teacher's for instance. Their copies are in the
     memory of the computer, since there may be many of them.
     """
-    parameters = [(p, p.detach().clone()) for p in trained(optimizer)]
-    outside = [(p, p.grad) for p, _ in parameters]  # some may not be the model's
+    before = TrainingCopy(model, optimizer)
+    outside = [(p, p.grad) for p in trained(optimizer)]  # some may not be the model's
     others = [(p, p.detach().to("cpu", copy=True)) for p in _others(model, optimizer)]
-    options = [{name: _copied(v) for name, v in group.items() if name != "params"} for group in optimizer.param_groups]
-    states = {p: {name: _copied(v) for name, v in state.items()} for p, state in optimizer.state.items()}
+    options = [
+        {name: copy.deepcopy(v) for name, v in group.items() if name != "params"} for group in optimizer.param_groups
+    ]
     try:
         with unchanged(model):
             yield
     finally:
+        before.restore()
         with torch.no_grad():
-            for parameter, value in parameters:
-                parameter.copy_(value)
             for parameter, value in others:
                 if not torch.equal(parameter, there := value.to(parameter.device)):
                     parameter.copy_(there)  # a write to a weight file's own memory would take as much again
@@ -103,8 +104,6 @@ def without_trace(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
             parameter.grad = gradient
         for group, values in zip(optimizer.param_groups, options, strict=True):
             group.update(values)
-        optimizer.state.clear()
-        optimizer.state.update(states)
 
 
 def _others(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
@@ -115,10 +114,6 @@ def _others(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
         for p in model.parameters()
         if id(p) not in own and (p.is_floating_point() or p.is_complex()) and p.element_size() > 1 and not p.is_meta
     ]
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 class _Probing:

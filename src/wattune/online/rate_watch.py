@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from statistics import mean
@@ -164,9 +165,9 @@ class RateWatch:
                 self._recipe.hold()
                 self._give_up("there is no memory for a copy of the parameters, to go back to if it were too high")
             return
-        copy = TrainingCopy(self._model, self._optimizer)
-        if self._mean(torch.tensor(float(copy.is_finite), device=self._place)) == 1:
-            self._copy = copy
+        new = TrainingCopy(self._model, self._optimizer)
+        if self._mean(torch.tensor(float(new.is_finite), device=self._place)) == 1:
+            self._copy = new
         elif self._copy is None:
             self._is_over = True
             if self._recipe.may_rise:
@@ -188,4 +189,4 @@ class RateWatch:
 
 
 def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
