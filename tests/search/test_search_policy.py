@@ -305,9 +305,6 @@ def test_says_why_it_ended_and_what_more_would_be_worth() -> None:
     finish(search, board, 5.5)
     assert search.reason
     assert 0 <= search.worth() < 0.2
-    assert search.worth_of_curve() < 0.02
-    search.relative({16: (0.8, 0.5), 32: (0.9, 0.3), 64: (1.0, 0.0), 128: (1.2, 0.4)})
-    assert search.worth_of_curve() > 0.02
 
 
 def test_only_probes_that_lead_on_are_brief() -> None:

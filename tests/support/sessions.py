@@ -242,12 +242,6 @@ class Tour:
     def own_recipe(self) -> None:
         return None
 
-    def worth(self) -> float:
-        return 0.0
-
-    def worth_of_curve(self) -> float:
-        return 0.0
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "seen": [[list(p.shape), dict(p.knobs), *figures] for p, figures in self.seen.items()],

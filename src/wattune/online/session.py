@@ -457,7 +457,7 @@ class Session:
         return "" if self.size == 1 else f" on each of {self.size} ranks (global batch size {self.size * batch_size})"
 
     def explain(self) -> str:
-        """Explain the choice of the point, and what further measurements would save."""
+        """Explain the choice of the point."""
         return explanation(self)
 
     def _busy(self) -> AbstractContextManager[None]:

@@ -114,8 +114,6 @@ def session_record(session: Session) -> SessionRecord:
         table=_table(session),
         efficiency_from=sample_model.source,
         noise_scale=None if sample_model.scale is None else sample_model.scale.samples,
-        worth_of_curve=explorer.search.worth_of_curve() if sample_model.source.startswith("prior") else None,
-        worth_of_probing=explorer.search.worth() if explorer.cells else None,
         point=explorer.wanted if not explorer.probing else None,
         changes=tuple(PointChange(**change) for change in run.changes),
         samples=session.samples,
@@ -164,7 +162,7 @@ def _table(session: Session) -> ProfileTable | None:
 
 
 def explanation(session: Session) -> str:
-    """The choice of the point, its reasons, and the value of further measurements, as lines of text."""
+    """The choice of the point and its reasons, as lines of text."""
     run, sample_model, recipe, options = session.run, session.sample_model, session.recipe, session.options
     explorer, device = run.explorer, run.device
     cap = "no cap" if run.limit.limit_w is None else f"a cap of {run.limit.limit_w:.4g} W"
@@ -200,14 +198,8 @@ def explanation(session: Session) -> str:
         lines.append(f"{said[:1].upper()}{said[1:]}.")
     lines.append(f"Relative samples to target: {SOURCES[sample_model.source]}.")
     lines.append(f"Recipe: batch size {recipe.batch_size}{session.on_ranks(recipe.batch_size)}, {recipe.rule}.")
-    search = explorer.search
-    if search.reason:
-        lines.append(f"Probing ended: {search.reason}.")
-    if points and not session.is_over:  # without any, it is not known
-        lines.append(f"Measuring more points would save at most {100 * search.worth():.1f} % of the remaining time.")
-    if points and sample_model.source.startswith("prior"):
-        saved = f"{100 * search.worth_of_curve():.1f} % of the remaining time"
-        lines.append(f"Estimating the samples to target (wattune estimate) is expected to save {saved}.")
+    if explorer.search.reason:
+        lines.append(f"Probing ended: {explorer.search.reason}.")
     return "\n".join([*lines, *run.notes])
 
 

@@ -126,14 +126,6 @@ class SettingLadder:
     def own_recipe(self) -> None:
         """None: under a cap that changes no one setting is the user's own."""
 
-    def worth(self) -> float:
-        """Share of the remaining time that more measurements would save: settings are measured while training."""
-        return 0.0
-
-    def worth_of_curve(self) -> float:
-        """The same for samples to target."""
-        return 0.0
-
     def state_dict(self) -> dict[str, Any]:
         """State to resume from, as JSON values."""
         return {

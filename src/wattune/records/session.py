@@ -75,8 +75,6 @@ class SessionRecord(Record):
     table: ProfileTable | None = None
     efficiency_from: EfficiencySource
     noise_scale: Positive | None = None
-    worth_of_curve: NotNegative | None = None
-    worth_of_probing: NotNegative | None = None
     point: PointRecord | None = None
     changes: tuple[PointChange, ...] = ()
     ranks: BatchSize = 1

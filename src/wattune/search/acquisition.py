@@ -239,20 +239,3 @@ def scenarios(sd: Array) -> tuple[Array, Array]:
     steps = np.linspace(-2.0, 2.0, 5) if sd.any() else np.zeros(1)
     weights = np.exp(-0.5 * steps**2)
     return steps[:, None] * sd, weights / weights.sum()
-
-
-def saving_if_known(options: Alternatives, sd: Array) -> float:
-    """The share of the time left that knowing the relative samples would save on average.
-
-    ``sd``: signed standard deviations of their logarithms, all driven by one unknown (the critical batch size).
-    """
-    usable = options.is_open & options.sure
-    if not usable.any():
-        return 0.0
-    steps = np.linspace(-3.0, 3.0, 25)
-    weights = np.exp(-0.5 * steps**2)
-    weights /= weights.sum()
-    means = options.costs[usable]
-    logs = means[:, None] - sd[usable][:, None] ** 2 / 2 + sd[usable][:, None] * steps
-    chosen = float(weights @ np.exp(logs[int(np.argmin(means))]))
-    return max(0.0, 1 - float(weights @ np.exp(logs.min(axis=0))) / chosen)

@@ -20,7 +20,7 @@ from scipy.special import ndtr
 from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.sample_efficiency.prior import relative_samples
-from wattune.search.acquisition import Alternatives, saving_if_known, scenarios, values
+from wattune.search.acquisition import Alternatives, scenarios, values
 from wattune.search.forecast import Forecast
 from wattune.search.grid import Grid, Mask, distance
 from wattune.search.observation import PointStats, SensorModel, Stretch, windowed
@@ -267,12 +267,6 @@ class Search:
     def worth(self) -> float:
         """The share of the remaining time that further probing may save, as of the last ``next``."""
         return self._worth
-
-    def worth_of_curve(self) -> float:
-        """The share of the remaining time that knowing the relative samples exactly is expected to save."""
-        if not self._seen:
-            return 0.0
-        return saving_if_known(self._options(), self._samples_sd)
 
     # ---------------------------------------------------------------------------------------------------------- state
 

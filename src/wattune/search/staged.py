@@ -77,14 +77,6 @@ class StagedSearch:
         """The user's own row at the best value of the first knob; see ``Search``."""
         return self._stage.own_recipe() if self._rows_at is None else self._own
 
-    def worth(self) -> float:
-        """The share of the remaining time that further probing may save."""
-        return self._stage.worth()
-
-    def worth_of_curve(self) -> float:
-        """The share of the remaining time that knowing the relative samples exactly is expected to save."""
-        return self._stage.worth_of_curve()
-
     def state_dict(self) -> dict[str, Any]:
         """State from which a later search continues, as JSON values."""
         own = None if self._own is None else [dict(self._own.point.knobs), *self._own[1:]]
