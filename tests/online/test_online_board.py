@@ -135,7 +135,6 @@ def test_without_a_cap_the_fastest_is_found_and_with_one_the_fastest_that_keeps_
     own_s = record.time_s - record.compute_s + record.samples / 32 * own.step_s
     assert record.gain == pytest.approx(own_s / record.time_s, rel=0.05)
     assert session.explain().startswith(f"{record.gain:.2f} times as fast as your own recipe under a cap of 4.5 W")
-    assert "energy" in session.explain()  # what a slower point would save, or that none would save much
 
 
 @pytest.mark.slow

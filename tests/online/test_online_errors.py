@@ -159,8 +159,8 @@ def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
 def test_an_argument_that_cannot_be(options, said):
-    model = perceptron()
-    optimizer, scheduler = options.get("optimizer", torch.optim.SGD), options.get("scheduler")
+    model, scheduler = options.get("model", perceptron()), options.get("scheduler")
+    optimizer = options.get("optimizer", torch.optim.SGD)
     if options.get("device") == "real":
         options = {**options, "device": RealTimeDevice()}
     if isinstance(optimizer, type):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from statistics import mean, stdev
+
+import numpy as np
 
 from wattune.cap import SensorLimit
 from wattune.devices.meter import highest_window
@@ -101,9 +102,7 @@ def ratio(cells: Mapping[OperatingPoint, ProfileCell], low: Knobs, high: Knobs) 
 
 def _interpolated(points: Sequence[tuple[float, float]], setting: float) -> float | None:
     """Power at a setting on straight lines between measured ones (setting, watts), in logarithms; None beyond them."""
-    points = sorted(points)
-    for (low, low_w), (high, high_w) in pairwise(points):
-        if low <= setting <= high:
-            share = (math.log(setting) - math.log(low)) / (math.log(high) - math.log(low))
-            return math.exp(math.log(low_w) + share * (math.log(high_w) - math.log(low_w)))
-    return points[0][1] if points and points[0][0] == setting else None
+    if not points or not min(points)[0] <= setting <= max(points)[0]:
+        return None
+    settings, watts = np.log(sorted(points)).T
+    return math.exp(np.interp(math.log(setting), settings, watts))

@@ -160,19 +160,20 @@ class RateWatch:
     def _keep_copy(self) -> None:
         is_too_large = copy_bytes(self._model, self._optimizer) > self._most_bytes
         if self._mean(torch.tensor(float(is_too_large), device=self._place)) > 0:
-            self._is_over = True
-            if self._recipe.may_rise:
-                self._recipe.hold()
-                self._give_up("there is no memory for a copy of the parameters, to go back to if it were too high")
+            self._end("there is no memory for a copy of the parameters, to go back to if it were too high")
             return
         new = TrainingCopy(self._model, self._optimizer)
         if self._mean(torch.tensor(float(new.is_finite), device=self._place)) == 1:
             self._copy = new
         elif self._copy is None:
-            self._is_over = True
-            if self._recipe.may_rise:
-                self._recipe.hold()
-                self._give_up("the parameters are not finite any more, so that there is nothing to go back to")
+            self._end("the parameters are not finite any more, so that there is nothing to go back to")
+
+    def _end(self, reason: str) -> None:
+        """Watch no more, and keep to the user's own rate."""
+        self._is_over = True
+        if self._recipe.may_rise:
+            self._recipe.hold()
+            self._give_up(reason)
 
     def _go_back(self, loss: float) -> None:
         assert self._copy is not None  # kept since the rate was first raised, or since the run was resumed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -130,7 +130,6 @@ class Session:
         if recipe.may_rise and (ranks is None or batch_source is not None):
             memory_bytes, give_up = run.device.memory_bytes, self._give_up_raising
             self.rate_watch = RateWatch(run.model, optimizer, recipe, memory_bytes, give_up, sync.mean)
-        self._held: Held | None = None
         # Of a job's processes each gets the signal, and those that wait for another one cannot answer.
         self.shield = Shield(ends=ranks is None)
         if batch_source is not None:
@@ -148,7 +147,7 @@ class Session:
                 self.loop.is_end = partial(ranks.is_end_of_pass, sync, options.even)
         self._feed = UpdateFeed(self, options.listeners)
         self._passes = 0
-        self._has_device = False
+        self._claims = ExitStack()
         self._is_open = self._in_pass = self._is_broken = False
         self._agreed: BatchShape | None = None
         self._resumed = resumed
@@ -161,19 +160,22 @@ class Session:
         path = self.options.checkpoint
         if path is not None and self.ranks is None:  # others know nothing of a pause, and save at the end of a pass
             self.run.on_pause = lambda: save_session(self, path)
-        self.shield.__enter__()
         try:
-            self._claim_device()
-            if path is not None:
-                self._claim_checkpoint(path)
-                check_savable(self)
-            if self._resumed is not None:
-                self._resumed.load(self)
-                if not self.recipe.may_rise:
-                    self.sample_model.leave_out_above(self.recipe.batch_size)
-            self.run.__enter__()
+            with ExitStack() as claims:
+                claims.enter_context(self.shield)
+                if self.options.closes:
+                    claims.callback(self.run.device.close)
+                claims.enter_context(_claimed(self.run.device))
+                if path is not None:
+                    self._claim_checkpoint(path, claims)
+                    check_savable(self)
+                if self._resumed is not None:
+                    self._resumed.load(self)
+                    if not self.recipe.may_rise:
+                        self.sample_model.leave_out_above(self.recipe.batch_size)
+                self.run.__enter__()
+                self._claims = claims.pop_all()
         except BaseException as error:
-            self._let_go()
             if self.ranks is not None and (problem := self.ranks.cannot_begin(error)) is not None:
                 raise problem from error
             raise
@@ -212,10 +214,8 @@ class Session:
             if self._stepper is not None:
                 self._stepper.close()
                 self._sync.close()
-            try:
+            with self._claims:
                 self._leave()
-            finally:
-                self._let_go()
         if isinstance(error, Ended):
             error.pass_on()
         if lost is not None:
@@ -231,31 +231,12 @@ class Session:
         self.run.relative(self.sample_model.relative)
         self.run.explorer.choose()
 
-    def _claim_device(self) -> None:
-        if any(device is self.run.device for device in _in_use):
-            raise InputError(
-                "another session holds this device", value=self.run.device.name, hint="end that session first"
-            )
-        _in_use.append(self.run.device)
-        self._has_device = True
-
-    def _claim_checkpoint(self, path: Path) -> None:
+    def _claim_checkpoint(self, path: Path, claims: ExitStack) -> None:
         if self.ranks is not None and not self.ranks.is_leader:
             return
-        self._held = Held(path)
+        claims.callback(Held(path).release)
         if self._resumed is None and path.exists():
             warnings.warn(f"the checkpoint of an earlier session is kept in {set_aside(path)}", stacklevel=4)
-
-    def _let_go(self) -> None:
-        """Free the device, the checkpoint and the signals."""
-        if self._has_device:
-            _in_use[:] = [device for device in _in_use if device is not self.run.device]
-            self._has_device = False
-        if self._held is not None:
-            self._held.release()
-        if self.options.closes:
-            self.run.device.close()
-        self.shield.__exit__()
 
     def _leave(self) -> None:
         if (path := self.options.checkpoint) is not None:
@@ -467,6 +448,18 @@ class Session:
     def _check_open(self) -> None:
         if not self._is_open:
             raise InputError("the session is not open", hint="with wattune.capped(...) as session:")
+
+
+@contextmanager
+def _claimed(device: Device) -> Iterator[None]:
+    """Context in which no other session of this process may use a device."""
+    if any(device is one for one in _in_use):
+        raise InputError("another session holds this device", value=device.name, hint="end that session first")
+    _in_use.append(device)
+    try:
+        yield
+    finally:
+        _in_use[:] = [one for one in _in_use if one is not device]
 
 
 def _warn_at_end(error: WattuneError, what: str = "the session has ended, but ") -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattune.cap import Over
-from wattune.planning import front_of
 from wattune.records import (
-    FrontPoint,
     PointChange,
     ProfileTable,
     SessionRecipe,
@@ -15,7 +13,6 @@ from wattune.records import (
     provenance,
 )
 from wattune.reporting.phrases import under
-from wattune.reporting.plan_text import trade_off
 
 if TYPE_CHECKING:
     from wattune.online.session import Session
@@ -194,24 +191,8 @@ def explanation(session: Session) -> str:
                 f"There a step takes {1e3 * cell.step_s:.4g} ms at {cell.power_mean_w:.4g} W (peak "
                 f"{cell.power_peak_w:.4g} W)."
             )
-    if said := trade_off(_front(session), wanted):
-        lines.append(f"{said[:1].upper()}{said[1:]}.")
     lines.append(f"Relative samples to target: {SOURCES[sample_model.source]}.")
     lines.append(f"Recipe: batch size {recipe.batch_size}{session.on_ranks(recipe.batch_size)}, {recipe.rule}.")
     if explorer.search.reason:
         lines.append(f"Probing ended: {explorer.search.reason}.")
     return "\n".join([*lines, *run.notes])
-
-
-def _front(session: Session) -> tuple[FrontPoint, ...]:
-    """The front of time and energy over the measured points under the cap."""
-    run, samples = session.run, session.sample_model.relative
-    figures = []
-    for point, cell in run.explorer.cells.items():
-        known = samples.get(point.batch_size)
-        if known is None or cell.step_s is None or cell.power_mean_w is None or cell.highest_w is None:
-            continue
-        if run.limit.allows(cell.highest_w):
-            time = cell.step_s / point.batch_size * known[0]
-            figures.append((point, time, time * cell.power_mean_w))
-    return front_of(sorted(figures, key=lambda one: one[1:]))

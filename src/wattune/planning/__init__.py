@@ -6,7 +6,6 @@ from wattune.planning.algorithms import plan_algorithms, with_algorithm
 from wattune.planning.baselines import BASELINES, RULES, pick
 from wattune.planning.confidence import log_step_times
 from wattune.planning.evaluations import with_evaluations
-from wattune.planning.objective import front_of
 from wattune.planning.over_time import check_intensity
 from wattune.planning.plan import check_profile, plan
 from wattune.planning.table import learns_as, worst_case
@@ -16,7 +15,6 @@ __all__ = [
     "RULES",
     "check_intensity",
     "check_profile",
-    "front_of",
     "learns_as",
     "log_step_times",
     "pick",
