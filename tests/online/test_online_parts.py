@@ -17,7 +17,6 @@ from wattune.online.batch_shapes import batch_sizes, rows
 from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split, even, moved, samples_of, shapes, split
 from wattune.online.sample_model import SampleModel
-from wattune.online.step_counter import StepCounter
 from wattune.point import BatchShape
 from wattune.records import SampleEfficiency
 
@@ -112,19 +111,6 @@ def test_without_a_curve_there_is_a_prior():
     assert sample_model.source == "prior"
     assert sample_model.relative[32] == (1.0, 0.0)
     assert sample_model.relative[16][0] < 1 < sample_model.relative[64][0]
-
-
-def test_a_counter_sees_the_phases_by_itself():
-    model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    counter = StepCounter()
-    optimizer.register_step_pre_hook(lambda *_: setattr(counter, "in_optimizer", True))
-    with counter:
-        model(torch.randn(4, 8)).sum().backward()
-        optimizer.step()
-    assert {phase for phase, _ in counter.tally} == {"forward", "backward", "optimizer"}
-    assert counter.tally["forward", "matmul"][0] == 2 * 4 * (8 * 16 + 16 * 2)
-    assert counter.data_type == "fp32"
 
 
 def test_bf16_is_seen_and_refused_by_a_chip_that_lacks_it():

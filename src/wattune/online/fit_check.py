@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from wattune.algorithms import memory_errors, release
 from wattune.algorithms.counting import aten
@@ -35,7 +35,6 @@ class FitCheck:
         self.failures: dict[int, str] = {}
         self.too_large: dict[BatchShape, str] = {}
         """Rows whose batch does not fit although the micro-batch does, on a device that does not execute the steps."""
-        self._peaks: dict[int, float] = {}
         self._device = device
         self._model = model
         self._optimizer = optimizer
@@ -61,10 +60,10 @@ class FitCheck:
         if size in self.failures or row in self.too_large:
             return False
         if size in self.known:
-            return self._has_room(row, size)
+            return True
         if self._call is None:
             return size <= self._largest
-        return self.runs(size, lambda: self._try(size, counter)) and self._has_room(row, size)
+        return self.runs(size, lambda: self._try(size, counter))
 
     def runs(self, size: int, run: Callable[[], None]) -> bool:
         """Try to run the model with ``size`` samples; ``failures`` has the reason if it fails. Raises: DeviceError."""
@@ -82,16 +81,6 @@ class FitCheck:
             return True
         release()
         return False
-
-    def _has_room(self, row: BatchShape, size: int) -> bool:
-        available = self._device.memory_bytes
-        if size not in self._peaks or available is None or self._call is None:
-            return True
-        one = sum(part.nbytes for part in tree_leaves(self._call[:2]) if isinstance(part, _One))
-        needed = self._peaks[size] + one * (row.batch - size)
-        if needed > available:
-            self.too_large[row] = f"{needed / 2**20:.0f} MiB needed, {available / 2**20:.0f} MiB available"
-        return needed <= available
 
     def close(self) -> None:
         """Remove the hook from the model."""
@@ -137,7 +126,6 @@ class FitCheck:
             finally:
                 counter.drop()
         if work is not None:
-            self._peaks[size] = work.peak_memory_bytes
             with self._device.step(work):
                 pass
 
@@ -147,10 +135,6 @@ class _One:
 
     def __init__(self, value: Tensor):
         self._value = value
-
-    @property
-    def nbytes(self) -> int:
-        return self._value.nbytes
 
     def expand(self, size: int) -> Tensor:
         return self._value.expand(size, *self._value.shape[1:])

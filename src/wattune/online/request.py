@@ -24,7 +24,7 @@ from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.ranks.meeting import Even
 from wattune.online.recipe import Recipe
 from wattune.online.sample_model import SampleModel, opened_curve
-from wattune.online.session_cap import check_moving, opened_profile, reference_cap
+from wattune.online.session_cap import opened_profile, reference_cap
 from wattune.online.session_checkpoint import SessionCheckpoint, own_file
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SampleEfficiency
@@ -75,10 +75,9 @@ class Request:
         if not isinstance(optimizer, Optimizer):
             raise InputError("optimizer", value=type(optimizer).__name__, allowed="an optimizer of torch")
         _check_parameters(model, optimizer)
-        if before_step is not None and not callable(before_step):
-            raise InputError("before_step", value=before_step, allowed="a function without arguments")
-        if yield_to is not None and not callable(yield_to):
-            raise InputError("yield_to", value=yield_to, allowed="a function without arguments")
+        for name, function in (("before_step", before_step), ("yield_to", yield_to)):
+            if function is not None and not callable(function):
+                raise InputError(name, value=function, allowed="a function without arguments")
         if yield_to is not None and ranks > 1:
             raise InputError("yield_to", value=f"a job of {ranks} ranks", allowed="one process")
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
@@ -103,10 +102,8 @@ class Request:
         cap, self.goal = cap_of(cap_w), session_goal(goal)
         self.moving = cap if isinstance(cap, CapSource) else None
         """The cap, if it changes."""
-        self.cap = cap if not isinstance(cap, CapSource) else reference_cap(cap)
-        if self.moving is not None:
-            check_moving(self.moving, self.goal)
-        elif profile is not None:
+        self.cap = reference_cap(cap, self.goal) if isinstance(cap, CapSource) else cap
+        if self.moving is None and profile is not None:
             raise InputError("profile=", value=str(cap_w), allowed="with a cap that changes, and not otherwise")
         if resume and checkpoint is None:
             raise InputError("resume=True needs", value="checkpoint=PATH")

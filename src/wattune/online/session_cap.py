@@ -30,17 +30,14 @@ def constant_cap(cap_w: AnyCap, where: str) -> PowerCap:
     return cap
 
 
-def check_moving(cap: CapSource, goal: Goal) -> None:
-    """Refuse what cannot be done under a cap that changes. Raises: InputError."""
+def reference_cap(cap: CapSource, goal: Goal) -> PowerCap:
+    """The highest of the caps; no cap if nothing is known about them but that nothing may run at present.
+
+    Raises: InputError for caps that are all zero, or another goal than time.
+    """
     if not goal.is_time:
         raise InputError("a goal with a cap that changes", value=goal.aim, allowed="time")
-    if cap.is_announced:
-        cap.highest()
-
-
-def reference_cap(cap: CapSource) -> PowerCap:
-    """The highest of the caps; no cap if nothing is known about them but that nothing may run at present."""
-    return cap.highest() if any(cap.shares) else cap.form
+    return cap.highest() if cap.is_announced or any(cap.shares) else cap.form
 
 
 def opened_profile(profile: ProfileTable | str | Path | None) -> ProfileTable | None:
