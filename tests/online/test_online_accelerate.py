@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -147,31 +146,6 @@ def schedule(rank: int) -> None:
     scheduler = accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer.optimizer, 10))
     given = {"device": "sim:jetson-nano", "cap_w": 5.0, "scheduler": scheduler, "scheduler_interval": "step"}
     wattune.capped(model=model, optimizer=optimizer, loader=loader, **given)
-
-
-SCRIPT = """
-from accelerate import Accelerator
-import torch, wattune
-
-accelerator = Accelerator(cpu=True)
-data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randint(2, (256,)))
-model = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-with wattune.capped(device="sim:jetson-nano", cap_w=5, model=model, optimizer=optimizer, loader=loader) as session:
-    for _ in range(2):
-        for batch in session.batches():
-            session.backward(torch.nn.functional.cross_entropy(model(batch.x), batch.y))
-accelerator.print("samples", session.samples)
-"""
-
-
-def test_torchrun_starts_the_processes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert "samples 512" in done.stdout, done.stderr
 
 
 def test_accumulation_by_accelerate_is_refused() -> None:

@@ -100,8 +100,8 @@ def without_trace(model: nn.Module, optimizer: Optimizer) -> Iterator[None]:
             for parameter, value in others:
                 if not torch.equal(parameter, there := value.to(parameter.device)):
                     parameter.copy_(there)  # a write to a weight file's own memory would take as much again
-        for parameter, gradient in outside:
-            parameter.grad = gradient
+        for own, gradient in outside:
+            own.grad = gradient
         for group, values in zip(optimizer.param_groups, options, strict=True):
             group.update(values)
 
