@@ -33,8 +33,6 @@ class FitCheck:
         self.known: set[int] = set()
         """Micro-batch sizes that training has used or that were tried successfully."""
         self.failures: dict[int, str] = {}
-        self.too_large: dict[BatchShape, str] = {}
-        """Rows whose batch does not fit although the micro-batch does, on a device that does not execute the steps."""
         self._device = device
         self._model = model
         self._optimizer = optimizer
@@ -57,7 +55,7 @@ class FitCheck:
     def fits(self, row: BatchShape, counter: StepWorkCounter) -> bool:
         """Check that steps of this row can be trained; ``failures`` has the reason if not. Raises: DeviceError."""
         size = max(even(*row))
-        if size in self.failures or row in self.too_large:
+        if size in self.failures:
             return False
         if size in self.known:
             return True

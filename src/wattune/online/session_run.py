@@ -224,7 +224,7 @@ class SessionRun(LoopRun):
             except OutOfDeviceMemory as error:  # the step ran on this computer all the same, and its samples count
                 if row == self.start:
                     raise
-                self.fit_check.too_large[row] = str(error)
+                self.note(f"batch size {row.batch} in micro-batches of {row.micro} is left out: {error}")
                 self.explorer.leave_out(row)
         self._idle_since_s = now_s = device.now_s()
         seconds = now_s - self._begun_s - (self.times.copying_s - self._copied_s)
@@ -362,8 +362,6 @@ class SessionRun(LoopRun):
             fits = self.fit_check.fits(row, self.counter)
         for size, reason in self.fit_check.failures.items():
             self.note(f"micro-batches of {size} are left out: {reason}")
-        for (batch, micro), reason in self.fit_check.too_large.items():
-            self.note(f"batch size {batch} in micro-batches of {micro} is left out: {reason}")
         return fits
 
     def judge_division(self, verdict: Verdict) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device
@@ -62,8 +62,8 @@ CHANGED: Final = 0.2
 """Relative change of the step time since an earlier run from which on that run's measurements say nothing."""
 
 
-class _Later(Protocol):
-    def __call__(self, call: Callable[[], Any], /) -> Callable[[], bool]: ...
+Later = Callable[[Callable[[], Any]], Callable[[], bool]]
+"""Begin to run a decision. Returns: a function that says whether the decision is made."""
 
 
 def at_once(call: Callable[[], Any]) -> Callable[[], bool]:
@@ -135,7 +135,7 @@ class StepController:
         *,
         expect_s: float | None = None,
         remembered: dict[str, Any] | None = None,
-        later: _Later = at_once,
+        later: Later = at_once,
         say: Callable[[str], None] = lambda text: None,
     ):
         self._device, self._limiter, self._new_search, self._later, self._say = device, limiter, search, later, say
