@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from tests.support.sessions import Named, Numbered, board, distance, loss_of, perceptron, plain
+from tests.support.sessions import Named, Numbered, distance, perceptron, plain, session_of, train
 from torch.nn import functional
 from torch.utils.data import DataLoader, WeightedRandomSampler
-
-from wattune.online import capped
 
 ADAM = {"lr": 1e-2}
 
@@ -16,25 +14,19 @@ def loader_of(data=None, *, seed=3, **options):
     return DataLoader(data or Numbered(), generator=torch.Generator().manual_seed(seed), **options)
 
 
-def trained(loader, passes, *, model=None, cap_w=4.5, **options):
-    """A model that a session trained, the losses of its micro-batches, and the session."""
+def trained(loader, passes, *, model=None, **options):
+    """A model that a session trained with the recipe kept, and the session."""
     model = model or perceptron()
-    losses = []
-    optimizer = options.pop("optimizer", None) or torch.optim.Adam(model.parameters(), **ADAM)
-    with capped(device=board(), cap_w=cap_w, model=model, optimizer=optimizer, loader=loader, **options) as session:
-        for _ in range(passes):
-            for batch in session.batches():
-                loss = loss_of(model, batch)
-                session.backward(loss)
-                if not batch.is_check:
-                    losses.append(float(loss.detach()))
-    return model, losses, session
+    options = {"optimizer": torch.optim.Adam(model.parameters(), **ADAM), **options}
+    with session_of(model, loader=loader, keep_recipe=True, **options) as session:
+        train(session, model, passes)
+    return model, session
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("micro", [32, 8, 5])
 def test_with_the_recipe_kept_200_steps_end_where_those_of_the_plain_loop_do(micro):
-    mine, _, session = trained(loader_of(), 10, keep_recipe=True, micro_batch_size=micro)
+    mine, session = trained(loader_of(), 10, micro_batch_size=micro)
     other = perceptron()
     plain(other, torch.optim.Adam(other.parameters(), **ADAM), loader_of(), 10)
     assert session.record.steps == 200
@@ -56,8 +48,7 @@ def test_sparse_gradients_are_counted_and_added_as_dense_ones(micro):
 
     (model, loader), (other, _) = words(), words()
     optimizer, plainly = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, other))
-    options = {"optimizer": optimizer, "keep_recipe": True, "micro_batch_size": micro}
-    _, _, session = trained(loader, 10, model=model, **options)
+    _, session = trained(loader, 10, model=model, optimizer=optimizer, micro_batch_size=micro)
     plain(other, plainly, loader, 10)
     assert session.record.steps == 160
     assert distance(model, other) < 1e-5
@@ -84,7 +75,7 @@ def test_the_order_is_that_of_the_users_loader(options):
             known["sampler"] = WeightedRandomSampler(torch.rand(640, generator=generator), 640, generator=generator)
         return loader_of(**known)
 
-    with_session, _, session = trained(made(), 3, keep_recipe=True, micro_batch_size=16)
+    with_session, session = trained(made(), 3, micro_batch_size=16)
     other = perceptron()
     losses = plain(other, torch.optim.Adam(other.parameters(), **ADAM), made(), 3)
     assert session.record.steps == len(losses)
@@ -93,7 +84,7 @@ def test_the_order_is_that_of_the_users_loader(options):
 
 def test_without_a_generator_it_follows_from_the_seed():
     torch.manual_seed(11)
-    mine, _, _ = trained(DataLoader(Numbered(), batch_size=32, shuffle=True), 4, keep_recipe=True)
+    mine, _ = trained(DataLoader(Numbered(), batch_size=32, shuffle=True), 4)
     torch.manual_seed(11)
     other = perceptron()
     plain(other, torch.optim.Adam(other.parameters(), **ADAM), DataLoader(Numbered(), batch_size=32, shuffle=True), 4)
@@ -111,7 +102,7 @@ def test_each_sample_is_seen_once_a_pass_whatever_the_sizes_do(options, touring)
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
     loader = loader_of(Named(), **options)
     sizes = set()
-    with capped(device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader) as session:
+    with session_of(model, optimizer=optimizer, loader=loader) as session:
         for _ in range(12):
             seen = []
             for batch in session.batches():
@@ -137,9 +128,7 @@ def test_probing_leaves_no_trace_in_the_losses(touring):
         present.append(None)
 
     loader = loader_of(Named())
-    with capped(
-        device=board(), cap_w=4.5, model=model, optimizer=optimizer, loader=loader, before_step=before_step
-    ) as session:
+    with session_of(model, optimizer=optimizer, loader=loader, before_step=before_step) as session:
         for _ in range(8):
             loss = 0.0
             for batch in session.batches():
@@ -177,7 +166,7 @@ def test_a_loader_that_is_no_dataloader_is_taken_as_it_is_with_the_recipe_kept()
         def __iter__(self):
             return iter(DataLoader(Numbered(), batch_size=32))
 
-    mine, _, session = trained(Mine(), 2, keep_recipe=True, micro_batch_size=8)
+    mine, session = trained(Mine(), 2, micro_batch_size=8)
     other = perceptron()
     plain(other, torch.optim.Adam(other.parameters(), **ADAM), DataLoader(Numbered(), batch_size=32), 2)
     assert session.record.samples == 1280

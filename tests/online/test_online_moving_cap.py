@@ -15,9 +15,10 @@ from tests.support.sessions import (
     board,
     convolutional,
     distance,
-    loss_of,
     pictures,
     plain,
+    session_of,
+    train,
 )
 from torch.utils.data import DataLoader
 
@@ -42,22 +43,13 @@ def loader_of(batch_size=32):
 class Run:
     """A session that trains for some passes."""
 
-    def __init__(self, cap, *, passes, device=None, on_step=lambda session: None, evaluates=False, **options):
+    def __init__(self, cap, *, passes, evaluates=False, **options):
         self.model = convolutional()
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.device = device or board()
-        with capped(
-            device=self.device,
-            cap_w=cap,
-            model=self.model,
-            optimizer=optimizer,
-            loader=options.pop("loader", None) or loader_of(),
-            **options,
-        ) as self.session:
+        options = {"optimizer": optimizer, "cap_w": cap, "loader": loader_of(), **options}
+        with session_of(self.model, **options) as self.session:
             for _ in range(self.session.passes, passes):
-                for batch in self.session.batches():
-                    self.session.backward(loss_of(self.model, batch))
-                    on_step(self.session)
+                train(self.session, self.model)
                 if evaluates:
                     with self.session.evaluation(), torch.no_grad():
                         self.model(pictures().tensors[0])

@@ -6,11 +6,10 @@ import random
 
 import pytest
 import torch
-from tests.support.sessions import board, loss_over, perceptron, regression, train
+from tests.support.sessions import loss_over, perceptron, regression, session_of, train
 from torch import nn
 from torch.utils.data import DataLoader
 
-from wattune.online import capped
 from wattune.online.rate_watch import COPY_EVERY, MOST_RETURNS, WINDOW, LossWatch, RateWatch, TrainingCopy
 from wattune.online.recipe import RAMP_STEPS, Recipe
 
@@ -184,9 +183,9 @@ def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog)
     data, model = regression(), nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.35)
     loader = DataLoader(data, batch_size=32, shuffle=True)
-    options = {"device": board(), "cap_w": None, "batch_sizes": [32, 256]}
+    options = {"optimizer": optimizer, "loader": loader, "cap_w": None, "batch_sizes": [32, 256]}
     with caplog.at_level(logging.WARNING, logger="wattune"):
-        with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
+        with session_of(model, **options) as session:
             train(session, model, 40, loss=squares)
     assert 256 in {change.point.batch_size for change in session.record.changes}
     assert loss_over(model, data) < 0.05
@@ -200,19 +199,16 @@ def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog)
 def test_after_a_resume_the_larger_batches_stay_left_out(touring, tmp_path):
     data, model = regression(), nn.Linear(8, 1)
 
-    def session_of(**options):
+    def trained(passes, **options):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.35)
         loader = DataLoader(data, batch_size=32, shuffle=True)
-        options = {"device": board(), "cap_w": None, "checkpoint": tmp_path / "c", **options}
-        return capped(model=model, optimizer=optimizer, loader=loader, batch_sizes=[32, 256], **options)
-
-    def trained(session, passes):
-        with session:
+        options |= {"optimizer": optimizer, "loader": loader, "cap_w": None, "checkpoint": tmp_path / "c"}
+        with session_of(model, batch_sizes=[32, 256], **options) as session:
             train(session, model, passes - session.passes, loss=squares)
         return session
 
-    first = trained(session_of(), 40)
+    first = trained(40)
     assert not first.recipe.may_rise
-    again = trained(session_of(resume=True), 45)
+    again = trained(45, resume=True)
     assert {change.point.batch_size for change in again.record.changes[len(first.record.changes) :]} <= {32}
     assert loss_over(model, data) < 0.05

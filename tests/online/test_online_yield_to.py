@@ -8,19 +8,24 @@ import threading
 import pytest
 import torch
 from tests.support.real_time_device import RealTimeDevice
-from tests.support.sessions import Numbered, board, convolutional, distance, loss_of, perceptron, pictures, plain
+from tests.support.sessions import (
+    Numbered,
+    board,
+    convolutional,
+    distance,
+    perceptron,
+    pictures,
+    plain,
+    session_of,
+    train,
+)
 from torch.utils.data import DataLoader
-
-from wattune.online import capped
 
 
 def trained(passes, model, data=None, **options):
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    loader = loader_of(data or Numbered())
-    with capped(cap_w=4.5, model=model, optimizer=optimizer, loader=loader, keep_recipe=True, **options) as session:
-        for _ in range(passes):
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
+    options |= {"optimizer": torch.optim.Adam(model.parameters(), lr=1e-2), "loader": loader_of(data or Numbered())}
+    with session_of(model, keep_recipe=True, **options) as session:
+        train(session, model, passes)
     return session.record
 
 
