@@ -89,13 +89,6 @@ def test_no_member_draws_more_than_at_the_least_setting_that_keeps_the_pace(grou
             assert own <= least
 
 
-@given(members())
-def test_one_member_is_set_to_what_is_asked(group):
-    knobs, laws = group
-    balance = Balance(knobs[:1])
-    assert walk(balance, knobs[:1], laws[:1], [0, 1, 2]) == {value: (value,) for value in knobs[0].values}
-
-
 @given(st.integers(1, 6), st.lists(st.integers(0, 5), max_size=4), st.floats(0.0, 1.0))
 @example(2, [2, 3, 4], 1.0)
 def test_equal_members_are_set_alike(count, draws, fixed_s):

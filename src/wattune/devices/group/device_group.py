@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -68,14 +67,9 @@ class DeviceGroup(Device):
         """Properties of the reading of one pool."""
         return self._guarded_sensor
 
-    @property
-    def is_per_device(self) -> bool:
-        """True if each member has a pool, and with it a cap, of its own."""
-        return len(set(self.pools)) == len(self.members)
-
     def arm_guard(self, limit: SensorLimit) -> None:
         """Arm each member's guard; with the temperature alone if members share a cap. Raises: DeviceError."""
-        if not self.is_per_device:
+        if len(set(self.pools)) < len(self.members):
             if limit.max_temp_c is None:
                 return
             limit = replace(limit, limit_w=None)
@@ -86,14 +80,7 @@ class DeviceGroup(Device):
     # -------------------------------------------------------------------------------------------------------- balance
 
     def computed(self, seconds: Sequence[float]) -> None:
-        """Learn each member's own computing time in the last step, in seconds, without waiting for others.
-
-        Raises: InputError unless there is one positive time for each member.
-        """
-        if len(seconds) != len(self.members) or not all(0 < own_s < math.inf for own_s in seconds):
-            raise InputError(
-                "own computing times", value=list(seconds), allowed=f"{len(self.members)} positive numbers of seconds"
-            )
+        """Learn each member's own computing time in the last step, in seconds, without waiting for others."""
         self.compute_s = tuple(seconds)
         begun, settings = self._begun, [member.current() for member in self.members]
         if self.balance is None or begun is None or begun[1] != self._changes:
@@ -213,10 +200,6 @@ class DeviceGroup(Device):
         parts.raise_all(failures)
 
     # ------------------------------------------------------------------------------------------------------- the rest
-
-    def rails_w(self) -> dict[str, float]:
-        """The latest readings of the members' rails; those of the same name together."""
-        return parts.combined_rails(self.members)
 
     def conditions(self) -> Conditions:
         """The hottest temperature, and what holds back any of the members."""

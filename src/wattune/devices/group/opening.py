@@ -14,7 +14,7 @@ from wattune.devices.group.real import RealGroup
 from wattune.devices.group.virtual import VirtualGroup
 from wattune.devices.registry import open_device
 from wattune.devices.virtual_time import VirtualDevice
-from wattune.errors import DeviceError, DeviceUnavailable, InputError
+from wattune.errors import DeviceError, InputError
 
 
 def device_group(members: Sequence[Device], *, pools: Sequence[int] | None = None) -> DeviceGroup:
@@ -59,12 +59,9 @@ def open_group(specs: Sequence[str | Device], *, pools: Sequence[int] | None = N
             try:
                 with trained_elsewhere():
                     member = open_device(spec, seed=seed + rank)
-            except InputError as error:
-                raise InputError(f"rank {rank}, {spec}: {error}") from error
-            except DeviceUnavailable as error:
-                raise DeviceUnavailable(f"rank {rank}, {spec}: {error}") from error
-            except DeviceError as error:
-                raise DeviceError(f"rank {rank}, {spec}: {error}") from error
+            except (DeviceError, InputError) as error:
+                error.args = (f"rank {rank}, {spec}: {error}",)
+                raise
             opened.callback(member.close)
             members.append(member)
         group = device_group(members, pools=pools)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from wattune.devices.base import Conditions, Device, Sensor
-from wattune.errors import DeviceError, DeviceUnavailable, InputError, OutOfDeviceMemory, SensorError
+from wattune.errors import DeviceError, InputError
 from wattune.records import BoardEvent, Kind, Supply
 
 
@@ -41,16 +41,9 @@ def named(rank: int, device: Device) -> Iterator[None]:
     """Name the member in errors that are raised inside."""
     try:
         yield
-    except OutOfDeviceMemory as error:
-        raise OutOfDeviceMemory(
-            f"{label(rank, device)}: {error}", needed_bytes=error.needed_bytes, available_bytes=error.available_bytes
-        ) from error
-    except (SensorError, DeviceUnavailable) as error:
-        raise type(error)(f"{label(rank, device)}: {error}") from error
-    except DeviceError as error:
-        raise DeviceError(f"{label(rank, device)}: {error}") from error
-    except InputError as error:
-        raise InputError(f"{label(rank, device)}: {error}") from error
+    except (DeviceError, InputError) as error:
+        error.args = (f"{label(rank, device)}: {error}",)
+        raise
 
 
 def raise_all(failures: Sequence[DeviceError]) -> None:
@@ -131,15 +124,6 @@ def combined_conditions(members: Sequence[Device]) -> Conditions:
         swapped_bytes=total([own.swapped_bytes for own in each]),
         notices=tuple(f"{notice} of {label(i, members[i])}" for i, own in enumerate(each) for notice in own.notices),
     )
-
-
-def combined_rails(members: Sequence[Device]) -> dict[str, float]:
-    """Rails of the same name together."""
-    rails_w: dict[str, float] = {}
-    for member in members:
-        for rail, power_w in member.rails_w().items():
-            rails_w[rail] = rails_w.get(rail, 0.0) + power_w
-    return rails_w
 
 
 def combined_events(members: Sequence[Device], now_s: float) -> tuple[BoardEvent, ...]:

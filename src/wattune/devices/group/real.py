@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 
 from wattune.devices.base import Device
 from wattune.devices.group.device_group import DeviceGroup
-from wattune.devices.group.parts import label, named
-from wattune.devices.group.watcher import Watcher
-from wattune.errors import SensorError, WattuneError
+from wattune.devices.group.parts import named
+from wattune.devices.group.watch import Watcher
+from wattune.errors import SensorError
 from wattune.point import Knobs
 from wattune.records import StepWork
 
@@ -25,16 +25,16 @@ class _Reader:
 
     def __init__(self, member: Device):
         self._member = member
-        self._asked: queue.SimpleQueue[queue.SimpleQueue[float | Exception] | None] = queue.SimpleQueue()
-        self.is_busy = False
+        self._asked: queue.SimpleQueue[Future[float] | None] = queue.SimpleQueue()
+        self._latest: Future[float] | None = None
         threading.Thread(target=self._serve, name="wattune-reading", daemon=True).start()
 
-    def ask(self) -> queue.SimpleQueue[float | Exception]:
-        """Ask for a reading; it, or the error, comes in the queue."""
-        self.is_busy = True
-        answer: queue.SimpleQueue[float | Exception] = queue.SimpleQueue()
-        self._asked.put(answer)
-        return answer
+    def ask(self) -> Future[float]:
+        """Ask for a reading, unless one is still to come."""
+        if self._latest is None or self._latest.done():
+            self._latest = Future()
+            self._asked.put(self._latest)
+        return self._latest
 
     def end(self) -> None:
         """Let the thread end."""
@@ -42,13 +42,10 @@ class _Reader:
 
     def _serve(self) -> None:
         while (answer := self._asked.get()) is not None:
-            result: float | Exception
             try:
-                result = self._member.power_w()
+                answer.set_result(self._member.power_w())
             except Exception as error:  # noqa: BLE001 - raised by the thread that asked
-                result = error
-            self.is_busy = False
-            answer.put(result)
+                answer.set_exception(error)
 
 
 class RealGroup(DeviceGroup):
@@ -64,6 +61,7 @@ class RealGroup(DeviceGroup):
         super().__init__(members, pools)
         self._readers = [_Reader(member) for member in members]
         self._reading = threading.Lock()
+        self._is_restored = True
         self._watcher = Watcher([member.leftover for member in members if member.leftover is not None])
 
     def now_s(self) -> float:
@@ -87,37 +85,25 @@ class RealGroup(DeviceGroup):
     def power_w(self) -> float:
         """Readings of all members together, each taken now. Raises: SensorError that names the member."""
         with self._reading:
-            for rank, reader in enumerate(self._readers):
-                if reader.is_busy:
-                    raise self._silence(rank)
             answers = [reader.ask() for reader in self._readers]
-            until_s = time.monotonic() + ANSWER_WITHIN_S
-            return self._pooled([self._answer(r, own, until_s) for r, own in enumerate(answers)])
+            wait(answers, ANSWER_WITHIN_S)
+            return self._pooled([self._answer(rank, answer) for rank, answer in enumerate(answers)])
 
-    def _answer(self, rank: int, answer: queue.SimpleQueue[float | Exception], until_s: float) -> float:
-        try:
-            result = answer.get(timeout=max(0.0, until_s - time.monotonic()))
-        except queue.Empty:
-            raise self._silence(rank) from None
-        if isinstance(result, WattuneError):
-            with named(rank, self.members[rank]):
-                raise result
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def _silence(self, rank: int) -> SensorError:
+    def _answer(self, rank: int, answer: Future[float]) -> float:
         member = self.members[rank]
-        return SensorError(f"{label(rank, member)}: {member.sensor.rail} does not answer")
+        with named(rank, member):
+            if not answer.done():
+                raise SensorError(f"{member.sensor.rail} does not answer")
+            return answer.result()
 
     def _apply(self, knobs: Knobs) -> None:
-        self._watcher.changed()
+        self._watcher.start()
+        self._is_restored = False
         super()._apply(knobs)
 
     def _restore(self, snapshot: object) -> None:
         super()._restore(snapshot)
-        if self._set is None:
-            self._watcher.restored()
+        self._is_restored = self._set is None
 
     def close(self) -> None:
         """Release all members. Raises: DeviceError, after doing as much as possible."""
@@ -126,4 +112,4 @@ class RealGroup(DeviceGroup):
         try:
             super().close()
         finally:
-            self._watcher.close()
+            self._watcher.close(is_restored=self._is_restored)

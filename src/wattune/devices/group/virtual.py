@@ -6,11 +6,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from wattune.devices.base import ExactStep, GroundTruth
+from wattune.devices.base import GroundTruth
 from wattune.devices.group.device_group import DeviceGroup
 from wattune.devices.group.parts import highest_pool, named
 from wattune.devices.virtual_time import NEVER, VirtualDevice, VirtualTime, next_multiple
-from wattune.point import Knobs
 from wattune.records import ExactFigures, StepWork
 
 
@@ -72,11 +71,8 @@ class VirtualGroup(DeviceGroup, VirtualTime):
         DeviceGroup.__init__(self, members, pools)
         VirtualTime.__init__(self)
         self._truths: weakref.WeakSet[GroupGroundTruth] = weakref.WeakSet()
-        self._meet()
-
-    def _meet(self) -> None:
-        latest_s = max(member.now_s() for member in self.members)
-        for member in self.members:
+        latest_s = max(member.now_s() for member in members)
+        for member in members:
             member._rest_until(latest_s)
 
     @property
@@ -124,27 +120,3 @@ class VirtualGroup(DeviceGroup, VirtualTime):
         truth = GroupGroundTruth(self, known, cap_w)
         self._truths.add(truth)
         return truth
-
-    def exact_steps(self, work: StepWork) -> dict[Knobs, ExactStep]:
-        """Setting -> exact figures of a step with the present balance, a bound of the highest power among them; empty
-        unless all members have them."""
-        each = [member.exact_steps(work) for member in self.members]
-        if not all(each):
-            return {}
-        return {knobs: self._exact(each, self.member_settings(knobs)) for knobs in self.combinations()}
-
-    def _exact(self, each: Sequence[dict[Knobs, ExactStep]], settings: Sequence[Knobs]) -> ExactStep:
-        steps = [own[knobs] for own, knobs in zip(each, settings, strict=True)]
-        rest_w = [member._exact_rest_w(knobs) for member, knobs in zip(self.members, settings, strict=True)]
-        step_s = max(step.step_s for step in steps)
-        energy_j = peak_w = 0.0
-        for step, idle_w in zip(steps, rest_w, strict=True):
-            waits_s, idle_w = step_s - step.step_s, idle_w or 0.0
-            energy_j += step.power_mean_w * step.step_s + idle_w * waits_s
-            peak_w += max(step.power_peak_w, idle_w if waits_s else 0.0)
-        return ExactStep(step_s, energy_j / step_s, peak_w)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``. Raises: InputError if it belongs to another group."""
-        super().load_state_dict(state)
-        self._meet()

@@ -1,48 +1,70 @@
 """A process beside this one that restores this computer's boards if this one is killed.
 
-Boards that this process controls itself stay as they are set when it gets SIGKILL, until ``wattune restore`` is run by
-someone. ``python -m wattune.devices.group.watch LEFTOVERS PARENT`` does that: it reads a byte for each change on its
-standard input, and at the end of that, or of its parent, restores what the parent has not said to have restored.
+Boards that this process controls itself stay as they are set when it gets SIGKILL. ``python -m
+wattune.devices.group.watch PARENT ROOT...`` waits for the end of its parent, and restores what the parent has left
+behind: the snapshot on disk tells, and nothing happens if there is none.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import select
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Final
 
-from wattune.devices.group.watcher import CHANGED, RESTORED
+from wattune.errors import DeviceError
 
-LOOK_S = 0.5
-"""Time between two looks at the parent: its pipe stays open while a fork lives, such as a data loader's worker."""
+PROGRAM: Final = "wattune.devices.group.watch"
+
+LOOK_S = 0.1
+"""Time between two looks at the parent. A pipe would stay open while a fork of the parent lives, such as a data
+loader's worker."""
 
 TRY_FOR_S = 60.0
 """Time for which a restore is tried again: forks of the parent hold its lock until they notice its end."""
 
 PAUSE_S = 0.5
 
+_unfinished: list[subprocess.Popen[bytes]] = []
+"""Watching processes of boards that could not be restored."""
 
-def await_end(pipe: int, parent: int) -> bool:
-    """Wait until the parent has said that everything is restored and closed the pipe, or has ended.
 
-    Returns: True if it has not said so. A parent that lives could not restore something: its locks end with it.
-    """
-    word = RESTORED
-    while True:
-        is_orphan = os.getppid() != parent  # looked at first: what it said before its end is in the pipe by then
-        if select.select([pipe], [], [], 0.0 if is_orphan else LOOK_S)[0]:
-            said = os.read(pipe, 64)
-            if not said:
-                break
-            word = said[-1:]
-        elif is_orphan:
-            break
-    while word == CHANGED and os.getppid() == parent:
-        time.sleep(LOOK_S / 10)
-    return word == CHANGED
+class Watcher:
+    """A process that watches the boards below the roots in ``leftovers``, from the first change on."""
+
+    def __init__(self, leftovers: Sequence[str]):
+        self._leftovers = sorted(set(leftovers))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Have what follows restored if this process is killed. Raises: DeviceError if nothing can watch."""
+        if not self._is_ours() or (self._process is not None and self._process.poll() is None):
+            return
+        command = [sys.executable, "-m", PROGRAM, str(self._pid), *self._leftovers]
+        try:
+            # A session of its own: a signal to this process's group or terminal is not for it.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            raise DeviceError(f"no process can watch over the boards ({error}), so nothing was changed") from error
+
+    def close(self, *, is_restored: bool) -> None:
+        """End the process, unless something could not be restored: it tries once more when this process has ended."""
+        process, self._process = self._process, None
+        if process is None or not self._is_ours():
+            return
+        if not is_restored:
+            _unfinished.append(process)
+            return
+        process.kill()
+        process.wait()
+
+    def _is_ours(self) -> bool:
+        return bool(self._leftovers) and self._pid == os.getpid()
 
 
 def restore(leftovers: Sequence[str], try_for_s: float = TRY_FOR_S) -> list[str]:
@@ -71,10 +93,10 @@ def restore(leftovers: Sequence[str], try_for_s: float = TRY_FOR_S) -> list[str]
 
 def main() -> None:
     """Watch, and restore."""
-    leftovers = json.loads(sys.argv[1])
-    if await_end(sys.stdin.fileno(), int(sys.argv[2])):
-        for line in restore(leftovers):
-            sys.stderr.write(f"wattune: {line}\n")
+    while os.getppid() == int(sys.argv[1]):
+        time.sleep(LOOK_S)
+    for line in restore(sys.argv[2:]):
+        sys.stderr.write(f"wattune: {line}\n")
 
 
 if __name__ == "__main__":
