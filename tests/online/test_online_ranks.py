@@ -16,7 +16,7 @@ import torch
 from tests.support.agent_trees import texts
 from tests.support.live_board import wait_for
 from tests.support.live_devices import unpack
-from tests.support.ranks import Ended, Job, apart, job, refusal, values, weights
+from tests.support.ranks import Ended, Job, apart, job, refusal, small, values, weights
 from tests.support.sessions import (
     Tour,
     board,
@@ -60,13 +60,6 @@ def session_of(rank: int, model: nn.Module, **options: Any) -> Any:
     usual: dict[str, Any] = {} if "batch_size" in options else {"loader": own_part(pictures(512))}
     usual |= {"device": own_device(rank), "cap_w": 5.0, "optimizer": torch.optim.SGD(model.parameters(), lr=0.05)}
     return wattune.capped(model=model, **{**usual, **options})
-
-
-def small(rank: int, **options: Any) -> tuple[nn.Module, Any]:
-    """A model whose steps take next to nothing, and its session."""
-    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
-    model = wrapped(perceptron())
-    return model, session_of(rank, model, loader=loader, **options)
 
 
 def train_rows(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ...]:
@@ -214,7 +207,7 @@ def train_elsewhere(rank: int, folder: Path, by: str) -> tuple[Any, ...]:
         meeting.BOOT_ID.write_text(f"{rank}\n")
     tree = folder / f"board{rank}"
     before = texts(tree)
-    given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "over": "job", "keep_recipe": True}
+    given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "over": "job"}
     was_set = False
     model, opened = small(rank, **given)
     with opened as session:
@@ -240,7 +233,7 @@ def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: P
 def train_elsewhere_long(rank: int, folder: Path) -> None:
     meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
     device = f"jetson?root={folder / f'board{rank}'}"
-    model, opened = small(rank, device=device, cap_w=100.0, over="job", keep_recipe=True)
+    model, opened = small(rank, device=device, cap_w=100.0, over="job")
     with opened as session:
         train(session, model, 100_000, on_batch=lambda _: (folder / f"rank{rank}").touch())
 
@@ -452,17 +445,9 @@ def test_a_device_that_cannot_be_limited_beside_another_is_one_line(tmp_path: Pa
 
 
 def hold(rank: int, tree: Path, started: Path) -> None:
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    given = {"device": f"jetson?root={tree}", "cap_w": 100.0, "batch_size": 8}
-    with session_of(rank, model, optimizer=optimizer, **given) as session:
-        while True:
-            session.begin_step()
-            optimizer.zero_grad()
-            model(torch.ones(session.row.batch, 8)).sum().backward()
-            optimizer.step()
-            session.end_step()
-            (started / f"rank{rank}").touch()
+    model, opened = small(rank, device=f"jetson?root={tree}", cap_w=100.0)
+    with opened as session:
+        train(session, model, 100_000, on_batch=lambda _: (started / f"rank{rank}").touch())
 
 
 def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
@@ -497,7 +482,7 @@ def test_a_job_without_a_process_group_is_one_line() -> None:
 
 
 def train_long(rank: int, started: Path) -> None:
-    model, opened = small(rank, keep_recipe=True)
+    model, opened = small(rank)
     with opened as session:
         train(session, model, 100_000, on_batch=lambda _: (started / str(rank)).touch())
 
@@ -527,15 +512,9 @@ def train_until_paused(rank: int, folder: Path) -> None:
         (folder / "paused").touch()
         return None
 
-    model = wrapped(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = own_part(TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,))))
-    device = f"jetson?root={folder / 'board'}"
-    with wattune.capped(device=device, cap_w=cap_w, model=model, optimizer=optimizer, loader=loader) as session:
-        while True:
-            for batch in session.batches():
-                session.backward(loss_of(model, batch))
-                (folder / f"rank{rank}").touch()
+    model, opened = small(rank, device=f"jetson?root={folder / 'board'}", cap_w=cap_w, keep_recipe=False)
+    with opened as session:
+        train(session, model, 100_000, on_batch=lambda _: (folder / f"rank{rank}").touch())
 
 
 def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> None:

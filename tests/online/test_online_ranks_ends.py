@@ -15,28 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.ranks import apart, job, refusal, values, weights
-from tests.support.sessions import loss_of, perceptron, train
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from tests.support.ranks import apart, job, refusal, small, values, weights
+from tests.support.sessions import loss_of, train
+from torch.utils.data import DataLoader, IterableDataset
 
 import wattune
 
 pytestmark = pytest.mark.slow
-
-
-def small(rank: int, *, dies: bool = False, **options: Any) -> tuple[nn.Module, Any]:
-    """A model whose steps take next to nothing, and its session. ``dies``: this rank does before that."""
-    torch.manual_seed(0)
-    data = TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,)))
-    model = DistributedDataParallel(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    usual = {"loader": DataLoader(data, batch_size=16, sampler=DistributedSampler(data, seed=1))}
-    if dies:
-        os.kill(os.getpid(), signal.SIGKILL)
-    given: dict[str, Any] = {"device": "sim:jetson-nano", "cap_w": 5.0, "keep_recipe": True, **usual, **options}
-    return model, wattune.capped(model=model, optimizer=optimizer, **given)
 
 
 # ----------------------------------------------------------------------------------------------------------- restarted
@@ -49,7 +34,8 @@ def test_torchrun_restarts_a_job_whose_rank_was_killed(tmp_path: Path) -> None:
             """
             import os, signal
             import torch.distributed as dist
-            from tests.online.test_online_ranks_ends import loss_of, small
+            from tests.support.ranks import small
+            from tests.support.sessions import loss_of
 
             # Of torchrun's own store, which all attempts share: without the prefix gloo meets ranks that are dead.
             attempt, place = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["MASTER_ADDR"]
@@ -78,7 +64,9 @@ def test_torchrun_restarts_a_job_whose_rank_was_killed(tmp_path: Path) -> None:
 
 
 def stay_away(rank: int) -> None:
-    small(rank, dies=rank == 1, rank_timeout_s=10.0)
+    if rank == 1:
+        wattune.capped = lambda **given: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    small(rank, rank_timeout_s=10.0)
 
 
 def test_a_rank_that_is_killed_before_it_meets_the_others_ends_them_with_one_line() -> None:

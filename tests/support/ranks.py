@@ -92,6 +92,25 @@ def refusal(ends: list[Ended]) -> str:
     return lines[0]
 
 
+def small(rank: int, **options: Any) -> tuple[Any, Any]:
+    """A model whose steps take next to nothing, and its session, which keeps the recipe."""
+    import torch
+    from tests.support.sessions import perceptron
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    import wattune
+
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(512, 8), torch.randint(0, 2, (512,)))
+    model = DistributedDataParallel(perceptron())
+    usual: dict[str, Any] = {"device": "sim:jetson-nano", "cap_w": 5.0, "keep_recipe": True}
+    if "batch_size" not in options:
+        usual["loader"] = DataLoader(data, batch_size=16, sampler=DistributedSampler(data, seed=1))
+    usual["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.05)
+    return model, wattune.capped(model=model, **{**usual, **options})
+
+
 def weights(model: Any) -> list[float]:
     """Every parameter in one row, which can be sent to another process."""
     return [value for p in model.parameters() for value in p.detach().flatten().tolist()]

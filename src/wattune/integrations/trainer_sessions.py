@@ -68,7 +68,6 @@ def new_session(
             if closing.closes:
                 leading.device.close()
             raise
-    leading.announce()
     return session
 
 
@@ -162,7 +161,6 @@ def _leading(ranks: Ranks, place: Place, options: SessionOptions, reached: Knobs
         limit_of(options, leading.device)
     try:
         with _held(leading.device, options, reached) as run:
-            leading.announce()
             yield run
         ranks.channel.send({"evaluated": True})
     except SafetyStop as stop:

@@ -122,7 +122,6 @@ def capped(
         leading = lead(ranks, device, over, seed, asked.sync.module)
         closes = leading.device is not device
         session = _session(_run(asked, leading.device, leading, closes=closes), asked, seed, closes=closes, ranks=ranks)
-    leading.announce()
     return session
 
 

@@ -133,8 +133,8 @@ class SessionRun(LoopRun):
             if self._leading is not None:
                 self._leading.on_rebalance = self.explorer.measure_again
                 self._leading.on_reference = self.explorer.start_over
-                stack.callback(self._leading.close)
-                self._leading.open()
+                stack.callback(self._leading.timer.close)
+                self._leading.timer.open()
             stack.enter_context(capped.following())
             self._stack = stack.pop_all()
         return self
@@ -205,7 +205,7 @@ class SessionRun(LoopRun):
             self._step.__enter__()
         self._begun_s, self._copied_s = self.device.now_s(), self.times.copying_s
         if self._leading is not None:
-            self._leading.begin()
+            self._leading.timer.begin()
 
     def end(self, *, stepped: bool = True, usual: bool = True) -> None:
         """See ``LoopRun``."""

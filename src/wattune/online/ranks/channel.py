@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import queue
 import signal
@@ -30,6 +31,9 @@ BEAT_EVERY_S = 1.0
 SILENT_AFTER_S = 10.0
 """Seconds without a sign of life after which a rank counts as hanging. It comes from a thread of its own, so that no
 evaluation is too long for it, and a process that is stopped or a lost network is."""
+
+LOOK_S = 0.05
+"""Seconds from one look to the next for whether a message still can come."""
 
 RANK_TIMEOUT_S = 30.0
 """Seconds in which a rank that does not go on, while others wait for it, ends the job."""
@@ -158,8 +162,7 @@ def _client(store: Any) -> Any:
 class Channel:
     """Messages of the leader to all other ranks, and theirs to the leader; how far each of them has come.
 
-    ``peers``: all ranks. A rank that does not go on for ``timeout_s``, while others wait for it, is lost. Messages are
-    for those that ``handle`` them, all others of the leader for ``receive``.
+    ``peers``: all ranks. A rank that does not go on for ``timeout_s``, while others wait for it, is lost.
     """
 
     def __init__(self, mailbox: Mailbox, peers: list[Peer], timeout_s: float = RANK_TIMEOUT_S):
@@ -175,13 +178,9 @@ class Channel:
             peer.come(None)
         others = set(range(len(peers))) - {self.rank}
         self._peers = {rank: peers[rank] for rank in (others if self.rank == LEADER else {LEADER})}
-        self._handlers: dict[str, Callable[[int, dict[str, Any]], None]] = {}
-        self._early: list[tuple[int, dict[str, Any]]] = []
-        self._handling = threading.Lock()
-        self._inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._is_open, self._is_busy = True, False
+        self._inboxes: dict[tuple[int, str], queue.SimpleQueue[Any]] = {}
+        self._is_busy = False
         self._losing = threading.Lock()
-        self._lost = threading.Event()
         self._leaving = threading.Event()
         self._done = threading.Event()
         self._reader = threading.Thread(target=self._read, name="wattune-rank", daemon=True)
@@ -196,28 +195,35 @@ class Channel:
             if to in (None, rank) and not peer.is_over:
                 self._mailbox.send(rank, message)
 
-    def handle(self, field: str, call: Callable[[int, dict[str, Any]], None]) -> None:
-        """Call with (rank, message) for each message with this field, in the thread that reads it; also for those that
-        came before."""
-        with self._handling:
-            self._handlers[field] = call
-            early, self._early = self._early, []
-        for rank, message in early:
-            self._take(rank, message)
+    def inbox(self, rank: int, kind: str) -> queue.SimpleQueue[Any]:
+        """A rank's messages that begin with this field; of the leader's, all but calls are of the kind ""."""
+        return self._inboxes.setdefault((rank, kind), queue.SimpleQueue())
 
     def has(self, rank: int) -> bool:
         """True while this rank is in its session, and no rank is lost."""
         return self.lost is None and not (self._peers[rank].is_over or self._peers[rank].has_ended())
 
-    def receive(self) -> dict[str, Any]:
-        """The leader's next message; once a rank is lost, only the stop that caused it. Raises: RankLost."""
-        message = self._inbox.get()
-        while message is not None and self.lost is not None and "stop" not in message:
-            message = self._inbox.get()
-        if message is None:
-            self._inbox.put(None)  # for the next call
-            raise RankLost(self.lost or f"{self.names[LEADER]} has ended its session, and this one makes more passes")
-        return message
+    def receive(self, rank: int = LEADER, kind: str = "", within_s: float = math.inf) -> dict[str, Any]:
+        """A rank's next message; once a rank is lost, only the stop that caused it.
+
+        Raises: RankLost; DeviceError if there is none ``within_s``.
+        """
+        inbox, until_s = self.inbox(rank, kind), time.monotonic() + within_s
+        while True:
+            is_late = time.monotonic() > until_s
+            lost = self.lost  # looked at first: what was sent before is in the inbox by then
+            if lost is None and self._peers[rank].is_over:
+                lost = f"{self.names[rank]} has ended its session, and this one makes more passes"
+            try:
+                message: dict[str, Any] = inbox.get(timeout=0.0 if is_late or lost is not None else LOOK_S)
+            except queue.Empty:
+                if lost is not None:
+                    raise RankLost(lost) from None
+                if is_late:
+                    raise DeviceError(f"{self.names[rank]} has not answered within {within_s:g} s") from None
+                continue
+            if self.lost is None or "stop" in message:
+                return message
 
     def reach(self, phase: int) -> None:
         """Note how far this rank has come in its next step."""
@@ -249,12 +255,10 @@ class Channel:
     def lose(self, what: str) -> None:
         """End the job, since a rank is lost: ``what`` says which and how."""
         with self._losing:
-            if not self._is_open or self.lost is not None:
+            if self._done.is_set() or self.lost is not None:
                 return
             self.lost = what
-        self._lost.set()
         self.send({"lost": what})
-        self._inbox.put(None)
         threading.Thread(target=self._end_session, name="wattune-rank-lost", daemon=True).start()
 
     @property
@@ -269,8 +273,8 @@ class Channel:
         ``longer``: a collective has failed, so that the news is to come; of another computer it takes longer.
         """
         until_s = time.monotonic() + (SILENT_AFTER_S + NEWS_WITHIN_S if longer else NEWS_WITHIN_S)
-        while not self._lost.wait(BEAT_EVERY_S / 10) and (self.is_overdue or time.monotonic() < until_s):
-            pass
+        while self.lost is None and (self.is_overdue or time.monotonic() < until_s):
+            time.sleep(BEAT_EVERY_S / 10)
 
     def leave(self) -> None:
         """Say that the main thread is ending its session: it restores the board, and is not interrupted any more."""
@@ -278,20 +282,26 @@ class Channel:
 
     def close(self, reason: str | None = None) -> None:
         """End this rank's part; ``reason``: the error that ended it, None if it finished."""
-        self._is_open = False
         self._leaving.set()
         if self._done.is_set():
             return
         self._done.set()
         if self.lost is not None:  # before its consequence
             self.send({"lost": self.lost})
-        self.send({"over": reason})
-        until_s = time.monotonic() + NEWS_WITHIN_S
-        for rank, peer in self._peers.items():  # the store may end with this process
-            while not (peer.is_over or peer.has_ended() or self._mailbox.is_read(rank)) and time.monotonic() < until_s:
-                time.sleep(0.005)
-        self._mailbox.send(self.rank, {})
+        if self.rank == LEADER:
+            self.send({"over": reason})
+            until_s = time.monotonic() + NEWS_WITHIN_S
+            for rank, peer in self._peers.items():  # the store may end with this process
+                while not self._has_heard(rank, peer) and time.monotonic() < until_s:
+                    time.sleep(0.005)
+        if LEADER not in self._peers or not self._peers[LEADER].is_over:
+            self._mailbox.send(self.rank, {})
         self._reader.join(NEWS_WITHIN_S)
+        if self.rank != LEADER:  # at last: once the leader has heard it, the store may be gone
+            self.send({"over": reason})
+
+    def _has_heard(self, rank: int, peer: Peer) -> bool:
+        return peer.is_over or peer.has_ended() or self._mailbox.is_read(rank)
 
     # --------------------------------------------------------------------------------------------------------- threads
 
@@ -306,28 +316,17 @@ class Channel:
                     peer.is_over = True
                     if message["over"] is not None:
                         self.lose(f"{peer.name} ended with an error: {message['over']}")
-                    elif sender == LEADER:
-                        self._inbox.put(None)
                     if sender == LEADER:
                         return  # nobody else writes to this rank
                 elif "lost" in message:
                     self.lose(message["lost"])
                 else:
-                    self._take(sender, message)
+                    is_answer = sender != LEADER or "call" in message
+                    self.inbox(sender, next(iter(message)) if is_answer else "").put(message)
         except RuntimeError:
             if LEADER in self._peers and self._peers[LEADER].has_ended():  # the store may have been its own
                 self.lose(f"{self.names[LEADER]} was killed or ended without a word")
             self.lose(f"the store of the job is gone, and {self.names[LEADER]} with it")
-
-    def _take(self, rank: int, message: dict[str, Any]) -> None:
-        with self._handling:
-            call = next((call for field, call in self._handlers.items() if field in message), None)
-            if call is None and rank != LEADER:
-                self._early.append((rank, message))
-        if call is not None:
-            call(rank, message)
-        elif rank == LEADER:
-            self._inbox.put(message)
 
     def _beat(self) -> None:
         before_s = time.monotonic()

@@ -15,12 +15,10 @@ class ComputeTimer:
 
     Backward passes end at the first parameters, so that the first one whose gradient is computed tells when: what
     follows is averaging over the ranks, with its waiting. ``end`` returns the time of the last step that is known; on
-    a GPU, which computes asynchronously, that may be an earlier one. Steps are timed if ``is_timed``; ``on_pass`` is
-    called after each backward pass.
+    a GPU, which computes asynchronously, that may be an earlier one. ``on_pass`` is called after each backward pass.
     """
 
     def __init__(self, model: nn.Module, on_pass: Callable[[], None]):
-        self.is_timed = False
         self._on_pass = on_pass
         self._parameter = next((p for p in model.parameters() if p.requires_grad), None)
         self._on_cuda = self._parameter is not None and self._parameter.device.type == "cuda"
@@ -37,8 +35,7 @@ class ComputeTimer:
 
     def begin(self) -> None:
         """Begin a step."""
-        if self.is_timed:
-            self._begun, self._ready = self._now(), None
+        self._begun, self._ready = self._now(), None
 
     def end(self) -> float | None:
         """End the step. Returns: the seconds of the last one that is known, None if none is."""
@@ -60,8 +57,7 @@ class ComputeTimer:
 
     def _passed(self, parameter: Any) -> None:
         self._on_pass()
-        if self.is_timed:
-            self._ready = self._now()
+        self._ready = self._now()
 
     def _now(self) -> Any:
         if not self._on_cuda:

@@ -8,8 +8,9 @@ from typing import Any, cast
 from torch import nn
 from typing_extensions import Self
 
-from wattune.devices.remote import device_out_of_reach
-from wattune.errors import WattuneError
+from wattune.devices.base import Sensor
+from wattune.devices.real_time import UncontrolledDevice
+from wattune.errors import SensorError, WattuneError
 from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.ranks.channel import LEADER, Channel
@@ -21,12 +22,29 @@ from wattune.online.step_counter import StepWorkCounter
 from wattune.point import BatchShape, Knobs, OperatingPoint
 
 
+class DeviceOutOfReach(UncontrolledDevice):
+    """A rank's own device, which rank 0 sets and reads."""
+
+    kind = "measured"
+    mode = "controlled by another process"
+    sensor = Sensor(rail="read by another process")
+    memory_bytes = None
+    data_types = frozenset({"fp32", "tf32", "fp16", "bf16"})
+
+    def __init__(self, name: str):
+        self.name = name
+        super().__init__()
+
+    def _read_w(self) -> float:
+        raise SensorError(f"{self.name} is read by another process")
+
+
 class FollowingRun(LoopRun):
     """The run of a rank other than 0: each step is the one that rank 0 has chosen."""
 
     def __init__(self, channel: Channel, model: nn.Module, start: BatchShape, *, name: str):
         super().__init__(model, start)
-        self.device = device_out_of_reach(name)
+        self.device = DeviceOutOfReach(name)
         self.channel = channel
         self.counter = StepWorkCounter(model, None, counts=False)
         self.fit_check = FitCheck(self.device, model, start.micro)  # never opened: rank 0 tries sizes for all
@@ -55,7 +73,6 @@ class FollowingRun(LoopRun):
         """Open this rank's device for rank 0, which hears if that fails."""
         try:
             self._board = ServedBoard(self.channel, spec, seed=seed)
-            self.channel.send({"board": self._board.describe()})
         except WattuneError as error:
             self.channel.send({"board": {"error": str(error)}})
 
@@ -65,7 +82,6 @@ class FollowingRun(LoopRun):
         if "refused" in message:
             self._close_board(waits=False)
             raise JobRefused(message["refused"])
-        self._timer.is_timed = message["timed"]
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
@@ -83,9 +99,8 @@ class FollowingRun(LoopRun):
                 f"{names[LEADER]} has come to {message['at']}, and {names[self.channel.rank]} to another step"
             )
             self.channel.check()
-        batch, micro, *current, probing, measuring = message["step"]
-        self._step = NextStep(BatchShape(batch, micro), BatchShape(*current), probing, measuring)
-        self._left = message["for"]
+        wanted, current, *others = message["step"]
+        self._step, self._left = NextStep(BatchShape(*wanted), BatchShape(*current), *others), message["for"]
         return self._step
 
     @property

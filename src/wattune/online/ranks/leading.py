@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import nn
 
@@ -12,10 +11,10 @@ from wattune.devices import Device
 from wattune.devices.group import open_group
 from wattune.errors import InputError, SafetyStop
 from wattune.online.loop_run import NextStep
-from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel
+from wattune.online.ranks.channel import LEADER, Channel
 from wattune.online.ranks.compute_timer import ComputeTimer
 from wattune.online.ranks.meeting import Ranks, refused
-from wattune.online.ranks.remote_board import RemoteBoards
+from wattune.online.ranks.remote_board import RemoteBoard
 
 AGREE_EVERY_S = 0.5
 """Seconds of training after which the ranks hear again which steps come next, unless a point is being measured."""
@@ -48,38 +47,14 @@ class Leading:
         self._looks = 0
         self._members = members
         self._computed_s: dict[int, float] = {}
-        self._timer = ComputeTimer(model, channel.passed)
-        self._timer.is_timed = self.is_timed
+        self.timer = ComputeTimer(model, channel.passed)
         self._agreed: NextStep
         self._left = 0
-        channel.handle("computed_s", self._hear)
-
-    @property
-    def is_timed(self) -> bool:
-        """True if each rank has to say how long it computes: a simulated group knows that itself."""
-        group = self.device.group
-        return group is not None and len(group.members) > 1 and group.executes_steps
-
-    def open(self) -> None:
-        """Observe this rank's steps, until ``close``."""
-        self._timer.open()
-
-    def announce(self) -> None:
-        """Tell the other ranks that the session is prepared."""
-        self.channel.send({"ready": True, "timed": self.is_timed})
-
-    def close(self) -> None:
-        """Observe no more steps."""
-        self._timer.close()
-
-    def begin(self) -> None:
-        """Begin a step."""
-        self._timer.begin()
 
     def end(self) -> None:
         """End a step."""
         self.channel.stepped()
-        if (seconds := self._timer.end()) is not None:
+        if (seconds := self.timer.end()) is not None:
             self._computed_s[LEADER] = seconds
 
     def next_step(self, wanted: Callable[[], NextStep], step_s: float) -> NextStep:
@@ -101,14 +76,19 @@ class Leading:
         is_settled = not step.probing and step.wanted == step.current and step_s > 0
         self._left = max(1, min(MOST_STEPS, int(AGREE_EVERY_S / step_s))) if is_settled else 1
         self._agreed = step
-        self.channel.send({"step": [*step.wanted, *step.current, step.probing, step.measuring], "for": self._left})
+        self.channel.send({"step": step, "for": self._left})
         return step
 
     def _rebalance(self) -> None:
+        for rank in range(1, len(self._members)):
+            told = self.channel.inbox(rank, "computed_s")
+            while not told.empty():
+                self._computed_s[rank] = told.get()["computed_s"]
         group = self.device.group
         if group is None:
             return
-        if self.is_timed and len(self._computed_s) == len(self._members):
+        # A simulated group knows the times itself.
+        if len(group.members) > 1 and group.executes_steps and len(self._computed_s) == len(self._members):
             slowest_s = [0.0] * len(group.members)
             for rank, member in enumerate(self._members):
                 slowest_s[member] = max(slowest_s[member], self._computed_s[rank])
@@ -121,9 +101,6 @@ class Leading:
             self.on_reference()
         if group.rebalance():
             self.on_rebalance()
-
-    def _hear(self, rank: int, message: dict[str, Any]) -> None:
-        self._computed_s[rank] = message["computed_s"]
 
 
 def lead(ranks: Ranks, device: Device | str, over: Over, seed: int, model: nn.Module) -> Leading:
@@ -140,12 +117,9 @@ def open_devices(ranks: Ranks, over: Over, seed: int) -> tuple[Device, list[int]
 
     A rank on another computer opens its own (``ServedBoard``). Raises: InputError, DeviceError, UnknownName.
     """
-    pools, boards = ranks.pools(over), RemoteBoards(ranks.channel)
-    devices: list[str | Device] = []
-    for rank, holder in enumerate(ranks.holders):
-        if holder == rank:
-            is_remote = ranks.serves_itself(rank)
-            devices.append(boards.open(rank, RANK_TIMEOUT_S) if is_remote else ranks.spec(rank))
-    held = sorted(set(ranks.holders))
+    pools, held = ranks.pools(over), sorted(set(ranks.holders))
+    devices: list[str | Device] = [
+        RemoteBoard(ranks.channel, rank) if ranks.serves_itself(rank) else ranks.spec(rank) for rank in held
+    ]
     members = [held.index(holder) for holder in ranks.holders]
     return open_group(devices, pools=[pools[holder] for holder in held], seed=seed), members

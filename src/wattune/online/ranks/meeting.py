@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -74,9 +73,6 @@ class Ranks:
         self.hosts = [fact["computer"] for fact in facts]
         self.specs = [fact["spec"] for fact in facts]
         self.channel = channel
-        self._come: list[deque[Mapping[str, Any]]] = [deque() for _ in facts]
-        if self.is_leader:
-            channel.handle("at", lambda rank, message: self._come[rank].append(message))
 
     def leave(self, error: BaseException | None) -> RankLost | None:
         """End this rank's session, which ``error`` ended. Returns: the loss of another rank, if that was the cause."""
@@ -104,6 +100,7 @@ class Ranks:
             self.channel.send({"refused": str(error)})
             self.channel.close()
             raise refused(self.rank, error) from error
+        self.channel.send({"ready": True})
 
     def come_to(self, place: str, *, is_last: bool = False) -> None:
         """Wait until all ranks have come to a place, after as many steps. Raises: RankLost, JobRefused, SafetyStop.
@@ -120,10 +117,7 @@ class Ranks:
             self._compare(LEADER, message, own)
             return
         for rank in range(1, self.size):
-            while not self._come[rank]:
-                self.channel.check()
-                time.sleep(0.001)
-            self._compare(rank, self._come[rank].popleft(), own)
+            self._compare(rank, self.channel.receive(rank, "at"), own)
 
     def is_end_of_pass(self, sync: GradientSync, even: Even | None, has_batch: bool, batches: int) -> bool:
         """Agree on the end of a pass whose length no rank knows. Raises: JobRefused if some have more, unless
