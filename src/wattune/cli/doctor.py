@@ -111,8 +111,8 @@ def _told(result: Examination, *, as_json: bool) -> None:
 def _program(command: Sequence[str]) -> Examination:
     """Examine the interpreter of a program. Raises: InputError."""
     from wattune.doctor import Examination, Finding
-    from wattune.doctor.board_checks import Torch, check_torch
-    from wattune.script.interpreter import examine
+    from wattune.doctor.board_checks import check_torch
+    from wattune.doctor.interpreter import examine
 
     found = examine(command)
     name = " ".join(command)
@@ -120,7 +120,7 @@ def _program(command: Sequence[str]) -> Examination:
         text = f"{command[0]} does not start Python: the guard holds the cap, and chooses clocks by --step-time alone"
         return Examination(name, (Finding("interpreter", "warn", text),))
     findings = [Finding("interpreter", "ok", f"Python {found.python}: {found.path}")]
-    torch = check_torch(Torch(found.torch, found.cuda, found.gpu, found.failure), needs_gpu=found.cuda is not None)
+    torch = check_torch(found, needs_gpu=found.cuda is not None)
     findings.append(torch if found.torch or torch.state == "ok" else replace(torch, state="warn"))
     if found.misfit:
         fix = "install the numpy that this torch was built for: for torch before 2.3, numpy<2"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from wattune.devices import Device
 from wattune.devices.real_time import mapped
-from wattune.doctor.board_checks import installed_torch
+from wattune.doctor.interpreter import own_interpreter
 from wattune.doctor.load import BusyProcess, cores
 from wattune.doctor.sensor_checks import record_trace
 from wattune.errors import DeviceError, InputError, SensorError
@@ -95,7 +95,7 @@ def fit(pairs: Sequence[Pair]) -> Calibration:
 def calibrate(device: Device, meter: Device, say: Callable[[str], None]) -> Calibration:
     """Read the board's sensor and the meter under several loads, and fit. Raises: InputError, DeviceError."""
     pairs = []
-    on_gpu = device.trains_on == "gpu" and installed_torch().gpu is not None
+    on_gpu = device.trains_on == "gpu" and own_interpreter().gpu is not None
     for words, load in _loads(on_gpu=on_gpu):
         say(f"calibrating: {words}, {SETTLE_S + MEASURE_S:g} s")
         if load is None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from wattune.devices import Device, open_device
 from wattune.devices.spec_options import split_options
 from wattune.doctor import board_checks
-from wattune.doctor.board_checks import Finding, Torch, check_torch, installed_torch
+from wattune.doctor.board_checks import Finding, check_torch
+from wattune.doctor.interpreter import Interpreter, own_interpreter
 from wattune.doctor.load import BusyProcess, cores
 from wattune.doctor.sensor_checks import LOAD_S, REST_S, check_sensing
 from wattune.errors import DeviceError, InputError, WattuneError
@@ -79,9 +80,9 @@ def examine(spec: str, *, say: Say = lambda text: None) -> Examination:
             raise InputError("nothing to examine: this device is not a physical one", value=spec)
         findings = [*_device(device, device_tree(device, place)), *_files(place)]
         if device.kind == "measured":
-            torch = installed_torch()
-            sensing, figures = _sensing(device, torch, say)
-            findings += [*sensing, check_torch(torch, needs_gpu=device.trains_on == "gpu" and scheme != "external")]
+            found = own_interpreter()
+            sensing, figures = _sensing(device, found, say)
+            findings += [*sensing, check_torch(found, needs_gpu=device.trains_on == "gpu" and scheme != "external")]
     finally:
         device.close()
     return Examination(device.name, tuple(findings), figures)
@@ -123,8 +124,8 @@ def _device(device: Device, tree: Tree | None) -> list[Finding]:
     ]
 
 
-def _sensing(device: Device, torch: Torch, say: Say) -> tuple[list[Finding], dict[str, float]]:
-    on_gpu = device.trains_on == "gpu" and torch.gpu is not None
+def _sensing(device: Device, found: Interpreter, say: Say) -> tuple[list[Finding], dict[str, float]]:
+    on_gpu = device.trains_on == "gpu" and found.gpu is not None
     with ExitStack() as stack:
         try:
             load: BusyProcess | None = stack.enter_context(BusyProcess(cores(), on_gpu=on_gpu))

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattune.devices import Device, Knob, Meter
 from wattune.devices.real_time import mapped
-from wattune.doctor.board_checks import installed_torch
+from wattune.doctor.interpreter import own_interpreter
 from wattune.doctor.load import BusyProcess, cores
 from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.point import BatchShape, Knobs
@@ -168,7 +168,7 @@ def _load(device: Device, settings: tuple[Knobs, ...], say: Callable[[str], None
         return
     with ExitStack() as stack:
         if device.kind == "measured":
-            on_gpu = device.trains_on == "gpu" and installed_torch().gpu is not None
+            on_gpu = device.trains_on == "gpu" and own_interpreter().gpu is not None
             try:
                 load = stack.enter_context(BusyProcess(cores(), on_gpu=on_gpu))
                 load.begin()
@@ -181,7 +181,7 @@ def _load(device: Device, settings: tuple[Knobs, ...], say: Callable[[str], None
 def _step(device: Device, settings: tuple[Knobs, ...]) -> StepWork:
     """A step for a device that only times it: one that a replayed table has at these settings, if it can."""
     shape, data_type = SHAPE, "fp32" if "fp32" in device.data_types else min(device.data_types)
-    if (table := device.recorded_profile() or device.replayed_table) is not None:
+    if (table := device.replayed_table) is not None:
         at = [{cell.shape for cell in table.measured if cell.knobs == knobs} for knobs in settings]
         shape = max(set.intersection(*at) or {cell.shape for cell in table.measured})
     work = Operation(kind="matmul", flops=4e9, bytes=4e7, kernels=50)

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from wattune.cli import main
+from wattune.doctor.interpreter import examine, interpreter_of
 from wattune.errors import InputError
-from wattune.script.interpreter import examine, interpreter_of
 
 FAKE_TORCH = """
 __version__ = "2.1.2"
@@ -89,3 +89,14 @@ def test_a_python_without_torch_and_no_python_are_guarded_all_the_same(tmp_path,
     assert main(["doctor", "--", "sh", "train.sh"]) == 0
     assert "does not start Python" in capsys.readouterr().out
     assert main(["doctor", "--try", "--", "sh", "train.sh"]) == 2
+
+
+def test_a_torch_that_crashes_the_process(tmp_path):
+    python = tmp_path / "python"
+    for script, failure in (
+        ("kill -ILL $$", "importing torch was ended by signal 4"),
+        ("echo 'ImportError: libcudart.so.10.2' >&2\nexit 1", "ImportError: libcudart.so.10.2"),
+    ):
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        assert examine([str(python)]).failure == failure

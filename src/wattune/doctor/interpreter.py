@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -67,13 +68,21 @@ class Interpreter(NamedTuple):
 
 
 def examine(command: Sequence[str]) -> Interpreter | None:
-    """Examine the interpreter that a command starts, in a process of its own; None for another program than Python.
+    """Examine the interpreter that a command starts; None for another program than Python.
 
-    Raises: InputError if there is no such program, or its interpreter cannot be started.
+    Raises: InputError if there is no such program.
     """
     start = interpreter_of(command)
-    if start is None:
-        return None
+    return None if start is None else _examined(start)
+
+
+def own_interpreter() -> Interpreter:
+    """Examine the Python of this process."""
+    return _examined([sys.executable])
+
+
+def _examined(start: Sequence[str]) -> Interpreter:
+    # In a process of its own: a torch that was built for another board may crash it.
     with StepPage() as page:
         try:
             with page.stamped():
@@ -81,14 +90,15 @@ def examine(command: Sequence[str]) -> Interpreter | None:
                     [*start, "-c", _QUERY], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
                 )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise InputError("the interpreter cannot be started", value=f"{start[0]}: {error}") from error
+            return Interpreter(start[0], "?", failure=f"importing torch failed: {error}")
         sees_steps = page.has_stamps
     last = (done.stdout.strip().splitlines() or [""])[-1]
     try:
         said: dict[str, Any] = json.loads(last)
     except ValueError:
-        reason = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        said = {"python": "?", "failure": reason}
+        code = done.returncode
+        end = f"importing torch was ended by signal {-code}" if code < 0 else f"importing torch ended with {code}"
+        said = {"python": "?", "failure": (done.stderr.strip().splitlines() or [end])[-1] if code > 0 else end}
     return Interpreter(start[0], sees_steps=sees_steps, **said)
 
 
