@@ -6,12 +6,12 @@ import re
 import pytest
 import torch
 from tests.support import training_runs as made
-from tests.support.device_examples import make_table, make_work
+from tests.support.device_examples import make_work
 
 import wattune
 from wattune.cap import SensorLimit
 from wattune.cli.guarded_device import Pinned
-from wattune.devices import Fault, ReplayDevice, load_board, open_device
+from wattune.devices import Fault, load_board, open_device
 from wattune.devices.simulator.board_file import BOARDS
 from wattune.errors import InputError
 from wattune.point import Knobs
@@ -20,7 +20,6 @@ from wattune.records import (
     Comparison,
     EfficiencyPoint,
     Plan,
-    ProfileCell,
     ProfileTable,
     SampleEfficiency,
     TrainingRecord,
@@ -171,21 +170,6 @@ def test_comparing_rules(reference, spec, tmp_path):
     points = [row.point for row in comparison.rows if row.point is not None]
     assert points
     assert all(set(point.knobs) == set(HIGH) for point in points)
-
-
-def test_a_replay_has_both_knobs():
-    cells = [
-        ProfileCell(batch_size=8, **knobs, step_s=0.1, power_mean_w=4.0, power_peak_w=4.5, steps=5)
-        for knobs in (LOW, HIGH)
-    ]
-    table = make_table().model_copy(update={"cells": tuple(cells)})
-    device = ReplayDevice(table)
-    assert [knob.name for knob in device.knobs] == ["clock_mhz", "memory_clock_mhz"]
-    with device.at(LOW), device.step(make_work(8)):
-        pass
-    another = ReplayDevice(table)
-    another.load_state_dict(json.loads(json.dumps(device.state_dict())))
-    assert another.power_w() == device.power_w()
 
 
 def test_what_sets_one_knob_alone_says_what_to_use_instead(device, spec):

@@ -189,7 +189,7 @@ def test_trying_a_simulated_and_a_replayed_device(wattune, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
     (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
-    code, out, err = wattune("doctor", "--try", "--yes", "--device", "recorded:profile.json", "--submit", "again.json")
+    code, out, err = wattune("doctor", "--try", "--yes", "--device", "replay:profile.json", "--submit", "again.json")
     assert code == 0, err
     assert "[replayed]" in out
     assert json.loads((tmp_path / "again.json").read_text())["provenance"]["kind"] == "replayed"

@@ -142,12 +142,6 @@ def test_a_cap_that_cannot_be_kept_stops_the_training(folder, wattune, tmp_path)
     assert TrainingRecord.load(path).ended == "stopped for safety"
 
 
-def test_a_recorded_device_replays_the_profile(folder, wattune):
-    code, out, _ = wattune("profile", SMALL, "--device", f"recorded:{folder / 'profile.json'}", "--json")
-    assert code == 0
-    assert json.loads(out)["provenance"]["kind"] == "replayed"
-
-
 def test_devices_as_a_table_and_as_json(wattune):
     code, out, err = wattune("devices")
     # Of all boards that nobody compared with published times, at once; before it, what this computer lacks.
@@ -160,7 +154,7 @@ def test_devices_as_a_table_and_as_json(wattune):
     assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {entry["spec"] for entry in json.loads(out)}
 
 
-@pytest.mark.parametrize("device", ["nonsense", "sim:nonsense", "none.toml", "recorded:none.json", "recorded:", ""])
+@pytest.mark.parametrize("device", ["nonsense", "sim:nonsense", "none.toml", "replay:none.json", "replay:", ""])
 def test_an_unknown_device_lists_the_known(wattune, device):
     code, out, err = wattune("profile", SMALL, "--device", device, "--json")
     assert (code, len(err)) == (2, 1)

@@ -26,7 +26,6 @@ class DeviceContract:
     too_large: int | None = None
     has_ground_truth = False
     is_replay = False
-    is_measured_again = False
     has_controller = False
     is_group = False
 
@@ -277,13 +276,11 @@ class DeviceContract:
             assert truth.figures().energy_j > 0
 
     def test_only_a_replay_has_a_table(self, device):
-        recording, table = device.recorded_profile(), device.replayed_table
-        assert (recording is not None) == (self.is_replay and not self.is_measured_again)
-        assert (table is not None) == (self.is_replay and self.is_measured_again)
-        assert self.is_replay == (device.kind == "replayed")
-        if (source := recording or table) is not None:
-            assert source.device == device.name
-            assert source.combinations == device.combinations()
+        table = device.replayed_table
+        assert self.is_replay == (table is not None) == (device.kind == "replayed")
+        if table is not None:
+            assert table.device == device.name
+            assert table.combinations == device.combinations()
 
     def test_only_a_simulated_device_knows_its_exact_steps(self, device):
         steps = device.exact_steps(self.work())

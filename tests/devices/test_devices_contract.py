@@ -36,35 +36,10 @@ class TestSimulatedCpu(TestSimulatedNano):
     spec = "sim:jetson-nano:cpu"
 
 
-class TestRecordedClocks(DeviceContract):
-    setting = "clock_mhz"
-    too_large = 16
-    is_replay = True
-
-    @pytest.fixture
-    def device(self):
-        return ReplayDevice(make_table(self.setting))
-
-    @pytest.fixture
-    def another(self):
-        return ReplayDevice(make_table(self.setting))
-
-
-class TestRecordedPowerLimits(TestRecordedClocks):
-    setting = "power_limit_w"
-
-
-class TestRecordedWithoutActuator(TestRecordedClocks):
-    setting = None
-
-
 class TestReplayedClocks(DeviceContract):
-    """A table that is measured: the readings are drawn."""
-
     setting = "clock_mhz"
     too_large = 16
     is_replay = True
-    is_measured_again = True
 
     @pytest.fixture
     def device(self):

@@ -33,7 +33,6 @@ def test_every_registered_name_opens(tmp_path, board, monkeypatch):
             "external": "external:echo 5",
             "jetson": f"jetson?root={board}",
             "nvidia": "nvidia",
-            "recorded": f"recorded:{make_table().save(tmp_path / 'profile.json')}",
             "replay": f"replay:{make_table().save(tmp_path / 'table.json')}",
             "sim": "sim:jetson-nano",
         }
@@ -100,15 +99,14 @@ def test_a_board_file_of_ones_own(tmp_path):
         ("", UnknownName, "sim:jetson-nano"),
         ("sim:", UnknownName, "sim:jetson-nano"),
         ("sim:jetson-nona", UnknownName, "jetson-nano"),
-        ("cuda:0", UnknownName, "nvidia:0, recorded:PROFILE.json"),
+        ("cuda:0", UnknownName, "nvidia:0, agent"),
         ("Jetson", UnknownName, "jetson"),
         ("jetson-orin?root=/", UnknownName, "jetson"),
-        ("recorded", UnknownName, "recorded:PROFILE.json"),
+        ("recorded:profile.json", UnknownName, "replay:TABLE.csv"),
         ("replay", UnknownName, "replay:TABLE.csv"),
         ("replay:nowhere.csv", RecordError, "cannot read nowhere.csv"),
         ("replay:nowhere.json", RecordError, "no such record"),
         ("nowhere.toml", InputError, "no such board file"),
-        ("recorded:nowhere.json", RecordError, "no such record"),
     ],
 )
 def test_what_is_not_a_device_is_answered_in_one_line(spec, error, said):

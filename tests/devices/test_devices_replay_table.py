@@ -14,7 +14,7 @@ from wattune.cap import PowerCap
 from wattune.devices import Knob, ReplayDevice, open_device
 from wattune.devices.replay import NOISE, Noise
 from wattune.devices.replay_table import OPTIONAL, REQUIRED, read_profile
-from wattune.errors import CapError, InputError, RecordError
+from wattune.errors import CapError, InputError, OutOfDeviceMemory, RecordError
 from wattune.job.config import RunConfig
 from wattune.planning import plan
 from wattune.point import KNOBS, Knobs
@@ -86,9 +86,9 @@ def test_a_table_without_a_knob_and_with_empty_cells(write):
 def test_json_with_a_mark_or_of_one_object_a_line(write):
     rows = [json.dumps({"batch_size": size, "step_s": 0.1, "power_w": 5}) for size in (8, 16)]
     for text in (f"\ufeff[{', '.join(rows)}]", "\n".join(rows)):
-        assert open_device(f"replay:{write(text, 'table.json')}").table.batch_sizes == (8, 16)
+        assert open_device(f"replay:{write(text, 'table.json')}").replayed_table.batch_sizes == (8, 16)
     record = write("\ufeff" + json.dumps(make_table().dump()), "record.json")
-    assert open_device(f"replay:{record}").table == make_table()
+    assert open_device(f"replay:{record}").replayed_table == make_table()
     with pytest.raises(RecordError, match="is not valid JSON"):
         open_device(f"replay:{write('{', 'table.json')}")
 
@@ -141,7 +141,7 @@ def test_a_table_of_another_program_is_read_by_its_columns(write):
         open_device(f"replay:{path}")
     columns = "batch_size=bs,step_ms=time,power_mw=mW,clock_mhz=clk"
     config = RunConfig.read({"device": f"replay:{path}", "columns": columns, "cap": "10W"})
-    cells = open_device(config.device).table.cells
+    cells = open_device(config.device).replayed_table.cells
     assert [(cell.batch_size, cell.step_s, cell.power_mean_w, cell.clock_mhz) for cell in cells] == [
         (8, pytest.approx(0.0775), pytest.approx(9.5), 2100),
         (16, pytest.approx(0.151), pytest.approx(11.0), 2100),
@@ -226,7 +226,7 @@ def test_a_table_that_was_written_and_read_answers_the_same(table, seed, tmp_pat
     path = tmp_path_factory.mktemp("written") / "table.csv"
     path.write_text(as_csv(table), encoding="utf-8")
     read, device = open_device(f"replay:{path}", seed=seed), ReplayDevice(table, Noise(seed=seed))
-    assert set(read.table.cells) == set(table.cells)
+    assert set(read.replayed_table.cells) == set(table.cells)
     assert (read.name, read.mode, read.knobs, read.sensor) == (device.name, device.mode, device.knobs, device.sensor)
     for cell in table.cells[:5]:
         work = make_work(cell.batch_size).model_copy(update={"micro_batch_size": cell.shape.micro})
@@ -334,10 +334,57 @@ def test_the_mode_tells_tables_and_noise_apart(write):
     assert open_device(f"replay:{one}?seed=4").mode == open_device(f"replay:{one}").mode
 
 
-def test_a_profile_can_be_measured_again(tmp_path):
-    path = make_table().save(tmp_path / "profile.json")
-    device = open_device(f"replay:{path}")
-    assert device.recorded_profile() is None
+def test_a_profile_is_measured_as_well(tmp_path):
+    device = open_device(f"replay:{make_table().save(tmp_path / 'profile.json')}")
     assert device.replayed_table == make_table()
-    state = json.loads(json.dumps(open_device(f"recorded:{path}").state_dict()))
-    open_device(f"recorded:{path}").load_state_dict({k: v for k, v in state.items() if k != "noise"})
+
+
+def test_what_did_not_fit_does_not_fit_at_any_setting():
+    device = ReplayDevice(make_table())
+    for knobs in device.combinations():
+        with device.at(knobs), pytest.raises(OutOfDeviceMemory, match="16 did not fit"), device.step(make_work(16)):
+            pytest.fail("the step began")
+
+
+def test_a_change_in_the_middle_of_a_step_replays_the_rest_of_another_cell():
+    device = ReplayDevice(make_table())
+    with (
+        device.at(Knobs(clock_mhz=200.0)) as setting,
+        device.every(0.05, lambda: setting.change(Knobs(clock_mhz=100.0))),
+    ):
+        with device.step(make_work(8)):
+            pass
+    # 0.1 s a step at 200 MHz, half of which has passed; 0.2 s at 100 MHz
+    assert device.now_s() == pytest.approx(0.05 + 0.5 * 0.2)
+
+
+def test_an_evaluation_takes_its_share_of_a_step():
+    device = ReplayDevice(make_table())
+    evaluation = make_work(256, gflop=2.0, training=False)
+    with pytest.raises(InputError, match="batch size 256"), device.step(evaluation):
+        pytest.fail("nothing was replayed yet that it could be a share of")
+    step = make_work(8, gflop=1.0)
+    with device.step(step):
+        pass
+    before_s = device.now_s()
+    with device.step(evaluation):
+        pass
+    assert device.now_s() - before_s == pytest.approx(0.1 * evaluation.flops / step.flops)
+
+
+def test_tables_that_cannot_be_replayed_are_refused_in_one_line():
+    clocks, limits = make_table("clock_mhz"), make_table("power_limit_w")
+    mixed = clocks.model_copy(update={"cells": (*clocks.measured, *limits.measured)})
+    nothing = clocks.model_copy(update={"cells": tuple(c for c in clocks.cells if c.out_of_memory)})
+    for table in (mixed, nothing):
+        with pytest.raises(RecordError) as caught:
+            ReplayDevice(table)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_state_of_another_recording_is_refused():
+    device = ReplayDevice(make_table("clock_mhz"))
+    with device.step(make_work(8)):
+        pass
+    with pytest.raises(InputError, match="another recording"):
+        ReplayDevice(make_table(None)).load_state_dict(device.state_dict())

@@ -4,7 +4,6 @@ import pytest
 from tests.support.profiles import board, workload
 
 from wattune.cap import SensorLimit
-from wattune.devices import ReplayDevice
 from wattune.profiling import confirm, profile
 from wattune.profiling.confirmation import WINDOWS
 from wattune.records import ProfileTable
@@ -55,8 +54,3 @@ def test_what_was_confirmed_under_a_cap_is_not_measured_again_for_it(cap_w, meas
     once = confirm(device, workload(), table, point, SensorLimit(9.0))
     twice = confirm(device, workload(), once, point, SensorLimit(cap_w))
     assert (twice is not once) == measured
-
-
-def test_a_recording_is_not_measured_again():
-    table = profile(board(), workload(), reference=False)
-    assert confirm(ReplayDevice(table), workload(), table, table.cells[3].point, SensorLimit(9.0)) is table

@@ -39,7 +39,7 @@ class Rehearsal:
         self._device, self._limit, self._say = device, limit, say
         self._events: list[dict[str, Any]] = []
         self._rounds, self._peak_bytes = 0, 0.0
-        table = device.recorded_profile() or device.replayed_table
+        table = device.replayed_table
         self._shape: BatchShape = ROW if table is None else table.measured[0].shape
         self._run = CappedRun(device, limit, device.combinations()[-1], on_reading=self._reading)
         self._controller: StepController | None = None

@@ -211,10 +211,10 @@ class Device(ABC):
     data type that the chip lacks.
 
     No code outside ``wattune.devices`` asks for a device's class. What only some devices can do is a method or an
-    attribute here, and the others answer with None, False or an empty result: ``recorded_profile`` or
-    ``replayed_table`` (a replay alone); ``exact_steps``, with one entry for each of ``combinations``, and
-    ``ground_truth`` (a simulated board alone); ``controller`` (a board that this computer or an agent controls). What
-    only several devices do together is asked of ``group``.
+    attribute here, and the others answer with None, False or an empty result: ``replayed_table`` (a
+    replay alone); ``exact_steps``, with one entry for each of ``combinations``, and ``ground_truth`` (a simulated board
+    alone); ``controller`` (a board that this computer or an agent controls). What only several devices do together is
+    asked of ``group``.
     """
 
     name: str
@@ -465,10 +465,6 @@ class Device(ABC):
 
         Without a window the mean is over the time that the sensor averages over.
         """
-        return None
-
-    def recorded_profile(self) -> ProfileTable | None:
-        """The profile that is played back, so that measuring it again says nothing new; None if there is none."""
         return None
 
     def exact_steps(self, work: StepWork) -> dict[Knobs, ExactStep]:

@@ -20,7 +20,6 @@ OPENERS = {
     "external": "wattune.devices.external:open_external",
     "jetson": "wattune.devices.agent:open_jetson",
     "nvidia": "wattune.devices.nvidia:open_nvidia",
-    "recorded": "wattune.devices.replay:open_recorded",
     "replay": "wattune.devices.replay:open_replay",
     "sim": "wattune.devices.simulator.simulated:open_simulated",
 }
@@ -64,8 +63,8 @@ def open_device(spec: str, *, seed: int = 0) -> Device:
 
     "jetson", "cpu", "nvidia:0", "agent" and "external:URL or COMMAND" for real devices, with options
     behind them (docs/boards.md); "sim:jetson-nano" and other simulated boards, ":cpu" behind it for the board's CPU;
-    the path of a board file; "recorded:FILE" for a profile that is played back; "replay:FILE" for a table that is
-    measured, a CSV file or a profile; "NAME" or "NAME:REST" for a third party's device. "auto" is the first of this
+    the path of a board file; "replay:FILE" for a table that is measured, a CSV file or a
+    profile; "NAME" or "NAME:REST" for a third party's device. "auto" is the first of this
     computer's agent, Jetson, NVIDIA GPU and CPU that works. ``seed`` is that of a simulated sensor's noise.
 
     Raises: UnknownName, InputError; DeviceError if a device does not answer or a third party's cannot be loaded,
@@ -113,7 +112,6 @@ def _opener(spec: str) -> Callable[[int], Device]:
         "agent",
         "external:URL",
         *_simulated(),
-        "recorded:PROFILE.json",
         "replay:TABLE.csv",
         "BOARD.toml",
     ]

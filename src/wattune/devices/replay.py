@@ -1,8 +1,4 @@
-"""A table that was measured elsewhere, replayed as a device: nothing is modelled, and cells it lacks are refused.
-
-``recorded:`` plays a profile back exactly, so that it is never measured again. ``replay:`` draws step times and
-readings from a table, with noise: a device to measure, on which strategies of profiling can be judged.
-"""
+"""A table that was measured elsewhere, as a device to measure: nothing is modelled, and cells it lacks are refused."""
 
 from __future__ import annotations
 
@@ -18,8 +14,8 @@ from typing import Any
 from wattune.devices.base import Knob, Sensor
 from wattune.devices.replay_table import read_profile
 from wattune.devices.spec_options import split_options
-from wattune.devices.virtual_time import NEVER, Piece, VirtualDevice, multiples, next_multiple
-from wattune.errors import InputError, OutOfDeviceMemory, RecordError, SensorError
+from wattune.devices.virtual_time import Piece, VirtualDevice, multiples, next_multiple
+from wattune.errors import InputError, OutOfDeviceMemory, RecordError
 from wattune.files import read_json
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable, StepWork
@@ -36,9 +32,6 @@ LEAST = 0.1
 
 SHORTER = 0.7
 """Least share of the smallest batch's step time that the largest batch's step takes."""
-
-CYCLE = 3
-"""Readings after which a replayed cell repeats itself; more if its peak is far above its mean."""
 
 EVALUATION_PHASES = frozenset({"forward", "host"})
 """Phases of an evaluation: work with no other phase is not a training step."""
@@ -58,18 +51,13 @@ class Noise:
 
 
 class ReplayDevice(VirtualDevice):
-    """Replays the cells of a profile on virtual time.
+    """Draws the steps and readings of a table's cells, on virtual time.
 
-    A step takes the time of its cell; the setting may change in the middle of it, if there is a cell for the rest.
-    Without noise, of each three readings the first is the cell's peak, the second lies as far below the mean as the
-    peak lies above it, and the third is the mean; if the peak is far above the mean, several readings share the part
-    below it. Mean and peak are therefore those measured. A table says nothing about the time between steps: the last
-    cell's power holds there, and an evaluation takes the time of the last step in proportion to its FLOPs.
+    Step times and readings are drawn around the cells' means with the cells' standard deviations. Peaks are not used. A
+    reading is of an instant, and shown until the next reading. At rest, the power is the lowest of the table.
 
-    With ``noise``, step times and readings are drawn around the cells' means with the cells' standard deviations, and
-    peaks are not used. A reading is of an instant, and shown until the next one. At rest, the power is the lowest of
-    the table. If the setting changes in the middle of a step to one without a cell, the cell of that batch that draws
-    least gives the rest of the step.
+    The setting may change in the middle of a step. If there is no cell for the rest, the cell of that batch that draws
+    least gives the rest. An evaluation takes the time of the last step in proportion to its FLOPs.
     """
 
     kind = "replayed"
@@ -78,31 +66,24 @@ class ReplayDevice(VirtualDevice):
         super().__init__()
         if not table.measured:
             raise RecordError("the profile has no measured cell", allowed="at least one", hint="measure it again")
-        self.table = table
+        self._noise = noise = noise or Noise()
+        self.replayed_table: ProfileTable = table
         self.name = table.device
-        self.mode = table.key.mode if table.key else "as recorded"
+        mode = table.key.mode if table.key else "as recorded"
+        self.mode = f"{mode}, table {_digest(table)}, noise {noise.relative:g}, every {noise.period_s:g} s"
         self.knobs = _knobs(table)
         self.memory_bytes = None
         self.supply, self.highest_w = table.supply, table.highest_w
         self.data_types = frozenset({table.key.data_type} if table.key else {"fp32", "tf32", "fp16", "bf16"})
-        self.sensor = Sensor(rail="as recorded", period_s=PERIOD_S, window_s=table.sensor_window_s or CYCLE * PERIOD_S)
+        self.sensor = Sensor(rail="as recorded", period_s=noise.period_s)
+        self.problems = _doubts(table)
         self._cells: dict[OperatingPoint, ProfileCell] = {cell.point: cell for cell in table.measured}
         self._too_large = {cell.shape for cell in table.cells if cell.out_of_memory}
         self._present = table.combinations[-1]
         self._cell: ProfileCell | None = None
         self._flops = 0.0  # of the last step
-        self._since = 0  # the sensor's period in which the present cell began
         self._lowest = min(table.measured, key=_by_power)
-        self._noise = noise
-        self.problems = _doubts(table)
-        if noise is not None:
-            self._draw_with(noise)
-
-    def _draw_with(self, noise: Noise) -> None:
-        self.replayed_table = self.table
-        self.mode = f"{self.mode}, table {_digest(self.table)}, noise {noise.relative:g}, every {noise.period_s:g} s"
-        self.sensor = Sensor(rail="as recorded", period_s=noise.period_s)
-        self._least = {cell.shape: cell for cell in sorted(self.table.measured, key=_by_power, reverse=True)}
+        self._least = {cell.shape: cell for cell in sorted(table.measured, key=_by_power, reverse=True)}
         self._seed, self._steps, self._period = noise.seed, 0, 0
         self._spread_w = 0.0  # standard deviation of a reading at present
         self._shown_w = self._drawn_w(self._at_rest().power_w)
@@ -124,13 +105,8 @@ class ReplayDevice(VirtualDevice):
         self._present = snapshot
 
     def power_w(self) -> float:
-        """The replayed reading. Raises: SensorError before the first step of a table without noise."""
-        if self._noise is not None:
-            return self._shown_w
-        if self._cell is None:
-            raise SensorError(f"{self.name} is a recording: there is no reading before the first step")
-        number = multiples(self._now_s, PERIOD_S) - self._since - 1
-        return _reading(self._cell, max(0, number))
+        """The present reading."""
+        return self._shown_w
 
     def _check(self, work: StepWork) -> None:
         if work.data_type not in self.data_types:
@@ -142,10 +118,8 @@ class ReplayDevice(VirtualDevice):
         self._share(work)
 
     def _pieces(self, work: StepWork) -> tuple[int, Callable[[int], Piece]]:
-        normal = 0.0
-        if self._noise is not None:
-            self._steps += 1
-            normal = self._normal("step", self._steps)
+        self._steps += 1
+        normal = self._normal("step", self._steps)
 
         def piece(index: int) -> Piece:
             cell, share = self._share(work, begun=True)
@@ -174,30 +148,27 @@ class ReplayDevice(VirtualDevice):
         if point.shape in self._too_large:
             raise OutOfDeviceMemory(f"batch size {work.samples} did not fit {self.name} when it was recorded")
         cell = self._cells.get(point)
-        if cell is None and begun and self._noise is not None:
+        if cell is None and begun:
             cell = self._least.get(point.shape)
         if cell is None:
             raise InputError(
                 f"{self.name} is a recording without a cell for this step",
                 value=str(point),
-                allowed="batch sizes " + ", ".join(str(b) for b in self.table.batch_sizes) + " at what was measured",
+                allowed="batch sizes "
+                + ", ".join(str(b) for b in self.replayed_table.batch_sizes)
+                + " at what was measured",
             )
-        if cell is not self._cell:
-            self._cell, self._since = cell, multiples(self._now_s, PERIOD_S)
+        self._cell = cell
         return cell
-
-    def recorded_profile(self) -> ProfileTable | None:
-        """The whole table, if it is replayed without noise."""
-        return self.table if self._noise is None else None
 
     # ---------------------------------------------------------------------------------------------------------- noise
 
     def _next_event_s(self, power_w: float) -> float:
-        return NEVER if self._noise is None else next_multiple(self._now_s, self._noise.period_s)
+        return next_multiple(self._now_s, self._noise.period_s)
 
     def _advance(self, until_s: float, power_w: float) -> None:
         super()._advance(until_s, power_w)
-        if self._noise is not None and (period := multiples(until_s, self._noise.period_s)) > self._period:
+        if (period := multiples(until_s, self._noise.period_s)) > self._period:
             self._period = period
             self._shown_w = self._drawn_w(power_w)
 
@@ -205,9 +176,7 @@ class ReplayDevice(VirtualDevice):
         return max(LEAST * power_w, power_w + self._spread_w * self._normal("reading", self._period))
 
     def _spread_of(self, cell: ProfileCell) -> float:
-        if self._noise is None or cell.power_std_w is not None:
-            return cell.power_std_w or 0.0
-        return self._noise.relative * _mean_w(cell)
+        return self._noise.relative * _mean_w(cell) if cell.power_std_w is None else cell.power_std_w
 
     def _normal(self, what: str, number: int) -> float:
         """A normal number that depends on the seed and these alone, so that a resumed run draws the same."""
@@ -222,9 +191,8 @@ class ReplayDevice(VirtualDevice):
             "now_s": self._now_s,
             "setting": dict(self._present),
             "cell": None if cell is None else [*cell.shape, dict(cell.knobs)],
-            "since": self._since,
             "flops": self._flops,
-            "noise": None if self._noise is None else [self._seed, self._steps, self._period, self._shown_w],
+            "noise": [self._seed, self._steps, self._period, self._shown_w],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -233,13 +201,11 @@ class ReplayDevice(VirtualDevice):
         if state["cell"] is not None:
             batch, micro, knobs = state["cell"]
             point = OperatingPoint(BatchShape(batch, micro), self.knobs_from(knobs))
-            if point not in self._cells:
-                raise InputError("the state belongs to another recording than", value=self.name)
+        if state["noise"] is None or (point is not None and point not in self._cells):
+            raise InputError("the state belongs to another recording than", value=self.name)
         self._now_s, self._present = state["now_s"], self.knobs_from(state["setting"])
-        self._since, self._flops = state["since"], state["flops"]
-        self._cell = None if point is None else self._cells[point]
-        if self._noise is not None:
-            self._seed, self._steps, self._period, self._shown_w = state["noise"]
+        self._cell, self._flops = None if point is None else self._cells[point], state["flops"]
+        self._seed, self._steps, self._period, self._shown_w = state["noise"]
 
 
 def _knobs(table: ProfileTable) -> tuple[Knob, ...]:
@@ -281,19 +247,6 @@ def _mean_w(cell: ProfileCell) -> float:
 def _step_s(cell: ProfileCell) -> float:
     assert cell.step_s is not None  # held by the record for every measured cell
     return cell.step_s
-
-
-def _reading(cell: ProfileCell, number: int) -> float:
-    mean_w, peak_w = cell.power_mean_w, cell.power_peak_w
-    assert mean_w is not None
-    assert peak_w is not None
-    # A peak below the mean is possible in files from other programs; it is replayed all the same.
-    excess_w = peak_w - mean_w
-    lows = max(1, math.ceil(excess_w / (0.9 * mean_w)))
-    number %= max(CYCLE, 1 + lows)
-    if number == 0:
-        return peak_w
-    return mean_w - excess_w / lows if number <= lows else mean_w
 
 
 def open_replay(rest: str, *, seed: int = 0) -> ReplayDevice:
@@ -339,8 +292,3 @@ def _option(options: dict[str, str], name: str, default: float, least: float, mo
         kind = "whole numbers" if name == "seed" else "numbers"
         raise InputError(f"replay: {name}", value=text, allowed=f"{kind} from {least:g} to {most:.10g}")
     return value
-
-
-def open_recorded(rest: str, *, seed: int = 0) -> ReplayDevice:
-    """Open the profile in the file ``rest`` as a device; the seed is not used. Raises: RecordError."""
-    return ReplayDevice(ProfileTable.load(Path(rest)))

@@ -27,18 +27,14 @@ def confirm(
 
     The table that comes back has the larger of the two peaks there (or, under a cap on a mean, the power of both
     together, and no such cell if the cap is not kept), the cost of both, and a note that this was done,
-    so that it is not done twice for a limit. Time and mean power stay as they were. Without a limit, and on a
-    replayed device, the table stays as it is.
+    so that it is not done twice for a limit. Time and mean power stay as they were. Without a limit the
+    table stays as it is.
 
     Raises: DeviceError, InputError.
     """
     limit = limit.strict
     limit_w = limit.limit_w
-    if (
-        limit_w is None
-        or device.recorded_profile() is not None
-        or any(_is_of(point, limit, done) for done in table.confirmed)
-    ):
+    if limit_w is None or any(_is_of(point, limit, done) for done in table.confirmed):
         return table
     probe = CellProbe(device, workload.without_weights(), table.algorithm, steps=1, limit=limit, windows=WINDOWS)
     result, cost = probe.measure(point)

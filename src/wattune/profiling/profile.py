@@ -18,7 +18,7 @@ from wattune.profiling.guided import WINDOWS as GUIDED_WINDOWS
 from wattune.profiling.journal import Journal, Partial, total_cost
 from wattune.profiling.key import profile_key
 from wattune.profiling.memory_fit import can_travel, is_needed
-from wattune.profiling.recording import absent_points, replayed, rows_in
+from wattune.profiling.recording import absent_points, rows_in
 from wattune.profiling.reference_power import climb, reference_set, references
 from wattune.profiling.rows import rows_of
 from wattune.profiling.strategies import Climbs, checked, full, least_power, staircase, stays_under
@@ -72,8 +72,8 @@ def profile(
     ``partial``: a file that is replaced after every cell, from which a later call with the same key, cap, strategy
     and steps goes on. The caller removes it once the table is safe: until then it is all that there is.
 
-    Of a recorded device nothing is measured: what its table says of this workload is the profile. A replayed table is
-    measured, at the batch sizes of the workload that it has; without a workload (None), at all of its own.
+    A replayed table is measured at the batch sizes of the workload that it has; without a workload (None), at all of
+    its own.
 
     Raises: InputError for what cannot be measured as asked; OutOfDeviceMemory where no batch size fits; DeviceError;
     RecordError for a file of partial results that cannot be read.
@@ -87,8 +87,6 @@ def profile(
     algorithm, table = canonical(algorithm), device.replayed_table
     workload = None if workload is None else workload.without_weights()
     key = profile_key(device, workload, algorithm)
-    if workload is not None and (recording := device.recorded_profile()) is not None:
-        return replayed(recording, workload, key)
     if table is not None and reference:
         raise InputError("a replayed table has no reference workloads", hint="leave out --reference")
     climbs = device.climbs()

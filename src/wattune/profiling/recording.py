@@ -1,4 +1,4 @@
-"""Profiles of replayed tables: a recording is its own profile, and of other tables only the cells can be measured."""
+"""Profiles of replayed tables: the cells of a table are all that can be measured."""
 
 from __future__ import annotations
 
@@ -7,31 +7,11 @@ from collections.abc import Sequence
 from wattune.errors import RecordError
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.rows import rows_of
-from wattune.records import ProfileKey, ProfileTable, provenance
+from wattune.records import ProfileKey, ProfileTable
 from wattune.workloads import Workload
 
 HELD = ("model", "input_shape", "data_type", "optimizer", "algorithm")
 """Fields of the key that a recording must share. It stands for the device and the software of its time itself."""
-
-
-def replayed(table: ProfileTable, workload: Workload, key: ProfileKey) -> ProfileTable:
-    """The recorded table, cut down to the batch sizes of this workload.
-
-    Its cost is that of the recording.
-    Raises: RecordError if it was recorded of something else, or holds none of the workload's batch sizes.
-    """
-    rows = set(rows_in(table, workload, key))
-    cells = tuple(c for c in table.cells if c.shape in rows)
-    aborted = tuple(p for p in table.aborted if p.shape in rows)
-    return table.model_copy(
-        update={
-            "workload": workload.name,
-            "cells": cells,
-            "aborted": aborted,
-            "key": key,
-            "provenance": provenance("replayed", device=table.device, model=key.model),
-        }
-    )
 
 
 def rows_in(table: ProfileTable, workload: Workload | None, key: ProfileKey) -> list[BatchShape]:

@@ -133,8 +133,7 @@ class MeteredBlock(ContextDecorator):
                 )
         if not device.sensor.rail:
             raise SensorError(f"{device.name} has no power sensor")
-        if device.executes_steps:  # a recorded device has no reading before its first step
-            device.power_w()
+        device.power_w()
         self._about = f"{device.name}, {device.kind}"
         return device
 

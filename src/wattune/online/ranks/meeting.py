@@ -341,7 +341,7 @@ def _running_system() -> tuple[str, str]:
 
 def _is_made_up(spec: str) -> bool:
     """True for a simulated or replayed device, of which each rank has one of its own."""
-    return spec.startswith(("sim:", "replay:", "recorded:")) or spec.endswith(".toml")
+    return spec.startswith(("sim:", "replay:")) or spec.endswith(".toml")
 
 
 def _spec(model: nn.Module, device: object) -> str | None:
