@@ -150,7 +150,7 @@ class PowerCap:
             if supply is None:
                 raise InputError(
                     "a cap at the supply needs the losses between the supply and the sensor, which are unknown",
-                    hint="measure it with `wattune doctor --calibrate METER`, or give the cap at the sensor",
+                    hint="read it by a meter at the supply (--meter external:...), or give the cap at the sensor",
                 )
             left_w = supply.at_module(limit_w)
             if left_w <= 0:

@@ -17,8 +17,6 @@ from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, SECONDS, limit, quantity, window
 from wattune_agent.settings import nearest
 from wattune_agent.slicing import MODES
-from wattune_agent.supply import load_supply
-from wattune_agent.tree import Tree
 
 __all__ = ["add_meter", "add_options", "guard", "stdout_aside"]
 
@@ -144,18 +142,10 @@ def _cap(options: Any, board: Dict[str, Any]) -> Tuple[Optional[float], Optional
         return cap_w, None
     if board["covers"] == MeterSensor.covers:  # the meter is at the supply
         return cap_w, cap_w
-    supply = load_supply(Tree(options.sysfs_root), board["name"])
-    if supply is None:
-        raise BadRequest(
-            "a cap at the supply needs the losses between the supply and the sensor, which are unknown for {}; "
-            "measure them with `wattune doctor --calibrate METER`, or give the cap at the module".format(board["name"])
-        )
-    other_w, efficiency = supply
-    left_w = cap_w * efficiency - other_w
-    if left_w <= 0:
-        text = "the cap of {:g} W at the supply leaves nothing for the module; allowed: more than {:.4g} W"
-        raise BadRequest(text.format(cap_w, other_w / efficiency))
-    return left_w, cap_w
+    raise BadRequest(
+        "a cap at the supply needs the losses between the supply and the sensor, which are unknown for {}; read it by "
+        "a meter at the supply (--meter external:...), or give the cap at the module".format(board["name"])
+    )
 
 
 @contextmanager

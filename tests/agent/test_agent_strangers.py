@@ -13,12 +13,12 @@ from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
+from wattune_agent.figures import load, save
 from wattune_agent.folders import state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
 from wattune_agent.lock import board_lock
 from wattune_agent.pmic import ask, find_pmic
 from wattune_agent.snapshot import Snapshot, snapshots
-from wattune_agent.supply import load_supply, save_supply
 from wattune_agent.tree import Tree
 
 FILES = [LOW, HIGH, RAILGATE]
@@ -238,28 +238,28 @@ def test_what_was_left_behind_is_found_behind_a_broken_one(broken):
         left_behind(broken)
 
 
-# ---------------------------------------------------------------------------------------------------------- the supply
+# --------------------------------------------------------------------------------------------------------- the figures
 
 
-def test_figures_of_a_supply_stay_in_their_tree(tmp_path):
+def test_figures_stay_in_their_tree(tmp_path):
     (tmp_path / "tree").mkdir()
     (tmp_path / "theirs").mkdir()
     (tmp_path / "tree/etc").symlink_to(tmp_path / "theirs")
     tree = Tree(str(tmp_path / "tree"))
     with pytest.raises(FileFailed, match="leads out"):
-        save_supply(tree, "a nano", 1.0, 0.9)
+        save(tree, "switch.json", "a nano", {"shows_s": 0.1})
     with pytest.raises(FileFailed, match="leads out"):
-        load_supply(tree, "a nano")
+        load(tree, "switch.json", "a nano", ["shows_s"])
     assert os.listdir(tmp_path / "theirs") == []
 
 
-def test_a_link_beside_the_supplys_file_is_not_followed(tmp_path):
+def test_a_link_beside_the_file_of_figures_is_not_followed(tmp_path):
     put(tmp_path, "/theirs", "precious")
     (tmp_path / "etc/wattune").mkdir(parents=True)
-    (tmp_path / "etc/wattune/supply.json.part").symlink_to(tmp_path / "theirs")
-    save_supply(Tree(str(tmp_path)), "a nano", 1.0, 0.9)
+    (tmp_path / "etc/wattune/switch.json.part").symlink_to(tmp_path / "theirs")
+    save(Tree(str(tmp_path)), "switch.json", "a nano", {"shows_s": 0.1})
     assert (tmp_path / "theirs").read_text() == "precious"
-    assert load_supply(Tree(str(tmp_path)), "a nano") == (1.0, 0.9)
+    assert load(Tree(str(tmp_path)), "switch.json", "a nano", ["shows_s"]) == [0.1]
 
 
 # ------------------------------------------------------------------------------------------------ a stranger's programs

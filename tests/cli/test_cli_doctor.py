@@ -1,10 +1,9 @@
-"""``wattune doctor``: checks, board records to share, calibration against a meter."""
+"""``wattune doctor``: checks, and board records to share."""
 
 from __future__ import annotations
 
 import io
 import json
-import stat
 import subprocess
 import sys
 
@@ -13,7 +12,7 @@ from tests.support.cli_boards import board_tree, limits, live_board
 from tests.support.cli_records import PROFILE
 
 from wattune.devices.agent import BoardDevice
-from wattune.doctor import calibration, default_device, examine, tried_settings
+from wattune.doctor import default_device, examine, tried_settings
 from wattune.doctor.capture import materialise
 from wattune.errors import DeviceError
 
@@ -79,77 +78,6 @@ def test_a_board_behind_an_agent_is_examined_as_well(wattune, tmp_path):
             agent.communicate()
     assert (code, err) == (0, [])
     assert "VDD_IN 4.556 W" in out
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Calibration within seconds: these boards need no time to settle."""
-    monkeypatch.setattr(calibration, "SETTLE_S", 0.5)
-    monkeypatch.setattr(calibration, "MEASURE_S", 1.0)
-
-
-def meter(folder, root, text):
-    """Spec of a program that prints a meter's reading: ``text`` is an awk expression of the module's watts ``m``."""
-    (tree,) = {path.parent for path in root.rglob("in1_label") if path.read_text().startswith("VDD_IN")}
-    script = folder / "meter"
-    both = f"cat {tree}/in1_input {tree}/curr1_input | tr '\\n' ' '"
-    script.write_text(f"#!/bin/sh\n{both} | awk '{{ m = $1 * $2 / 1e6; print {text} }}'\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    return f"external:{script}#period_s=0.2"
-
-
-@pytest.mark.slow
-def test_calibration_finds_the_loss_between_supply_and_sensor(wattune, tmp_path, quick, monkeypatch):
-    with live_board(tmp_path / "board") as root:
-        steps = iter((0.2, 0.6, 1.0))
-
-        class Loads:
-            def __init__(self, words):
-                self.words = words
-
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_):
-                (root / "load_fraction").write_text("0")
-
-            def begin(self):
-                (root / "load_fraction").write_text(str(next(steps)))
-
-        loads = [("at rest", None), *((f"load {i}", Loads(f"load {i}")) for i in range(3))]
-        monkeypatch.setattr(calibration, "_loads", lambda on_gpu: loads)
-        before = limits(root)
-        spec = meter(tmp_path, root, "(m + 1.8) / 0.9")
-        calibrate = ["doctor", "--sysfs-root", root, "--calibrate", spec]
-        code, out, err = wattune(*calibrate, "--json")
-        assert code == 0, err
-        calibration_json = json.loads(out)
-        assert calibration_json["efficiency"] == pytest.approx(0.9, abs=0.04)
-        assert calibration_json["other_w"] == pytest.approx(1.8, abs=0.5)
-        assert calibration_json["residual_w"] < 0.3
-        assert len(calibration_json["pairs"]) == 4
-        supplies = json.loads((root / "etc" / "wattune" / "supply.json").read_text())
-        assert next(iter(supplies.values()))["efficiency"] == calibration_json["efficiency"]
-        assert limits(root) == before
-
-        code, out, _ = wattune("doctor", "--sysfs-root", root)
-        assert "converter efficiency" in out
-        guard = ["guard", "--device", "jetson", "--sysfs-root", root, "--cap", "20W@supply", "--json", "--", "true"]
-        code, out, err = wattune(*guard)
-        assert code == 0, err
-        assert json.loads(out)["cap_w"] == pytest.approx(
-            20 * calibration_json["efficiency"] - calibration_json["other_w"]
-        )
-
-
-@pytest.mark.slow
-def test_a_meter_of_something_else_is_refused(wattune, tmp_path, quick, monkeypatch):
-    with live_board(tmp_path / "board") as root:
-        monkeypatch.setattr(calibration, "_loads", lambda on_gpu: [("at rest", None)] * 3)
-        code, out, err = wattune("doctor", "--sysfs-root", root, "--calibrate", meter(tmp_path, root, "42"))
-        assert (code, out) == (2, "")
-        assert "do not differ enough" in err[-1]
-        assert not (root / "etc" / "wattune").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------------ try

@@ -22,8 +22,6 @@ from wattune_agent.cap_guard import told
 from wattune_agent.errors import NotRestored, NotThere
 from wattune_agent.guarded import run_guarded
 from wattune_agent.outcome import GuardRequest, Report, in_words
-from wattune_agent.supply import save_supply
-from wattune_agent.tree import Tree
 
 GUARD = ["guard", "--device", "jetson", "--sysfs-root"]
 COMMAND = [sys.executable, "-m", "wattune"]
@@ -89,30 +87,17 @@ def test_without_json_stdout_is_the_programs_own(tmp_path):
     assert "simulated" in done.stderr
 
 
-def test_a_cap_at_the_supply_is_reported_with_the_limit_at_the_module(wattune, tmp_path):
+def test_a_cap_at_the_supply_is_reported_as_one(wattune, tmp_path):
     root = board_tree(tmp_path / "board")
-    name = json.loads(wattune("devices", "--sysfs-root", root, "--json")[1])[0]["name"]
-    save_supply(Tree(str(root)), name, 1.5, 0.9)
-    code, out, err = wattune(*GUARD, root, "--cap", "12W@supply", "-o", tmp_path / "report.json", "--", "true")
+    options = ["--meter", "external:echo 5", "--cap", "12W@supply"]
+    code, out, err = wattune(*GUARD, root, *options, "-o", tmp_path / "report.json", "--", "true")
     assert (code, out) == (0, "")
-    assert any("above 9.3 W (12 W at the supply) for 0.0 s" in line for line in err)
+    assert any("above 12 W (12 W at the supply) for 0.0 s" in line for line in err)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["cap_w"] == pytest.approx(12 * 0.9 - 1.5)
-    assert (report["supply_cap_w"], report["cap_side"]) == (12.0, "supply")
+    assert (report["cap_w"], report["supply_cap_w"], report["cap_side"]) == (12.0, 12.0, "supply")
     out = wattune(*GUARD, root, "--cap", "12W", "--json", "--", "true")[1]
     report = json.loads(out)
     assert (report["cap_w"], report["supply_cap_w"], report["cap_side"]) == (12.0, None, "module")
-
-
-def test_figures_of_a_supply_that_cannot_be_read_are_named(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
-    place = root / "etc" / "wattune" / "supply.json"
-    place.parent.mkdir(parents=True)
-    place.write_text(100_000 * "[")
-    for device in ("jetson", "cpu"):
-        code, out, err = wattune("guard", "--device", device, "--sysfs-root", root, "--cap", "12W@supply", "--", "true")
-        assert (code, out, len(err)) == (2, "", 1)
-        assert f"{place} is not valid JSON: too deep" in err[0]
 
 
 def test_a_clock_may_be_given_rounded(wattune, tmp_path):
@@ -130,7 +115,7 @@ def test_a_clock_may_be_given_rounded(wattune, tmp_path):
 @pytest.mark.parametrize(
     ("tail", "words"),
     [
-        (["--cap", "10W@supply", "--", "true"], "--calibrate"),
+        (["--cap", "10W@supply", "--", "true"], "a meter at the supply"),
         (["--", "/no/such/program"], "program not found"),
         (["-o", "taken", "--", "true"], "the output file exists"),
         (["-o", "taken/report.json", "--", "touch", "ran"], "cannot write to taken"),

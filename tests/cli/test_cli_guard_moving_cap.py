@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
@@ -411,16 +410,6 @@ def test_what_is_refused_is_one_line(wattune, tmp_path, text, said):
     assert said in err[0]
     assert not (tmp_path / "ran").exists()
     assert limits(root) == before
-
-
-def test_caps_at_the_supply_need_its_losses(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
-    path = tmp_path / "caps.csv"
-    with path.open("w") as file:
-        csv.writer(file).writerows([("seconds", "watts"), (0, 12), (60, 9)])
-    code, _, err = wattune("guard", "--device", "jetson", "--sysfs-root", root, "--cap", f"{path}@supply", "--", "true")
-    assert (code, len(err)) == (2, 1)
-    assert "--calibrate" in err[0]
 
 
 def test_a_report_names_the_caps(wattune, tmp_path):

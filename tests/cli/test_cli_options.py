@@ -26,7 +26,6 @@ def test_a_root_without_files(wattune, tmp_path):
         ["guard", "--device", "jetson"],
         ["doctor", "--device", "sim:jetson-nano"],
         ["doctor", "--device", "nonsense"],
-        ["doctor", "--device", "agent:/nowhere.sock", "--calibrate", "sim:jetson-nano"],
     ],
     ids=" ".join,
 )

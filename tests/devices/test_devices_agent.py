@@ -19,7 +19,6 @@ from wattune.devices.agent import CHECK_S, usable
 from wattune.devices.spec_options import with_options
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
-from wattune.records import Supply
 from wattune_agent.readings import STUCK_READINGS, STUCK_S, Stuck
 from wattune_agent.tree import Tree
 
@@ -187,20 +186,6 @@ def test_what_a_reading_holds(device, tree):
     assert 100 <= device.now_s() - before_s < 100.1
     with pytest.raises(InputError):
         device.wait(-1)
-
-
-def test_a_supply_that_was_measured_once(tmp_path):
-    root = unpack("orin-nano-jp6", tmp_path / "tree")
-    device = open_device(f"jetson?root={root}")
-    assert device.supply is None
-    file = root / "etc" / "wattune" / "supply.json"
-    file.parent.mkdir()
-    file.write_text(json.dumps({device.name: {"other_w": 1.5, "efficiency": 0.9}}))
-    assert open_device(device.spec).supply == Supply(other_w=1.5, efficiency=0.9)
-    file.write_text("{")
-    broken = open_device(device.spec)
-    assert broken.supply is None
-    assert "supply.json" in broken.problems[0]
 
 
 @pytest.mark.parametrize("kind", ["eio", "vanished", "garbage", "negative", "absurd", "zero", "forbidden"])

@@ -20,13 +20,11 @@ from wattune.doctor.board_checks import (
     check_left_behind,
     check_permissions,
     check_pinned,
-    check_supply,
     check_torch,
 )
 from wattune.doctor.capture import materialise
 from wattune.doctor.interpreter import Interpreter
 from wattune.errors import InputError
-from wattune.records import Supply
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.tree import Tree
@@ -50,7 +48,7 @@ def test_every_recorded_board(tmp_path, path):
     states = {finding.name: finding.state for finding in examination.findings}
     assert {"permissions", "holder", "left behind", "memory", "agent"} <= set(states)
     if not path.stem.startswith("laptop"):  # whose energy counter does not advance in a folder
-        assert {"rails", "clock", "mode", "conditions", "supply"} <= set(states)
+        assert {"rails", "clock", "mode", "conditions"} <= set(states)
         assert not examination.failed
     assert examination.figures == {}, "nothing can be measured in a folder"
 
@@ -142,9 +140,8 @@ def test_a_running_agent(tmp_path):
 
 
 class FakeDevice:
-    def __init__(self, conditions=None, supply=None):
-        self.conditions = lambda: conditions or Conditions()
-        self.supply = supply
+    def __init__(self, conditions):
+        self.conditions = lambda: conditions
 
 
 @pytest.mark.parametrize(
@@ -176,11 +173,6 @@ def test_one_over_current_event_is_a_note(tmp_path):
 @pytest.mark.parametrize(("zone_c", "state"), [(80.0, "ok"), (86.0, "warn")])
 def test_a_hot_board_is_warned_of(zone_c, state):
     assert check_conditions(FakeDevice(Conditions(temperature_c=zone_c))).state == state
-
-
-def test_an_uncalibrated_supply_comes_with_the_command_that_measures_it():
-    assert "--calibrate" in check_supply(FakeDevice()).fix
-    assert "90.0%" in check_supply(FakeDevice(supply=Supply(other_w=1.5, efficiency=0.9))).text
 
 
 # ---------------------------------------------------------------------------------------------------------------- torch

@@ -126,7 +126,7 @@ def test_a_margin_as_large_as_the_cap_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"cap_w": "4.2W@supply"}, "calibrate"),
+        ({"cap_w": "4.2W@supply"}, "a meter at the supply"),
         ({"cap_w": PowerCap(4.2, max_temp_c=80.0)}, "does not report its temperature"),
     ],
 )

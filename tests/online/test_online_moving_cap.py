@@ -260,7 +260,6 @@ def files(folder):
         ("fine.csv", {"goal": "energy"}, "a goal with a cap that changes: energy"),
         ("fine.csv", {"batch_sizes": [16, 32]}, "batch_sizes with a cap that changes"),
         ("fine.csv", {"profile": "missing.json"}, "missing.json"),
-        ("fine.csv@supply", {}, "doctor --calibrate"),
         (4.5, {"profile": "missing.json"}, "with a cap that changes"),
     ],
 )

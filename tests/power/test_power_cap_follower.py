@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support import training_runs as made
 
 from wattune.algorithms import open_algorithm
-from wattune.cap import PowerCap, SensorLimit
+from wattune.cap import SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
 from wattune.devices.cap_window import CapWindow
 from wattune.point import Knobs
@@ -94,11 +94,6 @@ def test_the_error_of_a_callable_is_raised_by_the_next_step(work):
     with pytest.raises(ZeroDivisionError):
         followed(CalledCap(cap_w=cap_w), work, 5.0, device)
     assert device.current() == device.combinations()[-1]
-
-
-def test_a_supply_without_its_losses_is_refused():
-    with pytest.raises(Exception, match="doctor --calibrate"):
-        CapTrace(PowerCap(side="supply"), caps_w=(6.0,)).limit(6.0, None, 0.4)
 
 
 @given(st.lists(st.floats(2.0, 8.0), min_size=30, max_size=60), st.floats(2.0, 8.0), st.integers(1, 29))

@@ -33,10 +33,6 @@ def doctor(
         Path | None,
         typer.Option("--submit", metavar="FILE", help="Write the readings of this board to a record to share."),
     ] = None,
-    calibrate: Annotated[
-        str | None,
-        typer.Option("--calibrate", metavar="METER", help="Calibrate against a meter at the supply: external:..."),
-    ] = None,
     try_settings: Annotated[
         bool,
         typer.Option(
@@ -50,21 +46,19 @@ def doctor(
     """Diagnose a device and suggest fixes.
 
     Nothing is changed on the board, except by --try, which asks first, pins three settings, reads back clock and power,
-    and restores the board. --calibrate puts the board under several loads, compares its sensor with your meter at the
-    supply, and saves the difference. With a command, its Python is examined in place of the device: version, torch,
-    GPU, numpy, and whether `wattune guard` sees its steps.
+    and restores the board. With a command, its Python is examined in place of the device: version, torch, GPU, numpy,
+    and whether `wattune guard` sees its steps.
 
     \b
     Example:  wattune doctor
               wattune doctor -- python3 train.py
               wattune doctor --try
-              wattune doctor --calibrate 'external:http://192.168.1.20/cm?cmnd=Status%208#field=StatusSNS.ENERGY.Power'
     """
     from wattune.doctor import default_device, examine
 
     if command:
-        if try_settings or submit is not None or calibrate is not None:
-            raise InputError("a command", allowed="without --try, --submit and --calibrate")
+        if try_settings or submit is not None:
+            raise InputError("a command", allowed="without --try and --submit")
         _told(_program(command), as_json=as_json)
         return
     root = "/" if config.sysfs_root is None else str(config.sysfs_root)
@@ -73,14 +67,7 @@ def doctor(
     if yes and not try_settings:
         raise InputError("--yes", allowed="only with --try")
     if try_settings:
-        if calibrate is not None:
-            raise InputError("--calibrate and --try cannot be combined")
         _try(spec, claim(submit, "board.json", as_json=as_json), is_agreed=yes)
-        return
-    if calibrate is not None:
-        if submit is not None:
-            raise InputError("--calibrate and --submit cannot be combined")
-        _calibrate(spec, calibrate, as_json=as_json)
         return
     destination = Output(None, as_json) if submit is None else claim(submit, "", as_json=as_json)
     result = examine(spec, say=note)
@@ -232,35 +219,3 @@ def _tried_table(rows: Sequence[TriedSetting]) -> str:
         power = (phrases.watts(row.power_mean_w), phrases.watts(row.power_peak_w))
         lines.append((str(row.knobs), clock, *power, hottest, remark))
     return table(("pinned", "clock read", "mean power", "highest", "hottest zone"), lines)
-
-
-def _calibrate(spec: str, meter: str, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from wattune.devices import open_device
-    from wattune.doctor import board_tree, calibrate, save_calibration
-    from wattune_agent.tree import Tree
-
-    if not meter.startswith("external:"):
-        raise InputError("--calibrate", value=meter, allowed="external:COMMAND or external:URL")
-    place = board_tree(spec)
-    board = open_device(spec)
-    try:
-        other = open_device(meter)
-        try:
-            calibration = calibrate(board, other, note)
-        finally:
-            other.close()
-        path = save_calibration(board, calibration, Tree() if place is None else place[0])
-    finally:
-        board.close()
-    if as_json:
-        emit_json({"device": board.name, **asdict(calibration), "kept": path})
-        return
-    for pair in calibration.pairs:
-        emit(f"{pair.words:<16} module {pair.module_w:7.3f} W   supply {pair.supply_w:7.3f} W")
-    emit(
-        f"supply = (module + {calibration.other_w:.3f} W) / {calibration.efficiency:.3f}; error "
-        f"{calibration.residual_w:.3f} W (root mean square), {calibration.largest_w:.3f} W at most"
-    )
-    note(f"saved in {path}: --cap 12W@supply now works with this board")

@@ -109,10 +109,6 @@ def guard(
     chosen: Choosing | None = None
     try:
         try:
-            if asked_cap.side == "supply" and board.supply is None:
-                for problem in board.problems:
-                    if "supply.json" in problem:  # the supply is known, but its file cannot be read
-                        raise InputError(problem)
             check_scale(moving or asked_cap, board.highest_w)
             limit = asked_cap.at_sensor(board.supply, board.sensor.window_s)
             caps = None if moving is None else GuardedCap(moving, board.supply, board.sensor.window_s)

@@ -24,7 +24,6 @@ from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.meter_sensor import MeterSensor, read_by
 from wattune_agent.protocol import SOCKET
-from wattune_agent.supply import load_supply
 from wattune_agent.tree import Tree
 
 CHECK_S = 1.0
@@ -80,12 +79,8 @@ class BoardDevice(RealDevice):
             self.memory_bytes = told(free_bytes, self._tree)
         else:
             self.memory_bytes = card["memory_bytes"]
-        try:
-            # A meter is at the supply itself.
-            found = (0.0, 1.0) if board["covers"] == MeterSensor.covers else load_supply(self._tree, self.name)
-            self.supply = Supply(other_w=found[0], efficiency=found[1]) if found else None
-        except AgentError as error:
-            self.problems += (str(error),)
+        if board["covers"] == MeterSensor.covers:  # which is at the supply itself
+            self.supply = Supply(other_w=0.0, efficiency=1.0)
         self._pinned: Knobs | None = None
         self._changing = threading.RLock()
         self._asking = threading.Lock()

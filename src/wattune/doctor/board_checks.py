@@ -188,22 +188,6 @@ def check_conditions(device: Device) -> Finding:
     return Finding("conditions", "ok", text, f"one is usual on some boards; {supply}" if events else "")
 
 
-def check_supply(device: Device) -> Finding:
-    """Check if a cap at the supply's terminals can be converted to one at the sensor."""
-    if device.supply is None:
-        return Finding(
-            "supply",
-            "ok",
-            "not calibrated against the power supply: caps apply at the sensor (@module)",
-            "to cap the power at the supply's terminals: wattune doctor --calibrate external:...",
-        )
-    return Finding(
-        "supply",
-        "ok",
-        f"{device.supply.other_w:.3g} W beside the module, converter efficiency {device.supply.efficiency:.1%}",
-    )
-
-
 def check_torch(found: Interpreter, *, needs_gpu: bool) -> Finding:
     """Check that the torch of this interpreter trains on the processor whose power is measured."""
     if found.torch is None:

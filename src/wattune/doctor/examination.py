@@ -120,7 +120,6 @@ def _device(device: Device, tree: Tree | None) -> list[Finding]:
         board_checks.check_clock(device),
         board_checks.check_mode(device),
         board_checks.check_conditions(device),
-        *([board_checks.check_supply(device)] if device.spec.partition(":")[0] != "external" else []),
     ]
 
 
