@@ -99,7 +99,7 @@ def test_a_board_file_of_ones_own(tmp_path):
         ("", UnknownName, "sim:jetson-nano"),
         ("sim:", UnknownName, "sim:jetson-nano"),
         ("sim:jetson-nona", UnknownName, "jetson-nano"),
-        ("cuda:0", UnknownName, "nvidia:0, agent"),
+        ("cuda:0", UnknownName, "nvidia:0, replay:TABLE.csv"),
         ("Jetson", UnknownName, "jetson"),
         ("jetson-orin?root=/", UnknownName, "jetson"),
         ("recorded:profile.json", UnknownName, "replay:TABLE.csv"),
