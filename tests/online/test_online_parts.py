@@ -88,7 +88,7 @@ def test_a_curve_is_read_between_its_points():
         {"batch_size": 64, "relative_samples": 1.0, "low": 0.8, "high": 1.25},
     ]
     curve = SampleEfficiency(workload="w", reference_batch_size=64, points=points)
-    known = SampleModel(32, (8, 16, 32, 64), keep=False, curve=curve).relative
+    known = SampleModel(32, (8, 16, 32, 64), curve=curve).relative
     assert known[32][0] == pytest.approx(0.5)
     # Halfway between the points, the own batch size shares half of the error of either.
     assert known[8] == known[16] == pytest.approx((0.25, math.hypot(0.1, 0.1357) / 2), abs=1e-3)
@@ -100,14 +100,14 @@ def test_a_curve_is_uncertain_relative_to_the_users_batch_size():
     points = [{"batch_size": size, "relative_samples": size / 64} for size in (16, 32, 64)]
     rows = ((0.04, 0.02, 0.0), (0.02, 0.03, 0.0), (0.0, 0.0, 0.0))
     curve = SampleEfficiency(workload="w", reference_batch_size=64, points=points, covariance=rows)
-    known = SampleModel(32, (16, 32, 64), keep=False, curve=curve).relative
+    known = SampleModel(32, (16, 32, 64), curve=curve).relative
     assert known[64] == pytest.approx((1.0, math.sqrt(0.03)))
     assert known[32] == pytest.approx((0.5, 0.0))
     assert known[16] == pytest.approx((0.25, math.sqrt(0.04 + 0.03 - 2 * 0.02)))
 
 
 def test_without_a_curve_there_is_a_prior():
-    sample_model = SampleModel(32, (16, 32, 64), keep=False, curve=None)
+    sample_model = SampleModel(32, (16, 32, 64), curve=None)
     assert sample_model.source == "prior"
     assert sample_model.relative[32] == (1.0, 0.0)
     assert sample_model.relative[16][0] < 1 < sample_model.relative[64][0]

@@ -110,7 +110,7 @@ def _recipe(trainer: Any, start: BatchShape) -> tuple[Recipe, SampleModel, Any]:
     """The user's recipe, which stays: the Trainer steps its schedulers itself."""
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     recipe = Recipe(optimizer, start.batch, [], interval="step", keep=True)
-    return recipe, SampleModel(start.batch, [start.batch], keep=True, curve=None), optimizer
+    return recipe, SampleModel(start.batch, [start.batch], curve=None), optimizer
 
 
 @contextmanager

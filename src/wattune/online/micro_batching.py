@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from wattune.errors import InputError
 
 
+@dataclass(eq=False, slots=True)
 class Batch:
     """Input of one forward pass.
 
@@ -21,14 +23,12 @@ class Batch:
     learned from it.
     """
 
-    __slots__ = ("data", "is_check", "last", "samples", "share")
-
-    def __init__(self, data: Any, samples: int, *, last: bool, share: float, is_check: bool = False):
-        self.data = data
-        self.samples = samples
-        self.last = last
-        self.share = share
-        self.is_check = is_check
+    data: Any
+    samples: int
+    _: KW_ONLY
+    last: bool
+    share: float
+    is_check: bool = False
 
     @property
     def x(self) -> Any:

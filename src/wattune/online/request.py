@@ -136,7 +136,7 @@ class Request:
         # The parts of a sharded model cannot be tried by themselves: every pass needs all ranks.
         self.divides = self.moving is None and not self.sync.is_sharded
         self.recipe = Recipe(optimizer, own, schedulers, interval=scheduler_interval, keep=keep_recipe)
-        self.sample_model = SampleModel(own, self.sizes, keep=keep_recipe, curve=self.curve, ranks=ranks)
+        self.sample_model = SampleModel(own, self.sizes, curve=self.curve, ranks=ranks)
         self.resumed: SessionCheckpoint | None = None
         if resume and self.checkpoint is not None:
             if self.checkpoint.exists():

@@ -35,14 +35,12 @@ class SampleModel:
         batch_size: int,
         batch_sizes: Sequence[int],
         *,
-        keep: bool,
         curve: SampleEfficiency | None,
         ranks: int = 1,
     ):
         self.batch_size = batch_size
         self.batch_sizes = tuple(batch_sizes)
         self.curve = curve
-        self.keep = keep
         self.ranks = ranks
         self.norms = GradientNorms()
         self.scale: NoiseScale | None = None
@@ -53,7 +51,7 @@ class SampleModel:
     @property
     def source(self) -> EfficiencySource:
         """Source of the relative samples."""
-        if self.keep or len(self.batch_sizes) == 1:
+        if len(self.batch_sizes) == 1:
             return "the user's batch size"
         if self.curve is not None:
             return "curve"
