@@ -6,26 +6,15 @@ import os
 import time
 
 import pytest
-from tests.support.live.tree import LiveTree
-from tests.support.live_devices import virtual
 
 from wattune.cap import PowerCap
 from wattune.cli.choosing import Choosing
 from wattune.devices import open_device
-from wattune.program.rounds import StepPage
 from wattune.script.program import Memory, ProgramClocks
 from wattune_agent.outcome import Report
 
 
-@pytest.fixture
-def page():
-    with StepPage() as page:
-        yield page
-
-
-def test_an_error_of_the_choice_ends_the_choice_alone(tmp_path, page):
-    tree = LiveTree(tmp_path / "board")
-    device = virtual(tree)
+def test_an_error_of_the_choice_ends_the_choice_alone(tree, device, page):
     device.controller.claim()
     as_found = tree.state()
     clocks = ProgramClocks(
@@ -47,7 +36,6 @@ def test_an_error_of_the_choice_ends_the_choice_alone(tmp_path, page):
     assert clocks.state_dict() is None
     clocks.restore()
     assert tree.state() == as_found
-    device.close()
 
 
 @pytest.fixture
@@ -90,10 +78,10 @@ def test_the_same_command_in_another_folder_is_another_program(remember, tmp_pat
     ("ended", "code", "expected_s"),
     [("finished", 0, 700.0), ("finished", 1, 500.0), ("interrupted", 0, 500.0), ("stopped for safety", 5, 500.0)],
 )
-def test_only_a_run_that_succeeds_says_how_long_the_program_takes(tmp_path, monkeypatch, ended, code, expected_s):
+def test_only_a_run_that_succeeds_says_how_long_the_program_takes(
+    tmp_path, tree, device, monkeypatch, ended, code, expected_s
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    tree = LiveTree(tmp_path / "board")
-    device = virtual(tree)
     device.controller.claim()
     limit = PowerCap(5.0).at_sensor(None, 0.0)
     words = ["python", "train.py"]
@@ -111,4 +99,3 @@ def test_only_a_run_that_succeeds_says_how_long_the_program_takes(tmp_path, monk
     chosen.keep(report)
     assert memory.load()["choice"], "what was found is kept however it ended"
     assert memory.load()["time_s"] == expected_s
-    device.close()

@@ -21,21 +21,13 @@ from wattune_agent.outcome import GuardRequest, in_words
 CPU_FILES = "/sys/devices/system/cpu/cpufreq/*"
 
 
-@pytest.fixture
-def page():
-    with StepPage() as page:
-        yield page
-
-
 def made(device: BoardDevice, page: StepPage, cap_w: float = 5.0) -> ProgramClocks:
     names = [knob.name for knob in device.offered]
     return ProgramClocks(device, PowerCap(cap_w).at_sensor(None, 0.0), page, names=names)
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_board_that_cannot_be_taken_stays_as_the_guard_held_it(tmp_path, page, is_held):
-    tree = LiveTree(tmp_path / "board")
-    device = virtual(tree)
+def test_a_board_that_cannot_be_taken_stays_as_the_guard_held_it(tmp_path, tree, device, page, is_held):
     device.controller.claim()
     held = device.offered[0].values[0] if is_held else None
     if is_held:
@@ -55,12 +47,9 @@ def test_a_board_that_cannot_be_taken_stays_as_the_guard_held_it(tmp_path, page,
     with pytest.raises(Busy):
         virtual(LiveTree(tmp_path / "board")).controller.claim()
     clocks.restore()
-    device.close()
 
 
-def test_a_program_of_two_rounds_rises_above_the_clock_that_was_held(tmp_path, page):
-    tree = LiveTree(tmp_path / "board")
-    device = virtual(tree)
+def test_a_program_of_two_rounds_rises_above_the_clock_that_was_held(tree, device, page):
     lowest, highest = device.offered[0].values[0], device.offered[0].values[-1]
     device.controller.pin(lowest)
     clocks = made(device, page)
@@ -70,13 +59,10 @@ def test_a_program_of_two_rounds_rises_above_the_clock_that_was_held(tmp_path, p
         assert clocks(i / 10, 2.0, lowest, 5.0)
     assert device.current()[device.offered[0].name] == highest
     clocks.restore()
-    device.close()
 
 
-def test_a_cap_that_another_client_sets_is_kept_by_a_choice_and_not_remembered(tmp_path, page):
-    tree = LiveTree(tmp_path / "board")
+def test_a_cap_that_another_client_sets_is_kept_by_a_choice_and_not_remembered(tree, device, page):
     tree.board.load = 1.0
-    device = virtual(tree)
     controller = device.controller
     time, read, watts = VirtualTime(passes=tree.sleep), controller.read, []
     begun_s = time.now_s()
@@ -98,12 +84,9 @@ def test_a_cap_that_another_client_sets_is_kept_by_a_choice_and_not_remembered(t
     request = GuardRequest(["program"], None, 8.0, None, None, 1.0)
     first = in_words(report, request, controller.describe(), "simulated", clocks.choice.in_words())[0]
     assert "the clocks held below the cap" in first
-    device.close()
 
 
-def test_a_meter_that_needs_seconds_is_no_guard_that_stands_still(tmp_path, page):
-    tree = LiveTree(tmp_path / "board")
-    device = virtual(tree)
+def test_a_meter_that_needs_seconds_is_no_guard_that_stands_still(tree, device, page):
     device.sensor = replace(device.sensor, period_s=1.5)
     clocks = made(device, page)
     for i in range(1, 5):
@@ -112,12 +95,9 @@ def test_a_meter_that_needs_seconds_is_no_guard_that_stands_still(tmp_path, page
         assert clocks(1.5 * i, 3.0, None, 5.0)
     clocks.restore()
     assert clocks.choice.rounds == 40
-    device.close()
 
 
-def test_clocks_are_chosen_again_once_the_cap_is_the_programs_own(tmp_path, page):
-    tree = LiveTree(tmp_path / "board")
-    device = virtual(tree)
+def test_clocks_are_chosen_again_once_the_cap_is_the_programs_own(tree, device, page):
     clocks = made(device, page)
     for i in range(1, 1500):
         tree.sleep(0.1)
@@ -132,4 +112,3 @@ def test_clocks_are_chosen_again_once_the_cap_is_the_programs_own(tmp_path, page
     ]
     clocks.restore()
     assert clocks.choice.chosen is not None
-    device.close()
