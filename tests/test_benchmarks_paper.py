@@ -7,22 +7,20 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from benchmarks.__main__ import main
 from benchmarks.paper import measured, replay
-from benchmarks.paper.families import FAMILIES, FULL_SIZE, KINSHIP, WAYS
+from benchmarks.paper.families import FAMILIES, KINSHIP, WAYS
 from benchmarks.paper.measured import are_kin
-from benchmarks.paper.models import workload
 from benchmarks.paper.published import CELLS, NANO, RESNET18, SOUND, TRANSFORMER
 from benchmarks.paper.sections import markdown, results
 from benchmarks.paper.targets import cut, smoothed, target_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattune.algorithms import TrainingAlgorithm, open_algorithm
 from wattune.records import Evaluation, LearningCurve, provenance
 from wattune.workloads.models import CharacterTransformer
 
@@ -95,42 +93,17 @@ def test_there_are_enough_data_sets_and_every_one_of_them_has_a_family() -> None
     assert images | texts <= {name for names in KINSHIP for name in names}
 
 
-# ----------------------------------------------------------------------------------------------------- full-size models
-
-
-def test_the_full_size_families_are_the_papers_models() -> None:
-    assert {family.name for family in FULL_SIZE} == {one.stands_for for one in FAMILIES if one.stands_for}
-    for family in FULL_SIZE:
-        model = workload(family.name)
-        ours, papers = (
-            sum(one.numel() for one in module.parameters()) for module in (family.network(10), model.model(0))
-        )
-        assert (ours, family.input_shape) == (papers, model.input_shape)
-        assert family.ways == (WAYS[True],)
-
-
-def test_without_a_cuda_device_the_full_size_models_are_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["paper", "measured", "--full-size", "--data", "nowhere"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: the full-size models need a CUDA device")
-    assert said.count("\n") == 1
-
-
 def _tiny(_: int) -> torch.nn.Module:
     return CharacterTransformer(layers=1, heads=2, width=16)
 
 
-def test_the_full_size_path_at_small_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A small transformer in place of the paper's; without a CUDA device, `place` trains it on the CPU."""
+def test_a_family_is_measured_from_its_data_to_the_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     letters = random.Random(0)
     for name in ("wikitext2/valid", "wikitext2/test", "tinyshakespeare/train", "tinyshakespeare/test"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         words = letters.choices(("to", "be", "or", "not", "that", "is"), k=8000)
         (tmp_path / f"{name}.txt").write_text(" ".join(words), encoding="utf-8")
-    [transformer] = [one for one in FULL_SIZE if one.kind == "text"]
+    [transformer] = [one for one in FAMILIES if one.kind == "text"]
     small = replace(
         transformer,
         network=_tiny,
@@ -139,29 +112,19 @@ def test_the_full_size_path_at_small_size(monkeypatch: pytest.MonkeyPatch, tmp_p
         batch_sizes=(64, 128),
         budget_samples=1536,
     )
-    monkeypatch.setattr(measured, "FULL_SIZE", (small,))
-    monkeypatch.setattr(measured, "cuda_device", lambda: "a made GPU")
+    monkeypatch.setattr(measured, "FAMILIES", (small,))
     monkeypatch.setattr(measured, "WORK", tmp_path / "work")
     monkeypatch.setattr(measured, "RESULTS", tmp_path)
     monkeypatch.setattr("benchmarks.timing.RESULTS", tmp_path)
-    processors = []
-
-    def recorded(*arguments: Any, on: Literal["cpu", "gpu"], **options: Any) -> TrainingAlgorithm:
-        processors.append(on)
-        return open_algorithm(*arguments, on=on, **options)
-
-    monkeypatch.setattr("wattune.proxy.run.open_algorithm", recorded)
-    assert main(["paper", "measured", "--full-size", "--data", str(tmp_path)]) == 0
-    assert processors == ["gpu"] * 2 * 2 * len(measured.SEEDS)
-    found = (tmp_path / "paper_full_size.json").read_text(encoding="utf-8")
-    rows = (tmp_path / "paper_full_size_runs.csv").read_text(encoding="utf-8").splitlines()
+    assert main(["paper", "measured", "--data", str(tmp_path), "--processes", "1"]) == 0
+    found = (tmp_path / "paper_measured.json").read_text(encoding="utf-8")
+    rows = (tmp_path / "paper_runs.csv").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 1 + 2 * 2 * len(measured.SEEDS)
-    text = markdown({"full_size": json.loads(found)})
-    assert "### Measured: the paper's models, real training runs on a made GPU" in text
-    assert f"- {TRANSFORMER}: ours is " in text
+    text = markdown({"measured": json.loads(found)})
+    assert f"- {transformer.name}: ours is " in text
 
     monkeypatch.setattr("wattune.proxy.run.open_algorithm", None)  # finished runs are never repeated
-    again = measured.Measured(small, tmp_path, None, "gpu")
+    again = measured.Measured(small, tmp_path, None)
     assert {name: len(runs) for name, runs in again.curves.items()} == dict.fromkeys(small.sets, 6)
 
 

@@ -9,7 +9,7 @@ PARTS = ("calibration", "replay")
 """Parts that `make paper` runs, in this order."""
 
 MEASURED = "measured"
-"""Part that takes up to three hours and needs a folder of data, and a CUDA device with --full-size."""
+"""Part that takes up to three hours and needs a folder of data."""
 
 
 def main(arguments: list[str]) -> None:

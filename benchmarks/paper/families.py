@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.paper.mobile_vision import MobileNetV2
-from benchmarks.paper.models import ADAM, ADAMW, FACTORIES, SIZES, workload
+from benchmarks.paper.models import ADAM, ADAMW, SIZES
 from benchmarks.paper.published import MOBILENET_V2, RESNET18, TRANSFORMER
 from wattune.workloads import Augmentation, Data, Model, OptimizerRule, Workload
 from wattune.workloads.example import Digits
@@ -108,7 +108,7 @@ class Family:
 
     ``kind``: "images", "text" or "series". ``network(classes)`` makes it; ``classes`` by data set, empty if every set
     has the same outputs and the head is kept. It is pre-trained on ``pretraining_samples``. ``stands_for``: the paper's
-    model of the same kind, whose step times its samples are combined with as well; its own name if it is that model.
+    model of the same kind, whose step times its samples are combined with as well.
     """
 
     name: str
@@ -128,9 +128,7 @@ class Family:
     @property
     def ways(self) -> tuple[str, ...]:
         """The step times that its samples are combined with."""
-        if self.stands_for is None:
-            return WAYS[:1]
-        return WAYS[1:] if self.name == self.stands_for else WAYS
+        return WAYS[:1] if self.stands_for is None else WAYS
 
     @property
     def higher_is_better(self) -> bool:
@@ -298,16 +296,3 @@ FAMILIES = (
         budget_samples=8192,
     ),
 )
-
-
-def _paper_network(model: str, classes: int) -> nn.Module:
-    return CharacterTransformer() if model == TRANSFORMER else FACTORIES[model](classes=classes)
-
-
-def _full_size(small: Family, model: str) -> Family:
-    network = partial(_paper_network, model)
-    return replace(small, name=model, network=network, input_shape=workload(model).input_shape)
-
-
-FULL_SIZE = tuple(_full_size(family, family.stands_for) for family in FAMILIES if family.stands_for is not None)
-"""The paper's models, for a CUDA device, with the data sets and budgets of the small networks that stand for them."""

@@ -1,14 +1,11 @@
 """Tables 2 and 3, and the proxy studies of Figures 5, 6 and 8, with samples from real training runs of small networks.
 
-    python -m benchmarks paper measured --data FOLDER [--processes N | --full-size]
+    python -m benchmarks paper measured --data FOLDER [--processes N]
 
 The samples are measured; step times and power come from a simulated board. Small networks leave a board's GPU idle most
 of the time, so that the largest batch nearly always wins. So each table is given twice: with the small network's own
 step times, and with those of the paper's model of the same kind. The baselines use the highest clock at which wattune's
 reference workloads stay under the limit.
-
-With --full-size the paper's own models are trained instead, on a CUDA device. What they learn with a batch size is
-measured there; step times and power still come from the simulated board.
 """
 
 from __future__ import annotations
@@ -28,13 +25,13 @@ from typing import Any
 import torch
 
 import wattune
-from benchmarks.paper.families import FAMILIES, FULL_SIZE, KINSHIP, WAYS, Family
+from benchmarks.paper.families import FAMILIES, KINSHIP, WAYS, Family
 from benchmarks.paper.models import at, profiled
 from benchmarks.paper.models import workload as workload_of
 from benchmarks.paper.published import NANO, Limit
 from benchmarks.paper.sections import results
 from benchmarks.paper.targets import cut, smoothed, target_of
-from benchmarks.paper.training import SEEDS, Processor, cuda_device, curves, workload
+from benchmarks.paper.training import SEEDS, curves, workload
 from benchmarks.timing import RESULTS, keep
 from wattune import planning, training
 from wattune.cap import SensorLimit
@@ -55,13 +52,13 @@ METHODS = {
 class Measured:
     """One trained family: curves cut at their targets by data set, and the sample efficiency from them."""
 
-    def __init__(self, family: Family, data: Path, processes: int | None, on: Processor = "cpu"):
+    def __init__(self, family: Family, data: Path, processes: int | None):
         self.family, self.data = family, data
         self.curves: dict[str, list[LearningCurve]] = {}
         self.efficiency: dict[str, SampleEfficiency] = {}
         for name in family.sets:
             up = family.higher_is_better
-            runs = [smoothed(one) for one in curves(family, name, data, WORK, processes, on)]
+            runs = [smoothed(one) for one in curves(family, name, data, WORK, processes)]
             target = target_of(runs, higher_is_better=up)
             self.curves[name] = [cut(one, target, higher_is_better=up) for one in runs]
             self.efficiency[name] = curve_of(self.curves[name], workload=f"{family.name} on {name}")
@@ -227,29 +224,21 @@ def main(arguments: list[str]) -> None:
     """Train missing runs, then compute and store the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks paper measured", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of data, see families.py")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--processes", type=int, default=os.cpu_count(), help="processes of a core each")
-    how.add_argument("--full-size", action="store_true", help="train the paper's models, on a CUDA device")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="processes of a core each")
     options = parser.parse_args(arguments)
-    on: Processor = "gpu" if options.full_size else "cpu"
-    gpu = cuda_device() if options.full_size else None
     torch.set_num_threads(1)
     limits = results()["replay"]["caps_w"][NANO]
-    families_measured = [
-        Measured(family, options.data, options.processes, on)
-        for family in (FULL_SIZE if options.full_size else FAMILIES)
-    ]
-    write_runs(families_measured, RESULTS / ("paper_full_size_runs.csv" if options.full_size else "paper_runs.csv"))
+    families_measured = [Measured(family, options.data, options.processes) for family in FAMILIES]
+    write_runs(families_measured, RESULTS / "paper_runs.csv")
     families = [family_figures(one, limits) for one in families_measured]
     ways = [way for way in WAYS if any(way in family["ways"] for family in families)]
     keep(
-        "paper_full_size" if options.full_size else "paper_measured",
+        "paper_measured",
         {
             "board": NANO,
             "limits_w": limits,
             "seeds": list(SEEDS),
             "torch": torch.__version__,
-            "gpu": gpu,
             "families": families,
             "above_fastest_of_one_family": {way: _above_of_kin(families, way) for way in ways},
             "above_cap_s": math.fsum(one["above_cap_s"] for family in families for one in family["readings"]),

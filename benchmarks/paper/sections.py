@@ -15,7 +15,7 @@ GOAL = 0.01
 """Largest mean excess of ours over the fastest."""
 
 WORDS = {"P1": "P1", "P2": "P2", "none": "no limit"}
-PARTS = ("replay", "measured", "full_size")
+PARTS = ("replay", "measured")
 
 
 def results() -> dict[str, dict[str, Any]]:
@@ -28,9 +28,7 @@ def markdown(data: dict[str, dict[str, Any]]) -> str:
     """All measured parts as sections."""
     lines = list(_replay(data["replay"])) if "replay" in data else []
     if "measured" in data:
-        lines += _measured(data["measured"], "small networks, real training runs")
-    if "full_size" in data:
-        lines += _measured(data["full_size"], f"the paper's models, real training runs on {data['full_size']['gpu']}")
+        lines += _measured(data["measured"])
     return "\n".join(lines)
 
 
@@ -159,11 +157,11 @@ def _cells(table: dict[str, Any]) -> Iterator[str]:
 # --------------------------------------------------------------------------------------------------- the training runs
 
 
-def _measured(data: dict[str, Any], what: str) -> Iterator[str]:
+def _measured(data: dict[str, Any]) -> Iterator[str]:
     kin = data["above_fastest_of_one_family"]
     limits = ", ".join(f"{name} {watts:g} W" for name, watts in data["limits_w"].items() if watts is not None)
     yield from _section(
-        f"Measured: {what}",
+        "Measured: small networks, real training runs",
         f"Samples measured with seeds {', '.join(map(str, data['seeds']))}; time, energy and power simulated on the "
         f"{data['board']}, limits {limits}. The target of each data set lies 90% of the way from the first evaluation "
         "to what all batch sizes reach; the mean of three evaluations has to reach it.",
