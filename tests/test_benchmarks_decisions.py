@@ -13,7 +13,6 @@ from benchmarks.decisions import (
     command,
     efficiency_part,
     estimators,
-    goals,
     mlperf_part,
     optuna_way,
     profilers,
@@ -279,13 +278,6 @@ def test_traces_are_split_and_judged_on_the_other_trainings(tmp_path: Path) -> N
     figures = traces.summary(rows)
     assert figures["gain"]["largest batch"]["worst"] > 1
     json.dumps(figures, allow_nan=False)
-
-
-def test_a_goal_knows_whether_it_is_reached() -> None:
-    goal = goals.Goal("regret", 0.015, 0.01, lambda figures: figures["regret"])
-    assert [goal.row({"regret": value})["reached"] for value in (0.005, 0.012, 0.02)] == ["aim", "must", "missed"]
-    share = goals.Goal("share", 0.8, 0.9, lambda figures: figures["share"], least=True)
-    assert [share.row({"share": value})["reached"] for value in (0.95, 0.85, 0.7)] == ["aim", "must", "missed"]
 
 
 def test_a_run_that_was_censored_far_out_raises_no_warning() -> None:

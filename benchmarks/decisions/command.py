@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decisions import efficiency_part, goals, mlperf_part, pipeline_part, profiling_part, sweeps, traces
+from benchmarks.decisions import efficiency_part, mlperf_part, pipeline_part, profiling_part, sweeps, traces
 from benchmarks.timing import RESULTS, machine, measured_at
 from wattune.files import write_json
 
@@ -53,8 +53,6 @@ def main(arguments: list[str]) -> None:
             "measured_at": figures.get("measured_at", {}) | {name: measured_at()},
             "seconds": figures.get("seconds", {}) | {name: seconds},
         }
-        if not {"efficiency", "pipeline", "profiling"} - figures.keys():
-            figures["targets"] = goals.goal_results(figures)
         write_json(RESULT, figures)
 
 
