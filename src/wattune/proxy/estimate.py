@@ -57,57 +57,32 @@ def estimate(
     """
     strategy = resolve_strategy(strategy, seeds, log_step_times, most)
     _, algorithm = kind_of_run(workload, algorithm)
-    most = most or MAX_RUNS
-    seeds = seeds or SEEDS
+    most, seeds = most or MAX_RUNS, seeds or SEEDS
     warnings = workload.check_proxy()
     proxy = workload.proxy
     assert proxy is not None  # ensured by check_proxy
-    whole, ratio = workload.is_proxy_whole, workload.parameter_ratio
     if progress is not None:
         count = most if strategy == "pooled" else len(workload.batch_sizes) * seeds
-        usual = min(most, USUAL_RUNS[whole]) if strategy == "pooled" else count
+        usual = min(most, USUAL_RUNS[workload.is_proxy_whole]) if strategy == "pooled" else count
         for warning in warnings:
             progress(0, count, f"warning: {warning}")
         progress(0, count, run_cost(usual, count, proxy.budget_samples / workload.budget_samples))
+    how: dict[str, Any] = {"folder": folder, "algorithm": algorithm, "executor": executor, "progress": progress}
     if strategy == "pooled":
-        return estimate_pooled(
-            proxy,
-            name=workload.name,
-            most=most,
-            log_step_times=log_step_times,
-            own=workload.batch_size if most >= MIN_SIZES else None,
-            whole=whole,
-            ratio=ratio,
-            folder=folder,
-            algorithm=algorithm,
-            processes=processes,
-            executor=executor,
-            progress=progress,
-        )
-    runs = sweep(
-        proxy,
-        batch_sizes=workload.batch_sizes,
-        seeds=range(seeds),
-        folder=folder,
-        algorithm=algorithm,
-        processes=processes,
-        executor=executor,
-        progress=progress,
-    )
-    return full_result(runs, name=workload.name, own=workload.batch_size, whole=whole, ratio=ratio)
+        return _pooled(workload, proxy, most, log_step_times, processes, how)
+    runs = sweep(proxy, batch_sizes=workload.batch_sizes, seeds=range(seeds), processes=processes, **how)
+    return _full(workload, runs)
 
 
-def full_result(
-    runs: Sequence[LearningCurve], *, name: str, own: int | None = None, whole: bool = False, ratio: float = 1.0
-) -> SampleEfficiency:
-    """Make the record of runs at every batch size; ``own``, ``whole``, ``ratio``: see ``RunScheduler``.
-
-    Raises: RecordError, TargetNotReached; see ``curve``."""
+def _full(workload: AnyWorkload, runs: Sequence[LearningCurve]) -> SampleEfficiency:
+    """Make the record of runs at every batch size. Raises: RecordError, TargetNotReached; see ``curve``."""
+    whole, ratio = workload.is_proxy_whole, workload.parameter_ratio
     observations = [observation_of(run) for run in runs]
     reached = any(run.reached for run in runs)  # if none did, there is no curve
     left_out = fit(observations, sorted({run.batch_size for run in runs}), whole=whole).left_out if reached else ()
     averaged = [run for run, seen in zip(runs, observations, strict=True) if seen not in left_out]
-    return with_runs(curve(averaged, workload=name), observations, own=own, whole=whole, ratio=ratio)
+    found = curve(averaged, workload=workload.name)
+    return with_runs(found, observations, own=workload.batch_size, whole=whole, ratio=ratio)
 
 
 def resolve_strategy(
@@ -151,73 +126,48 @@ TOGETHER = 2
 """Runs to train at a time, if there are cores: each further one is chosen with less information."""
 
 
-def estimate_pooled(
+def _pooled(
+    workload: AnyWorkload,
     proxy: AnyWorkload,
-    *,
-    name: str,
-    most: int = MAX_RUNS,
-    log_step_times: LogTimes | None = None,
-    own: int | None = None,
-    whole: bool = False,
-    ratio: float = 1.0,
-    folder: Path | None = None,
-    algorithm: str = "backprop",
-    processes: int | None = None,
-    executor: str | None = None,
-    progress: Progress | None = None,
+    most: int,
+    log_step_times: LogTimes | None,
+    processes: int | None,
+    how: dict[str, Any],
 ) -> SampleEfficiency:
     """Train the proxy at a few batch sizes, one run after the other, until another run would not change the choice.
 
-    ``most``, ``log_step_times``, ``own``, ``whole`` and ``ratio``: see ``RunScheduler``. With several processes, and on
-    a cluster, runs are trained two at a time.
+    With several processes, and on a cluster, runs are trained two at a time.
 
     Raises: TargetNotReached if no run reached the target; what ``sweep`` raises.
     """
+    own = workload.batch_size if most >= MIN_SIZES else None
+    whole, ratio = workload.is_proxy_whole, workload.parameter_ratio
     scheduler = RunScheduler(
         proxy.batch_sizes, log_step_times=log_step_times, own=own, whole=whole, ratio=ratio, most=most
     )
-    if executor is None:
+    if how["executor"] is None:
         processes = processes or (1 if isinstance(proxy, ProgramWorkload) else cores())
     processes = min(TOGETHER, processes or TOGETHER)
-    how: dict[str, Any] = {"processes": processes, "executor": executor, "progress": progress}
     runs: list[LearningCurve] = []
-    with trainer(proxy, folder=folder, algorithm=algorithm, most=most, **how) as train:
-        while requests := next_runs(scheduler, runs, together=processes):
+    with trainer(proxy, most=most, processes=processes, **how) as train:
+        while requests := _next_runs(scheduler, runs, processes):
             runs += train(requests)
-    return pooled_result(proxy, scheduler, runs, name=name, log_step_times=log_step_times, own=own, algorithm=algorithm)
-
-
-def pooled_result(
-    proxy: AnyWorkload,
-    scheduler: RunScheduler,
-    runs: Sequence[LearningCurve],
-    *,
-    name: str,
-    log_step_times: LogTimes | None = None,
-    own: int | None = None,
-    algorithm: str = "backprop",
-) -> SampleEfficiency:
-    """Make the record of these runs of the proxy, once ``scheduler`` requests no more of them.
-
-    Raises: TargetNotReached if no run reached the target.
-    """
     if runs and not any(run.reached for run in runs):
         raise never_reached(runs)
-    origin = provenance("measured", model=proxy.model_fingerprint(), data=proxy.data_fingerprint())
     return pooled_curve(
         scheduler.posterior,
         [observation_of(run) for run in runs],
         log_step_times=log_step_times,
         own=own,
-        workload=name,
-        algorithm=algorithm,
+        workload=workload.name,
+        algorithm=how["algorithm"],
         target=proxy.target,
         stopped_because=scheduler.reason,
-        provenance=origin,
+        provenance=provenance("measured", model=proxy.model_fingerprint(), data=proxy.data_fingerprint()),
     )
 
 
-def next_runs(scheduler: RunScheduler, runs: Sequence[LearningCurve], *, together: int = TOGETHER) -> list[RunRequest]:
+def _next_runs(scheduler: RunScheduler, runs: Sequence[LearningCurve], together: int) -> list[RunRequest]:
     """The runs to train next, at ``together`` batch sizes or fewer; deterministic in ``runs``: a rerun repeats them."""
     observations = [observation_of(run) for run in runs]
     seeds = Counter(run.batch_size for run in runs)
