@@ -22,6 +22,8 @@ def test_the_proxy_is_trained_and_the_workload_is_named(tmp_path):
     assert all(p.low < p.relative_samples < p.high for p in got.points[:-1])
     assert len(list(tmp_path.iterdir())) == 6
     assert got.points == curve(sweep(workload.proxy, seeds=[0, 1], folder=None, processes=1), workload="points").points
+    assert got.critical_batch_size > 0
+    assert got.critical_log_sd > 0
     assert got.provenance.data == workload.proxy.data_fingerprint()
     assert SampleEfficiency.parse(got.dump()) == got
 

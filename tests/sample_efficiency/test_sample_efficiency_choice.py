@@ -26,13 +26,6 @@ def test_the_best_has_the_least_product_of_time_and_samples() -> None:
     assert 0 < choice.expected_regret < 0.03
 
 
-def test_the_choice_is_deterministic() -> None:
-    curve = fit(runs_of(150.0), SIZES)
-    one, other = choose(curve, TIMES), choose(curve, TIMES)
-    assert one.p_best == other.p_best
-    assert np.array_equal(one.regrets, other.regrets)
-
-
 def test_two_candidates_agree_with_the_normal_distribution() -> None:
     curve = fit(runs_of(150.0), SIZES)
     at = SIZES.index(32)

@@ -5,14 +5,11 @@ import random
 from statistics import mean
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from wattune.errors import RecordError, TargetNotReached
 from wattune.proxy import curve
 from wattune.records import Evaluation, LearningCurve
-from wattune.sample_efficiency.relative_samples import t95
 
 BUDGET = 10_000
 
@@ -113,11 +110,6 @@ def test_no_curves_and_the_same_curve_twice_are_refused():
         curve([], workload="mine")
     with pytest.raises(RecordError, match="duplicate learning curve"):
         curve([run(8, 0, 1000), run(8, 0, 1000)], workload="mine")
-
-
-@given(st.integers(1, 200))
-def test_quantiles_of_students_t(degrees):
-    assert t95(degrees) == pytest.approx(student.ppf(0.95, degrees), abs=2e-4)
 
 
 def test_the_band_holds_the_truth_nine_times_in_ten():

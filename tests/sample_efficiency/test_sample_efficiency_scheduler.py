@@ -10,10 +10,7 @@ from tests.support.calls import calls_of
 
 from wattune.sample_efficiency.choice import LogTimes, choose
 from wattune.sample_efficiency.posterior import Observation
-from wattune.sample_efficiency.scheduler import (
-    RunScheduler,
-    server_seconds,
-)
+from wattune.sample_efficiency.scheduler import RunScheduler
 
 VERIFYING = ("to verify the choice", "to repeat the choice and its runner-up")
 
@@ -181,27 +178,6 @@ def test_a_batch_size_with_three_misses_is_given_up() -> None:
     runs = [Observation(size, 1000.0 + size, True, 0) for size in (16, 32, 64)]
     scheduler.next([*runs, *(Observation(128, 1100.0, False, seed) for seed in range(3))])
     assert 128 not in scheduler.contenders
-
-
-def test_runs_that_follow_no_curve_have_a_wider_posterior() -> None:
-    def runs(bump: float) -> list[Observation]:
-        return [
-            Observation(s, 1000 * (1 + s / 150) * math.exp(bump * (-1) ** place), True, seed)
-            for place, s in enumerate(SIZES)
-            for seed in range(2)
-            if s != 8
-        ]
-
-    smooth, rough = RunScheduler(SIZES, log_step_times=device(24)), RunScheduler(SIZES, log_step_times=device(24))
-    smooth.next(runs(0.0))
-    rough.next(runs(0.35))
-    assert rough.posterior.misfit
-    assert rough.posterior.proxy_covariance[1, 1] > 4 * smooth.posterior.proxy_covariance[1, 1]
-
-
-def test_small_batches_cost_more_time_on_the_server() -> None:
-    costs = [server_seconds(size) for size in SIZES]
-    assert costs == sorted(costs, reverse=True)
 
 
 def test_at_most_twelve_runs_are_requested() -> None:

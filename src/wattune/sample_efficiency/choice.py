@@ -111,13 +111,13 @@ def choose(
     best = sizes[int(np.argmin(np.where(is_lost, np.inf, mean)))]
     beside = None
     if own in sizes and own not in curve.lost:
-        beside = beside_own(curve, log_step_times, own=own, rival=best, transfer=transfer)
+        beside = beside_own(curve, log_step_times, own=own, rival=best)
     picked = best if beside is None else beside.choice
     return replace(assess(sizes, mean, covariance, picked=picked), own=beside)
 
 
 def beside_own(
-    curve: CurvePosterior, log_step_times: LogTimes, *, own: int, rival: int, transfer: bool = True, exponent: int = 1
+    curve: CurvePosterior, log_step_times: LogTimes, *, own: int, rival: int, exponent: int = 1
 ) -> OwnBatchSize:
     """Compare the time to the target at ``own`` and at ``rival`` by draws of the mixture, which is not a Gaussian.
 
@@ -127,7 +127,7 @@ def beside_own(
     if rival == own:
         return OwnBatchSize(own, rival)
     (mean, sd), (own_mean, own_sd) = log_step_times[rival], log_step_times[own]
-    samples = curve.draws(DRAWS, transfer=transfer)[:, [curve.batch_sizes.index(size) for size in (rival, own)]]
+    samples = curve.draws(DRAWS)[:, [curve.batch_sizes.index(size) for size in (rival, own)]]
     noise = math.hypot(sd, own_sd) * np.random.default_rng(1).standard_normal(DRAWS)
     apart = samples[:, 0] - samples[:, 1] + mean - own_mean + noise
     return OwnBatchSize(own, rival, float((apart < 0).mean()), float(-np.expm1(exponent * apart).mean()))

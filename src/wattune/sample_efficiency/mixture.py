@@ -29,7 +29,7 @@ so the posterior is a finite mixture. A few runs therefore inform all batch size
 its own mean decides alone. A censored run's tail is replaced by the Gaussian factor that leaves mean and variance of
 x(b) the same (expectation propagation, Minka 2001).
 
-In the code: ``_deviation`` delta, ``_seed`` sigma, ``_common`` rho, ``_critical`` B_c, ``_exponents`` p, ``_curves`` f.
+In the code: ``_deviation`` delta, ``_seed`` sigma, ``_common`` rho, ``_critical`` B_c, ``_curves`` f.
 The constants come from small experiments of our own: two kinds of small models, batch sizes to 128.
 """
 
@@ -124,7 +124,6 @@ class Mixture(NamedTuple):
     noise_sd: float
     own_sd: float
     critical: tuple[float, float, float]
-    exponent: float
     misfit: bool
 
 
@@ -210,7 +209,6 @@ class _ParameterGrid:
         exponents = np.array(list(EXPONENTS))
         ratio = np.array(sizes, dtype=float)[None, None, :] / self._critical[:, None, None]
         self._curves = np.log1p(ratio ** exponents[None, :, None]).reshape(-1, len(sizes))
-        self._exponents = np.tile(exponents, len(self._critical))
         shape = np.log(list(EXPONENTS.values()))[None, :] - 0.5 * _CRITICAL_STEPS[:, None] ** 2
         seeds = spreads.seed_sd * np.exp(SEED_SPREAD * _SEED_STEPS)
         hyper = np.meshgrid(list(spreads.deviations), seeds, list(COMMON), indexing="ij")
@@ -265,7 +263,6 @@ class _ParameterGrid:
             noise_sd=math.exp(float(by_hyper @ np.log(self._seed))),
             own_sd=math.exp(float(by_hyper @ np.log(self._seed * np.sqrt(1 - self._common)))),
             critical=self._interval(by_curve),
-            exponent=float(by_curve @ self._exponents),
             misfit=self._is_misfit(by_hyper),
         )
 

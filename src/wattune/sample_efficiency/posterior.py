@@ -60,7 +60,7 @@ class CurvePosterior:
     ``log_samples`` (n,), ``log_samples_covariance`` (n, n): mean and covariance of ln N(b) on the proxy; their level is
     arbitrary without runs. ``reference``: the largest batch size with a run that reached the target; without any, the
     largest. ``noise_sd``: standard deviation of ln N over runs; ``own_sd``: its part that runs of one seed do not
-    share. ``critical_batch_size``: median, and ends of the 90 % interval. ``exponent``: mean of p. ``misfit``: the runs
+    share. ``critical_batch_size``: median, and ends of the 90 % interval. ``misfit``: the runs
     do not follow the curve, so more of them are needed. ``runs``, ``censored``: counts per batch size.
     ``left_out``: runs that are not in the fit, since others at their batch size form a clump far from them.
     ``whole``, ``ratio``: see ``fit``. ``transfer_sd``: see ``TRANSFER_SD``; part of ``covariance``.
@@ -74,7 +74,6 @@ class CurvePosterior:
     noise_sd: float
     own_sd: float
     critical_batch_size: tuple[float, float, float]
-    exponent: float
     misfit: bool
     runs: dict[int, int]
     censored: dict[int, int]
@@ -120,13 +119,13 @@ class CurvePosterior:
         low, high = (_quantile(share, self.mixture.shares, centres, np.sqrt(variances)) for share in (0.05, 0.95))
         return math.exp(low), math.exp(high)
 
-    def draws(self, count: int, seed: int = 0, *, transfer: bool = True) -> Array:
-        """Draw ln r(b), (count, n), from the mixture; reproducible. ``transfer``: on the target, not on the proxy."""
+    def draws(self, count: int, seed: int = 0) -> Array:
+        """Draw ln r(b) on the target, (count, n), from the mixture; reproducible."""
         parts = self.mixture.shares > LEAST_SHARE
         shares = self.mixture.shares[parts] / self.mixture.shares[parts].sum()
         # As many draws of each component as its share, the same for every seed.
         component = np.searchsorted(np.cumsum(shares)[:-1], (np.arange(count) + 0.5) / count)
-        spreads = self.mixture.spreads[parts] + (self._transfer if transfer else 0.0)
+        spreads = self.mixture.spreads[parts] + self._transfer
         values, vectors = np.linalg.eigh(spreads)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # of the covariances (h, n, n)
         noise = np.random.default_rng(seed).standard_normal((count, len(self.batch_sizes)))
@@ -150,7 +149,6 @@ def fit(
     observations: Sequence[Observation],
     batch_sizes: Sequence[int],
     *,
-    transfer: bool = True,
     whole: bool = False,
     ratio: float = 1.0,
 ) -> CurvePosterior:
@@ -159,9 +157,8 @@ def fit(
     Runs of one batch size that form two clumps are not averaged: the smaller clump is left out, and of two equal ones
     the one that is further from the curve through the other batch sizes.
 
-    ``transfer``: state the posterior for the target, whose proxy the runs trained. ``whole``: the runs are whole
-    training runs, which differ in other ways than those of a small proxy. ``ratio``: the target's number of
-    parameters over the proxy's.
+    ``whole``: the runs are whole training runs, which differ in other ways than those of a small proxy. ``ratio``: the
+    target's number of parameters over the proxy's.
 
     Raises: ValueError if a batch size or a number of samples is out of range, if a run has another batch size, or if
     there are runs and none reached the target.
@@ -185,14 +182,13 @@ def fit(
         noise_sd=mixture.noise_sd,
         own_sd=mixture.own_sd,
         critical_batch_size=mixture.critical,
-        exponent=mixture.exponent,
         misfit=mixture.misfit,
         runs={size: sum(run.batch_size == size for run in runs) for size in sizes},
         censored={size: sum(run.batch_size == size and not run.reached for run in runs) for size in sizes},
         left_out=left_out,
         whole=whole,
         ratio=ratio,
-        transfer_sd=math.hypot(TRANSFER_SD, RATIO_SD * math.log(ratio)) if transfer else 0.0,
+        transfer_sd=math.hypot(TRANSFER_SD, RATIO_SD * math.log(ratio)),
         mixture=mixture,
     )
 

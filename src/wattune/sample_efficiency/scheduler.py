@@ -15,7 +15,7 @@ are trained twice, and once more if their two runs differ by ``FAR``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -69,10 +69,9 @@ class RunScheduler:
 
     ``log_step_times``: batch size -> mean and standard deviation of ln(seconds per sample) on the device, at the
     fastest setting that the cap allows; a batch size that is missing cannot run. None: the device is unknown, and the
-    runs are to serve devices of several kinds. ``server_seconds_per_sample``: time on the machine that trains the
-    proxy, in any unit. ``own``: the user's own batch size. ``whole``: the runs are whole training runs rather than
-    those of a small proxy. ``ratio``: the target's number of parameters over the proxy's. ``most``: maximum number of
-    runs.
+    runs are to serve devices of several kinds. ``own``: the user's own batch size. ``whole``: the runs are whole
+    training runs rather than those of a small proxy. ``ratio``: the target's number of parameters over the proxy's.
+    ``most``: maximum number of runs.
 
     ``reason``: why the last call of ``next`` chose its batch size, or none; ``posterior``: the basis of that choice.
     """
@@ -82,14 +81,13 @@ class RunScheduler:
         batch_sizes: Sequence[int],
         *,
         log_step_times: LogTimes | None = None,
-        server_seconds_per_sample: Callable[[int], float] = server_seconds,
         own: int | None = None,
         whole: bool = False,
         ratio: float = 1.0,
         most: int = MAX_RUNS,
     ):
         self.batch_sizes = tuple(sorted(set(batch_sizes)))
-        self._seconds = np.array([server_seconds_per_sample(size) for size in self.batch_sizes])
+        self._seconds = np.array([server_seconds(size) for size in self.batch_sizes])
         self._whole, self._ratio = whole, ratio
         self._most = most
         self.reason = "not started"
