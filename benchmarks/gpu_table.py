@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from benchmarks.timing import keep
 from wattune.cli.main import main as wattune
-from wattune.devices import Device, Meter, known_devices, open_device
+from wattune.devices import Device, Meter, open_device
 from wattune.doctor import examine
 from wattune.sample_efficiency.recorded_runs import read_runs
 from wattune_agent.tree import Tree
@@ -293,7 +293,7 @@ def main(arguments: list[str], networks: dict[str, Network] = NETWORKS, wave_s: 
     keep(
         NAME,
         {
-            "devices": [asdict(one) for one in known_devices() if one.spec == given.device],
+            "device": {"name": device.name, "mode": device.mode},
             "doctor": asdict(examine(spec)) if device.kind == "measured" else None,
             "cells": measured,
             "averaging": averaging(card, wave_s),

@@ -38,7 +38,7 @@ def test_everything_is_measured_and_nothing_is_set(monkeypatch, tmp_path):
     assert (row["batch_size"], row["measured_at"]) == (3, 2)
     assert row["energy_j"] == pytest.approx(1000 * found["cells"][0]["sample_j"])
     assert found["guard"]["equal"] is True
-    assert [one["spec"] for one in found["devices"]] == ["nvidia:0"]
+    assert found["device"]["name"] == "NVIDIA A30"
     assert found["averaging"]["refresh_s"]["energy_j"] > 0
     assert gpu.changes == []
 
