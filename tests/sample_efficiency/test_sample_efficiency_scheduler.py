@@ -230,18 +230,6 @@ def test_the_choice_and_its_neighbors_have_runs_at_the_end(
     assert counts[SIZES[place]] >= (2 if whole else 1)
 
 
-def test_a_third_run_is_made_where_two_differ() -> None:
-    times = {16: (0.0, 0.0), 32: (-1.0, 0.0), 64: (0.0, 0.0)}
-
-    def next_after(ratio: float) -> int | None:
-        runs = [Observation(size, 1000.0, True, seed) for size in times for seed in range(2)]
-        runs[3] = Observation(32, 1000.0 * ratio, True, 1)
-        return RunScheduler(list(times), log_step_times=times, whole=True).next(runs)
-
-    assert next_after(1.3) is None
-    assert next_after(1.4) == 32
-
-
 def test_an_unknown_device_has_no_choice_to_verify() -> None:
     scheduler = RunScheduler(SIZES, own=32)
     runs = simulate(scheduler, sd=0.02)

@@ -9,7 +9,7 @@ except for the user's own, which is always one of the runs: it is what the choic
 
 Before it stops, the choice is verified. It often has a single run, and may be the best by luck: each of its two
 neighbors is trained once, unless its step time alone rules it out. Of whole training runs, the choice and its runner-up
-are trained twice, and once more if their two runs differ by ``FAR``.
+are trained twice.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ MAX_RUNS = 12
 
 USUAL_RUNS = {False: 6, True: 9}
 """Mean number of runs in the benchmark of the decisions: of a small proxy, and of whole training runs."""
-
-FAR = 1.35
-"""Ratio of the samples of two runs at one batch size above which a third is made."""
 
 SEEDS = 3
 """Default number of runs per batch size if all batch sizes are trained."""
@@ -133,7 +130,7 @@ class RunScheduler:
         if is_decided and not observations and self._own in (None, *self._open):
             return self._stop("only one batch size can be best")
         if is_decided and first is None:
-            return self._verify(observations, without, "only one batch size can be best")
+            return self._verify(without, "only one batch size can be best")
         if observations and not any(run.reached for run in observations):
             # The batch sizes so far may be too large for the target: halfway down, and up again if none is left.
             new = [size for size in sizes if not counts[size]]
@@ -144,9 +141,9 @@ class RunScheduler:
         if first is not None:
             return self._go(first, "to cover the whole range")
         if self._regret() < SMALL_REGRET:
-            return self._verify(observations, without, f"the expected regret on the proxy is below {SMALL_REGRET:.0%}")
+            return self._verify(without, f"the expected regret on the proxy is below {SMALL_REGRET:.0%}")
         if self._is_resolved():
-            return self._verify(observations, without, "the proxy is known better than it predicts the target")
+            return self._verify(without, "the proxy is known better than it predicts the target")
         new = [size for size in sizes if not counts[size]]
         if len(set(sampled_sizes) & set(self._open)) < 4 and new:
             sizes = new  # spread beats repetition
@@ -154,7 +151,7 @@ class RunScheduler:
             return self._stop("no runs are left")
         gains = dict(zip(self.batch_sizes, self._gains(), strict=True))
         if max(gains[size] for size in sizes) < MIN_GAIN:
-            return self._verify(observations, without, f"another run would gain less than {MIN_GAIN:.1%}")
+            return self._verify(without, f"another run would gain less than {MIN_GAIN:.1%}")
         seconds = self._seconds * np.exp(self.posterior.log_samples - self.posterior.log_samples.max())
         cost = dict(zip(self.batch_sizes, np.sqrt(seconds), strict=True))
         return self._go(max(sizes, key=lambda size: gains[size] / cost[size]), "the largest gain for its time")
@@ -177,7 +174,7 @@ class RunScheduler:
             most = min(most, max(dominated, curve.log_samples[at] + 1.5 * sd))
         return math.exp(most)
 
-    def _verify(self, observations: Sequence[Observation], without: Collection[int], reason: str) -> int | None:
+    def _verify(self, without: Collection[int], reason: str) -> int | None:
         """The next run that verifies the choice; none if it is verified: ``reason`` is then that to stop."""
         if len(self._devices) > 1:
             return self._stop(reason)  # a choice for each device, and so none to verify
@@ -191,9 +188,7 @@ class RunScheduler:
             if not counts[size] and size in self._initial and size not in without:
                 return self._go(size, "to verify the choice")
         for size in (best, *others[:1]) if self._whole else ():
-            samples = [run.samples for run in observations if run.batch_size == size]
-            repeats = 2 + (len(samples) == 2 and max(samples) > FAR * min(samples))
-            if counts[size] < repeats and size not in without:
+            if counts[size] < 2 and size not in without:
                 return self._go(size, "to repeat the choice and its runner-up")
         return self._stop(reason)
 
