@@ -88,27 +88,6 @@ def test_a_broken_checkpoint_is_one_line(folder, wattune, tmp_path):
     assert (code, len(err)) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("extra", "expected"),
-    [
-        (["--device", "sim:jetson-tx2-nx"], "sim:jetson-tx2-nx"),
-        (["--device", "sim:jetson-nano:cpu"], "sim:jetson-nano:cpu"),
-    ],
-)
-def test_a_plan_of_another_device_is_refused(folder, wattune, tmp_path, extra, expected):
-    code, _, err = wattune("train", folder / "plan.json", SMALL, *extra, "-o", tmp_path / "t.json")
-    assert (code, len(err)) == (2, 1)
-    assert expected in err[0]
-
-
-def test_a_plan_of_another_model_is_refused(folder, wattune, tmp_path):
-    other = tmp_path / "other.toml"
-    other.write_text(SMALL.read_text().replace("width = 8", "width = 4"))
-    code, _, err = wattune("train", folder / "plan.json", other, *DEVICE, "-o", tmp_path / "t.json")
-    assert (code, len(err)) == (2, 1)
-    assert "model" in err[0]
-
-
 def test_a_target_that_is_not_reached(folder, wattune, tmp_path):
     hard = tmp_path / "hard.toml"
     hard.write_text(SMALL.read_text().replace("target = 0.93", "target = 1.0").replace("3200", "320"))

@@ -38,7 +38,7 @@ def test_an_unknown_point_is_a_gap():
 
 
 def test_equal_names_of_bars_do_not_hide_one_another():
-    bars = Bars([1.0, None, 2.0], ["red"] * 3, ["one", "", "two"], horizontal=True)
+    bars = Bars([1.0, None, 2.0], ["red"] * 3, ["one", "", "two"], errors=[None] * 3)
     drawing = draw(Chart([Panel([bars], Axis("s"), Axis(categories=["rule"] * 3))]), 556, 300)
     assert len(set(re.findall(r'<rect x="[^"]*" y="([^"]*)"', drawing))) == 2
     assert texts(drawing).count("rule") == 3

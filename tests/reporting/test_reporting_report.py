@@ -110,7 +110,7 @@ def test_unmeasured_cells_stay_blank():
     cells = 7 * len(columns)
     blank = cells - len(measured) - len(stopped.x) - len(columns)
     assert f"Blank: not measured ({blank} of {cells})." in next(
-        item.note for item in compose(records).sections[0].items if item.title == "Time per sample"
+        item.note for item in compose(records).sections[0].items if item.title == "Time per sample (ms)"
     )
 
 
@@ -132,8 +132,8 @@ def test_throttled_cells_board_events_and_caveats_are_shown(run):
     plan = run.plan.model_copy(update={"notes": ("the table is old",)})
     page = compose(replace(run, profile=profile, training=training, plan=plan))
     items = {item.title: item for section in page.sections for item in section.items}
-    assert "Ring: the board was throttled or swapping during the measurement." in items["Mean power over 1 s"].note
-    assert "throttled by gpu-balanced, 5.0 MiB swapped" in str(items["Mean power over 1 s"].chart)
+    assert "Ring: the board was throttled or swapping during the measurement." in items["Mean power over 1 s (W)"].note
+    assert "throttled by gpu-balanced, 5.0 MiB swapped" in str(items["Mean power over 1 s (W)"].chart)
     assert items["Board events"].rows == [("12 s", "another writer", "nvpmodel set max_freq")]
     assert "Highest temperature 61.5 °C." in items["Power during training"].note
     assert items["Power cap"].text == plan_text.cap_meaning(plan)

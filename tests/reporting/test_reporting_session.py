@@ -35,8 +35,8 @@ def test_the_headline_and_the_tiles_are_the_sessions(page):
 
 def test_what_was_measured_and_where_it_trained(page):
     shown = items(page)
-    assert isinstance(shown["Time per sample"], Figure)
-    assert "Green frame: the chosen point." in shown["Time per sample"].note
+    assert isinstance(shown["Time per sample (ms)"], Figure)
+    assert "Green frame: the chosen point." in shown["Time per sample (ms)"].note
     table = shown["Points that training ran at"]
     assert isinstance(table, Table)
     assert [row[:3] for row in table.rows] == [("0 s", "4 s", "0"), ("4 s", "36 s", "512")]

@@ -80,32 +80,26 @@ class Dots:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars at the places 0, 1, 2, ...; none for an unknown length.
+    """Horizontal bars at the places 0, 1, 2, ...; none for an unknown length.
 
-    ``texts``: at the foot of each bar; ``errors``: lengths of the error bars to both sides of each end.
+    ``errors``: lengths of the error bars to both sides of each end.
     """
 
     lengths: Values
     colours: Sequence[str]
     hovers: Sequence[str]
-    texts: Sequence[str] = ()
-    errors: Values = ()
-    horizontal: bool = False
+    errors: Values
 
     @property
     def x(self) -> Values:
         """The horizontal extent."""
-        return self._extent if self.horizontal else range(len(self.lengths))
+        ends = [length + error for length, error in zip(self.lengths, self.errors, strict=True) if length and error]
+        return (0.0, *self.lengths, *ends)
 
     @property
     def y(self) -> Values:
         """The vertical extent."""
-        return range(len(self.lengths)) if self.horizontal else self._extent
-
-    @property
-    def _extent(self) -> Values:
-        ends = [length + error for length, error in zip(self.lengths, self.errors, strict=False) if length and error]
-        return (0.0, *self.lengths, *ends)
+        return range(len(self.lengths))
 
 
 @dataclass(frozen=True)

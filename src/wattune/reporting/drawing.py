@@ -136,20 +136,16 @@ def _marker(dots: Dots, x: float, y: float, title: str) -> str:
 
 
 def _bars(bars: Bars, x: PlacedAxis, y: PlacedAxis) -> str:
-    along, across = (x, y) if bars.horizontal else (y, x)
-    thick = (0.65 if bars.horizontal else 0.75) * across.length / max(1, len(bars.lengths))
+    thick = 0.65 * y.length / max(1, len(bars.lengths))
     parts = []
     for place, length in enumerate(bars.lengths):
         if not is_drawable(length):
             continue
-        middle, zero, tip = across.at(place), along.at(0.0), along.at(length)
-        low, size = min(zero, tip), abs(tip - zero)
-        box = (low, middle - thick / 2, size, thick) if bars.horizontal else (middle - thick / 2, low, thick, size)
-        parts.append(f'<rect {_box(*box)} rx="2" fill="{bars.colours[place]}">{_title(bars.hovers[place])}</rect>')
-        if bars.texts:
-            parts.append(text_at(middle, zero - 7, bars.texts[place], "middle", ' class="on"'))
-        if error := bars.errors[place] if bars.errors else None:
-            ends = along.at(max(0.0, length - error)), along.at(length + error)
+        middle, zero, tip = y.at(place), x.at(0.0), x.at(length)
+        box = _box(min(zero, tip), middle - thick / 2, abs(tip - zero), thick)
+        parts.append(f'<rect {box} rx="2" fill="{bars.colours[place]}">{_title(bars.hovers[place])}</rect>')
+        if error := bars.errors[place]:
+            ends = x.at(max(0.0, length - error)), x.at(length + error)
             parts.append(line_between(ends[0], middle, ends[1], middle, "var(--muted)"))
     return "".join(parts)
 

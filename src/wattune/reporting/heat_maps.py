@@ -9,7 +9,7 @@ from wattune.point import BatchShape, Knobs
 from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileTable
 from wattune.reporting import phrases
 from wattune.reporting.axes import LARGEST
-from wattune.reporting.charts import Axis, Bars, Chart, Dots, HeatMap, Line, Mark, Panel, Rule, Symbol
+from wattune.reporting.charts import Axis, Chart, Dots, HeatMap, Line, Mark, Panel, Symbol
 from wattune.reporting.page import Figure
 from wattune.search.observation import capped_powers
 
@@ -59,8 +59,7 @@ def time_map(profile: ProfileTable, plan: Plan | None) -> Figure:
     """Milliseconds per sample over batch size and clock."""
     return _figure(
         "step-time",
-        "Time per sample",
-        "ms per sample",
+        "Time per sample (ms)",
         lambda cell: (cell.step_s or 0.0) / cell.batch_size * 1000,
         "time",
         profile,
@@ -71,8 +70,8 @@ def time_map(profile: ProfileTable, plan: Plan | None) -> Figure:
 def power_map(profile: ProfileTable, plan: Plan | None) -> Figure:
     """The power that a cap is compared with, in watts, over batch size and clock: a highest mean, or the peak."""
     window_s = profile.cap_window_s if plan is None else plan.cap_window_s
-    title = phrases.capped_power(window_s).capitalize()
-    figure = _figure("capped-power", title, "W", capped_powers(profile, window_s), "power", profile, plan)
+    title = f"{phrases.capped_power(window_s).capitalize()} (W)"
+    figure = _figure("capped-power", title, capped_powers(profile, window_s), "power", profile, plan)
     averaged = f", each averaged over {phrases.seconds(profile.sensor_window_s)}" if profile.sensor_window_s else ""
     said = (
         f"The largest reading of the sensor{averaged}."
@@ -85,7 +84,6 @@ def power_map(profile: ProfileTable, plan: Plan | None) -> Figure:
 def _figure(
     key: str,
     title: str,
-    unit: str,
     value: Callable[[ProfileCell], float],
     colours: str,
     profile: ProfileTable,
@@ -93,8 +91,6 @@ def _figure(
 ) -> Figure:
     grid = arrange(profile)
     origin = phrases.origin(profile=profile.provenance.kind)
-    if len(grid.columns) == 1:
-        return Figure(key, title, origin, _bars(grid, value, unit, colours, plan), height=320)
     places = [[(row, column) for column in range(len(grid.columns))] for row in range(len(grid.rows))]
     values = [[_drawn(value(grid.cells[place])) if place in grid.cells else None for place in row] for row in places]
     heat = HeatMap(
@@ -169,26 +165,6 @@ def _chosen(grid: ProfileGrid, plan: Plan) -> tuple[int, int] | None:
     if plan.shape not in grid.rows or plan.knobs not in grid.columns:
         return None
     return grid.rows.index(plan.shape), grid.columns.index(plan.knobs)
-
-
-def _bars(
-    grid: ProfileGrid, value: Callable[[ProfileCell], float], unit: str, colours: str, plan: Plan | None
-) -> Chart:
-    # One column does not make a map: without a knob, or at one setting, show a bar per batch size.
-    rows = [row for row in range(len(grid.rows)) if (row, 0) in grid.cells]
-    lengths = [value(grid.cells[row, 0]) for row in rows]
-    chosen = _chosen(grid, plan) if plan is not None else None
-    bars = Bars(
-        lengths,
-        colours=["var(--accent)" if (row, 0) == chosen else f"var(--{colours}-1)" for row in rows],
-        hovers=[_hover(grid, row, 0) for row in rows],
-        texts=[number(length) for length in lengths],
-    )
-    rules = []
-    if colours == "power" and plan is not None and plan.cap_w is not None:
-        rules.append(Rule(plan.cap_w, f"cap {phrases.cap(plan.cap_w)}"))
-    x = Axis(_row_title(grid), categories=[grid.label(row) for row in rows])
-    return Chart([Panel([bars], x, Axis(unit, from_zero=True), rules)])
 
 
 def _hover(grid: ProfileGrid, row: int, column: int) -> str:

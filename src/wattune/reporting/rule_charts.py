@@ -111,7 +111,6 @@ def _bars(
             for row, mean, deviation in zip(rows, means, deviations, strict=True)
         ],
         errors=deviations,
-        horizontal=True,
     )
 
 
