@@ -195,7 +195,7 @@ def in_lightning(width: int, depth: int, device: TimedDevice | None, sessions: l
                 self.steps = trainer.global_step
                 on_step()
 
-    cap = PowerCapCallback(10, device=device, keep_recipe=True) if device is not None else None
+    cap = PowerCapCallback(10, device=device) if device is not None else None
     trainer = lightning.Trainer(
         max_epochs=-1,
         accelerator="cpu",

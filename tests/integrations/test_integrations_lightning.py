@@ -229,6 +229,14 @@ class Untried(Module):
         self.generator = (number for number in range(3))
 
 
+class Skipping(Module):
+    """Skips each third batch, and the batches of each trial."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return None if len(self.sizes) % 3 == 1 else loss
+
+
 class Dropping(Module):
     """Dropout and BatchNorm do not tell whether a batch may be divided."""
 
@@ -242,31 +250,17 @@ class Dropping(Module):
     [
         (Weighted(), 16, "the gradient of a batch in other parts is off by"),
         (Untried(), 16, "the sizes stay yours, since training_step cannot be tried: TypeError"),
+        (Skipping(), 16, "training_step returned NoneType"),
         (Dropping(), 8, ""),
     ],
 )
 @pytest.mark.filterwarnings("ignore:the model has BatchNorm1d")
+@pytest.mark.filterwarnings("ignore:.training_step. returned .None.")
 def test_a_division_is_proved_before_it_is_used(module, micro, said):
     cap = PowerCapCallback(CAP_W, device=slow(), profile=profile((16, 8)))
     fit(module, cap)
     assert cap.record.changes[-1].point.shape == BatchShape(16, micro)
     assert any(said in note for note in cap.record.notes)
-
-
-class Skipping(Module):
-    """Skips each third batch, and the batches of each trial."""
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        return None if len(self.sizes) % 3 == 1 else loss
-
-
-@pytest.mark.filterwarnings("ignore:.training_step. returned .None.")
-def test_a_batch_that_is_skipped_in_a_trial_leaves_the_sizes_as_they_are():
-    module, cap = Skipping(), PowerCapCallback(CAP_W, device=slow())
-    fit(module, cap, load=loader(data(32), 4), max_epochs=40, limit_val_batches=0)
-    assert set(module.sizes) == {4}
-    assert any("cannot be tried: TypeError: training_step returned NoneType" in note for note in cap.record.notes)
 
 
 class Stopping(Module):
@@ -335,58 +329,6 @@ def test_a_loader_that_cannot_be_resized_keeps_its_batches(load):
     assert cap.record.samples == len(modules[1].numbers)
     assert any("the loader's batches stay as they are" in note for note in cap.record.notes)
     assert len(cap.record.table.cells) > 1  # clocks are chosen
-
-
-# ------------------------------------------------------------------------------------------- the batch size is chosen
-
-
-def test_another_batch_size_has_each_sample_once_an_epoch():
-    module, cap = (
-        Module(),
-        PowerCapCallback(CAP_W, device=slow(), batch_sizes=[32], profile=profile((32, 8), (16, 16))),
-    )
-    trainer = fit(module, cap, max_epochs=8, samples=1000)
-    for epoch in range(8):
-        assert sorted(module.numbers[1000 * epoch : 1000 * epoch + 1000]) == list(range(1000))
-    assert module.validated == [1000 * n for n in range(1, 9)]
-    assert set(module.sizes) == {8}
-    assert set(module.rates) == {0.1}  # what is logged and saved is the user's own
-    record = cap.record
-    assert (record.samples, record.passes, record.steps, record.ended) == (8000, 8, 8 * 32, "finished")
-    assert record.readings_above_cap == record.exact.above_cap_s == 0
-    assert "proportion" in record.recipe.learning_rate_rule
-    assert trainer.global_step == record.steps
-
-
-class Regression(lightning.LightningModule):
-    """Least squares at a learning rate that is stable at a batch size of 32, and not at that scaled to 256."""
-
-    def __init__(self, dataset):
-        super().__init__()
-        self.net, self.dataset = nn.Linear(8, 1), dataset
-
-    def training_step(self, batch, batch_idx):
-        return functional.mse_loss(self.net(batch[0]), batch[1])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.35)
-
-    def train_dataloader(self):
-        return loader(self.dataset, batch_size=32)
-
-
-def test_training_that_lightning_alone_finishes_does_not_diverge():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2048, 8, generator=generator)
-    y = x @ torch.randn(8, 1, generator=generator) + 0.1 * torch.randn(2048, 1, generator=generator)
-    torch.manual_seed(0)
-    module, known = Regression(TensorDataset(x, y)), profile((256, 256), (32, 32))
-    cap = PowerCapCallback(None, device=slow(), batch_sizes=[32, 256], profile=known)
-    trainer_of(cap, max_epochs=40).fit(module)
-    assert float(functional.mse_loss(module.net(x), y).detach()) < 0.05
-    assert sum("batch sizes above 32 are left out" in note for note in cap.record.notes) == 1
-    assert {change.point.batch_size for change in cap.record.changes} == {256, 32}
-    assert cap.record.point.batch_size == 32  # from the next epoch on
 
 
 # ------------------------------------------------------------------------------------------------- what is written down
@@ -610,22 +552,20 @@ class Closure(Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "load", "callbacks", "options", "text"),
+    ("module", "load", "callbacks", "text"),
     [
-        (Manual(), None, [], {}, "manual optimization"),
-        (Fetching(), None, [], {}, "fetches its own batches"),
-        (Closure(), None, [], {}, "closure"),
-        (Module(), [loader(data()), loader(data())], [], {}, "several training loaders"),
-        (Module(), None, [GradientAccumulationScheduler({2: 2})], {}, "GradientAccumulationScheduler"),
-        (Module(), None, [LearningRateFinder()], {}, "a finder would run steps without a cap.*Tuner before fit"),
-        (Module(), None, [], {"max_steps": 30}, "counts optimizer steps: max_steps=30;.*keep_recipe=True"),
-        (Module(scheduler=cosine), None, [], {}, "counts optimizer steps: CosineAnnealingLR per step"),
+        (Manual(), None, [], "manual optimization"),
+        (Fetching(), None, [], "fetches its own batches"),
+        (Closure(), None, [], "closure"),
+        (Module(), [loader(data()), loader(data())], [], "several training loaders"),
+        (Module(), None, [GradientAccumulationScheduler({2: 2})], "GradientAccumulationScheduler"),
+        (Module(), None, [LearningRateFinder()], "a finder would run steps without a cap.*Tuner before fit"),
     ],
 )
-def test_one_line_says_what_cannot_be_honoured(module, load, callbacks, options, text):
+def test_one_line_says_what_cannot_be_honoured(module, load, callbacks, text):
     device, module.lr = slow(), 0.1
     with pytest.raises(InputError, match=text) as caught:
-        fit(module, PowerCapCallback(CAP_W, device=device, keep_recipe=False), *callbacks, load=load, **options)
+        fit(module, PowerCapCallback(CAP_W, device=device), *callbacks, load=load)
     assert "\n" not in str(caught.value)
     assert device.current() == device.combinations()[-1]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,8 @@ from wattune.devices import Device
 from wattune.errors import InputError, SensorError, WattuneError
 from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_loader import FitLoader
-from wattune.integrations.lightning_setup import Trials, check_fit, check_trainer, in_run_of
+from wattune.integrations.lightning_setup import Trials, check_callbacks, check_trainer, in_run_of
 from wattune.online import Session, capped
-from wattune.online.batch_shapes import batch_sizes as sizes_of
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.micro_batching import shapes
 from wattune.online.probing import probe
@@ -38,11 +36,10 @@ from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.online.ranks.meeting import refusing
 from wattune.online.request import session_goal
 from wattune.online.rng_state import states
-from wattune.online.sample_model import opened_curve
 from wattune.online.session_cap import constant_cap, opened_profile
-from wattune.online.session_run import SessionRun, run_state
+from wattune.online.session_run import run_state
 from wattune.point import BatchShape, Knobs, OperatingPoint
-from wattune.records import ProfileTable, SampleEfficiency, SessionRecord
+from wattune.records import ProfileTable, SessionRecord
 from wattune.search.search import OwnRecipe
 from wattune.tracking.trackers import LogTo
 
@@ -50,10 +47,9 @@ from wattune.tracking.trackers import LogTo
 class PowerCapCallback(Callback):
     """Trains below ``cap_w`` watts, as fast as the board can; see ``wattune.capped`` for the arguments.
 
-    The batch size of the user's recipe is the loader's times ``accumulate_grad_batches``, and stays, unless
-    ``keep_recipe=False``, ``efficiency`` or ``batch_sizes`` asks for another one. ``profile``: a profile, or the
-    record's table of an earlier session, to choose by without trial passes. The board stays below the cap during the
-    sanity check and validations, too, and is restored afterwards. Lightning's checkpoints hold the search and the
+    The batch size of the user's recipe, the loader's times ``accumulate_grad_batches``, stays. ``profile``: a profile,
+    or the record's table of an earlier session, to choose by without trial passes. The board stays below the cap during
+    the sanity check and validations, too, and is restored afterwards. Lightning's checkpoints hold the search and the
     sizes. Lightning's own loggers get power, energy and the point, with or without ``log_to``. ``session`` is the
     current session, ``record`` the record of the last one.
 
@@ -68,19 +64,14 @@ class PowerCapCallback(Callback):
         goal: Goal | str = TIME,
         device: str | Device = "auto",
         over: Over = "device",
-        keep_recipe: bool = True,
-        efficiency: SampleEfficiency | str | Path | None = None,
         profile: ProfileTable | str | Path | None = None,
-        batch_sizes: Sequence[int] | None = None,
         record: str | Path | None = None,
         log_to: LogTo = None,
         seed: int = 0,
     ):
         self.session: Session | None = None
         self.record: SessionRecord | None = None
-        self._keep = keep_recipe and efficiency is None and batch_sizes is None
-        self._efficiency, self._profile, self._batch_sizes = efficiency, profile, batch_sizes
-        self._log_to = log_to
+        self._profile, self._log_to = profile, log_to
         self._options: dict[str, Any] = {
             "device": device,
             "cap_w": constant_cap(cap_w, "the Lightning callback"),
@@ -114,7 +105,7 @@ class PowerCapCallback(Callback):
         """Bring the board below the cap, before anything runs on it. Raises: InputError, DeviceError."""
         loop, ranks = self._trainer.fit_loop, trainer.world_size
         with refusing():
-            check_fit(trainer, keep=self._keep)
+            check_callbacks(trainer)
             if trainer.train_dataloader is None:  # otherwise configure_optimizers has asked for its length
                 self._before = self._random()
             loop.setup_data()
@@ -122,20 +113,15 @@ class PowerCapCallback(Callback):
                 return  # nothing to train on
             self._loader = loader = FitLoader(trainer, trainer.accumulate_grad_batches)
             self._combined = loop._combined_loader
-            own, curve, sizes = loader.start.batch, opened_curve(self._efficiency), self._batch_sizes
             self._table = opened_profile(self._profile)
-            if not self._keep:
-                sizes = sizes_of(own, sizes, curve, keep=False, samples=loader.samples, ranks=ranks)
             self._check_checkpoint(ranks)
         model: Any = pl_module if ranks == 1 else self._trainer.strategy.model  # with DDP around it
         optimizer = trainer.optimizers[0]
         self.session = self._session = session = capped(
             model=model,
             optimizer=optimizer,
-            keep_recipe=self._keep,
-            efficiency=curve,
-            batch_sizes=sizes,
-            batch_size=own,
+            keep_recipe=True,
+            batch_size=loader.start.batch,
             micro_batch_size=loader.batch_size,
             log_to=in_run_of(trainer.loggers, self._log_to),
             rank_timeout_s=FRAMEWORK_TIMEOUT_S,
@@ -200,12 +186,12 @@ class PowerCapCallback(Callback):
 
     def _chosen(self, module: LightningModule) -> BatchShape:
         trainer, loader, run = self._trainer, self._loader, self._session.run
-        rows = rows_of(self._session.sample_model.batch_sizes, loader.start)
+        rows = rows_of([loader.start.batch], loader.start)
         refused = [row for row in rows if not loader.allows(row)]
         if loader.fixed is not None:
             run.note(f"the loader's batches stay as they are: {loader.fixed}")
         elif self._session.size > 1:
-            run.note("with several processes, batch size and micro-batch size stay yours, and clocks alone are chosen")
+            run.note("with several processes, the sizes stay yours, and clocks alone are chosen")
         elif trainer.ckpt_path is not None:  # it counts batches of the user's size
             run.note("the checkpoint is of training without PowerCapCallback, whose sizes stay")
         elif len(refused) < len(rows) - 1:
@@ -217,8 +203,7 @@ class PowerCapCallback(Callback):
     def _probed(self, module: LightningModule) -> BatchShape:
         trainer, loader, session = self._trainer, self._loader, self._session
         cells = () if self._table is None else self._table.cells
-        sizes = session.sample_model.batch_sizes
-        known = [one for one in cells if one.batch_size in sizes and loader.allows(one.point.shape)]
+        known = [one for one in cells if one.batch_size == loader.start.batch and loader.allows(one.point.shape)]
         trials, steps = Trials(trainer, module, loader), trainer.estimated_stepping_batches - trainer.global_step
         left_s = [one.time_remaining() for one in trainer.callbacks if isinstance(one, Timer)]  # also for max_time
         within_s = min((seconds for seconds in left_s if seconds is not None), default=math.inf)
@@ -244,8 +229,7 @@ class PowerCapCallback(Callback):
         if combined is not self._combined:
             self._combined = combined
             self._loader = loader = FitLoader(trainer, loader.start.batch // loader.batch_size)
-        is_too_fast = self._shape.batch > loader.start.batch and not self._session.recipe.may_rise  # the loss has risen
-        if is_too_fast or not loader.allows(self._shape):
+        if not loader.allows(self._shape):
             self._use_only(loader.start)
         loader.use(self._trainer, self._shape, before=None)
 
@@ -258,8 +242,6 @@ class PowerCapCallback(Callback):
         self._is_under_way, self._is_stepped, self._is_complete = True, False, False
         self._samples, self._done = self._loader.samples_of_step(shape, batch_idx), 0
         session.begin_step(self._samples, key=shapes(batch) if session.run.counter.counts else None, data=batch)
-        if self._samples < shape.batch:  # the rest of a pass: no smaller than in the user's own recipe
-            session.recipe.use(max(self._samples, min(shape.batch, session.recipe.batch_size)))
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Weight the batches of a step that is not whole."""
@@ -278,13 +260,9 @@ class PowerCapCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End the step with its last batch. Raises: like the session."""
-        session, watch = self._session, self._session.rate_watch
+        session = self._session
         if not self._is_under_way:
             return
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if watch is not None and isinstance(loss, Tensor):
-            with session.run.counter.uncounted():
-                watch.add(loss, self._factor)  # already weighted by its share
         self._done += self._loader.samples_of_batch(batch, self._shape, batch_idx)
         if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
             return
@@ -292,8 +270,6 @@ class PowerCapCallback(Callback):
         is_usual = self._done == self._samples or not self._loader.is_even
         session.end_step(stepped=self._is_stepped and is_usual)
         session.run.samples += self._done - self._samples
-        if watch is not None:
-            watch.end_step()
         if trainer.loggers and trainer.global_step % self._trainer.log_every_n_steps == 0:
             self._log(session)
 
@@ -348,11 +324,9 @@ class PowerCapCallback(Callback):
         session = self._session
         own = session.run.own_recipe
         values = {
-            "recipe": self._recipe(session),
-            "rates": session.recipe.state_dict(),
+            "recipe": {"device": session.run.device.name, "batch_size": session.recipe.batch_size},
             "ranks": session.size,
             "run": session.run.state_dict(),
-            "knowledge": session.sample_model.state_dict(),
             "passes": session.passes,
             "shape": self._shape,
             "own": None if own is None else [dict(own.point.knobs), own.step_s, own.is_measured],
@@ -373,29 +347,17 @@ class PowerCapCallback(Callback):
         if not checkpoint:
             return
         values: dict[str, Any] = json.loads(checkpoint["session"])
-        rank = 0 if session.ranks is None else session.ranks.rank
-        session.passes = values["passes"]
-        here, there = self._recipe(session), values["recipe"]
-        is_same = {**there, "device": None} == {**here, "device": None}
-        if is_same:  # of any board, since all ranks have to know the same
-            session.sample_model.load_state_dict(values["knowledge"])
-            session.recipe.load_state_dict(values.get("rates", session.recipe.state_dict()))
-            shape = values.get("shape")
-            self._shape = None if shape is None else BatchShape(*shape)
-        if is_same and rank > 0:
-            session.run.samples, session.run.steps = values["run"]["samples"], values["run"]["steps"]
-        elif is_same and there["device"] == here["device"]:
-            session.run.load_state_dict(run_state(values))
-            self._restore_own(session.run, values.get("own"))
+        session.passes, before, run = values["passes"], values["recipe"], session.run
+        is_same = before["batch_size"] == session.recipe.batch_size
+        if is_same and values.get("shape") is not None:  # of any board, since all ranks have to know the same
+            self._shape = BatchShape(*values["shape"])
+        if is_same and session.ranks is not None and not session.ranks.is_leader:
+            run.samples, run.steps = values["run"]["samples"], values["run"]["steps"]
+        elif is_same and before["device"] == run.device.name:
+            run.load_state_dict(run_state(values))
+            run.is_divided = self._shape not in (None, run.start)
+            if run.is_divided and values.get("own") is not None:  # the search no longer knows the user's own sizes
+                knobs, step_s, is_measured = values["own"]
+                run.own_recipe = OwnRecipe(OperatingPoint(run.start, Knobs(knobs)), step_s, is_measured)
         else:
-            session.run.note("the checkpoint is of another board or recipe, so the search was restarted")
-
-    def _restore_own(self, run: SessionRun, own: list[Any] | None) -> None:
-        run.is_divided = self._shape not in (None, run.start)
-        if run.is_divided and own is not None:  # from now on the search knows nothing of the user's own sizes
-            knobs, step_s, is_measured = own
-            run.own_recipe = OwnRecipe(OperatingPoint(run.start, Knobs(knobs)), step_s, is_measured)
-
-    def _recipe(self, session: Session) -> dict[str, Any]:
-        recipe = session.recipe
-        return {"device": session.run.device.name, "batch_size": recipe.batch_size, "keep": recipe.keep}
+            run.note("the checkpoint is of another board or recipe, so the search was restarted")

@@ -75,16 +75,14 @@ class FitLoader:
         """True if each of Lightning's settings in batches can keep its meaning at this shape."""
         (batch, micro), own, after = shape, self.batch_size, self._validates_after
         if micro == own:
-            return batch % own == 0
+            return True
         if self.samples is None or batch % micro or any(frequency != 1 for frequency in self._ticks):
             return False
         if self.samples % micro == 1 != self.samples % own:
             return False  # a last batch of one sample, which BatchNorm refuses
         is_cut = self.samples < self._in_all or self.loader.drop_last
-        is_mixed = own % micro and self.samples % own and batch == self.start.batch  # of batches that weigh otherwise
-        if is_mixed or (is_cut and self.samples % micro):
-            return False
-        if batch == self.start.batch and self._draws_otherwise(micro, is_cut):
+        is_mixed = own % micro and self.samples % own  # of batches that weigh otherwise
+        if is_mixed or (is_cut and self.samples % micro) or self._draws_otherwise(micro, is_cut):
             return False
         if after in (None, math.inf, self.batches):
             return True
@@ -157,8 +155,7 @@ class FitLoader:
 
     def factor(self, shape: BatchShape, batch_idx: int) -> float:
         """Factor for the loss of a batch in the last step of a pass, which Lightning divides by the batches of a whole
-        step: each sample then counts as in the user's own batches, or like every other one in a step of another size.
-        """
+        step: each sample then counts as in the user's own batches."""
         if self._in_pass is None:
             return 1.0
         begin, last = batch_idx * shape.micro, self._in_pass % self.batch_size
@@ -166,8 +163,6 @@ class FitLoader:
         if rest >= shape.batch:
             return 1.0
         size, parts = min(shape.micro, self._in_pass - begin), shape.batch // shape.micro
-        if shape.batch != self.start.batch:
-            return parts * size / rest
         own = self.batch_size if begin < self._in_pass - last else last
         return parts * size * self.batch_size / (self.start.batch * own)
 

@@ -65,8 +65,8 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
         )
 
 
-def check_fit(trainer: Any, *, keep: bool) -> None:
-    """Check what only holds for a fit that trains, which the runs of Lightning's Tuner do not. Raises: InputError."""
+def check_callbacks(trainer: Any) -> None:
+    """Refuse finders, which run steps of their own when a fit begins, unlike Lightning's Tuner. Raises: InputError."""
     for other in trainer.callbacks:
         if isinstance(other, (BatchSizeFinder, LearningRateFinder)):
             raise InputError(
@@ -74,15 +74,6 @@ def check_fit(trainer: Any, *, keep: bool) -> None:
                 value=type(other).__name__,
                 hint="use lightning.pytorch.tuner.Tuner before fit",
             )
-    ticks = [type(c.scheduler).__name__ for c in trainer.lr_scheduler_configs if c.interval == "step"]
-    counts = [f"max_steps={trainer.max_steps}"] * (trainer.max_steps != -1) + [f"{name} per step" for name in ticks]
-    if counts and not keep:
-        raise InputError(
-            "another batch size would change the meaning of what counts optimizer steps",
-            value=", ".join(counts),
-            allowed='max_epochs, and schedulers with interval "epoch"',
-            hint="or keep the recipe: keep_recipe=True without efficiency= and batch_sizes=",
-        )
 
 
 def in_run_of(loggers: Iterable[Logger], log_to: LogTo) -> LogTo:
