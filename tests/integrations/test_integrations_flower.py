@@ -81,19 +81,6 @@ def test_the_figures_of_a_client_are_those_of_its_board():
     assert metrics["wattune-joules"] == pytest.approx(steps * cell.step_s * cell.power_mean_w, rel=0.1)
 
 
-def test_with_equal_steps_the_average_is_that_of_fedavg():
-    grid = grid_of(mod_of(NANO, None), mod_of(ORIN, None))
-    _, result = start(grid, split="even", local_steps=5)
-    expected = []
-    for node in (1, 2):
-        model = network()
-        model.load_state_dict(arrays().to_torch_state_dict())
-        train_steps(model, 5, BATCH, seed=node)
-        expected.append([value.numpy() for value in model.state_dict().values()])
-    for value, *own in zip(result.arrays.values(), *expected, strict=True):
-        np.testing.assert_allclose(value.numpy(), np.mean(own, axis=0), rtol=1e-5, atol=1e-6)
-
-
 def test_the_average_is_weighted_by_the_samples_that_were_trained_on():
     grid = grid_of(mod_of(NANO, 4.2), mod_of(ORIN, 20))
     _, result = start(grid, local_steps=10)
@@ -108,14 +95,6 @@ def test_the_average_is_weighted_by_the_samples_that_were_trained_on():
             total += (value.numpy() - first) * count / 20
     for value, first, total in zip(result.arrays.values(), begin, moved, strict=True):
         np.testing.assert_allclose(value.numpy(), first + total, rtol=1e-4, atol=1e-6)
-
-
-def test_a_deadline_saves_energy():
-    grid = grid_of(mod_of(ORIN, None))
-    strategy, soon = start(grid, local_steps=1500)
-    later = start(grid_of(mod_of(ORIN, None)), local_steps=1500, deadline_s=1.5 * strategy.plan.seconds)[1]
-    joules = [result.train_metrics_clientapp[1]["wattune-joules"] for result in (soon, later)]
-    assert joules[1] < 0.9 * joules[0]
 
 
 def test_clients_without_a_point_a_mod_or_an_answer_take_no_part(caplog):
@@ -143,17 +122,7 @@ def test_clients_that_join_leave_or_fall_silent_are_normal():
     assert {part.name for part in strategy.plan.parts} == {"2", "3"}
 
 
-def test_a_client_stops_when_its_battery_is_used_up():
-    grid = grid_of(mod_of(ORIN, None), mod_of(NANO, None, energy_j=0.4))
-    strategy, result = start(grid, rounds=14)
-    assert strategy.plan.left_out == {"2": "no energy left for a step"}
-    assert grid.contexts[2].state["wattune-spent"]["wattune-joules"] <= 0.5
-    assert result.train_metrics_clientapp[14]["wattune-steps"] == 40
-
-
-def test_bounds_that_nobody_can_meet_are_one_line():
-    with pytest.raises(InputError, match=r"^deadline_s: 1e-06; allowed: .* s or more; allow more time"):
-        start(grid_of(mod_of(NANO, 4.2)), deadline_s=1e-6)
+def test_a_round_without_a_client_is_refused_in_one_line():
     with pytest.raises(InputError, match="no client made an offer; add a PowerCapMod to their ClientApp"):
         start(grid_of(None))
     with pytest.raises(InputError, match="no client can take part in the round: 1: no measured point"):

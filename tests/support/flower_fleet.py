@@ -127,5 +127,5 @@ class InProcessGrid(Grid):
     def pull_messages(self, message_ids: object) -> None: ...
 
 
-def mod_of(spec: str, cap_w: float | None, **options: float) -> PowerCapMod:
-    return PowerCapMod(cap_w, profile=profile_of(spec), device=spec, **options)
+def mod_of(spec: str, cap_w: float | None) -> PowerCapMod:
+    return PowerCapMod(cap_w, profile=profile_of(spec), device=spec)

@@ -33,7 +33,7 @@ from wattune.integrations.flower_client import (
     PowerCapMod,
     offered,
 )
-from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, Split, plan_round, slowed
+from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, plan_round, slowed
 
 __all__ = ["FleetStrategy", "PowerCapMod"]
 
@@ -45,17 +45,15 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
     """FedAvg whose clients end their rounds together, each at its own operating point and under its own cap.
 
     ``local_steps``: optimizer steps of a round, on average over the clients; ``batch_size``: samples of each.
-    ``split``: "speed" shares the steps so that the round ends soonest, "even" gives each client the same.
-    ``deadline_s``: seconds of a round, in which clients then use the least energy; ``energy_j``: joules that the
-    steps of a round may use in all clients together. ``offer_within_s``: the longest wait for the offers of new nodes,
-    which a simulation answers only once its workers have started. ``options``: those of FedAvg.
+    ``offer_within_s``: the longest wait for the offers of new nodes, which a simulation answers only once its workers
+    have started. ``options``: those of FedAvg.
 
     The average is weighted by the samples that were trained on in the round, which replace the ``weighted_by_key`` of
     the train function's metrics. ``plan`` is the plan of the present round. Clients that join are asked for their
     points first. Those that are slower than their profile get fewer steps from the next round on, and those that leave,
-    or have no point or no energy left, take no part; the log says so.
+    or have no point, take no part; the log says so.
 
-    Raises: InputError for a round that no client can take part in, or bounds that cannot be met.
+    Raises: InputError for a round that no client can take part in.
     """
 
     def __init__(
@@ -63,9 +61,6 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         *,
         local_steps: int,
         batch_size: int,
-        split: Split = "speed",
-        deadline_s: float | None = None,
-        energy_j: float | None = None,
         offer_within_s: float = 300.0,
         **options: Any,
     ):
@@ -74,7 +69,6 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             if value < 1:
                 raise InputError(name, value=value, allowed="1 or more")
         self.local_steps, self.batch_size = local_steps, batch_size
-        self.split, self.deadline_s, self.energy_j = split, deadline_s, energy_j
         self.offer_within_s = offer_within_s
         self.plan: RoundPlan | None = None
         self.clients: dict[int, FleetClient] = {}
@@ -97,9 +91,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         present = [slowed(self.clients[node], self.slowness.get(node, 1.0)) for node in nodes if node in self.clients]
         if not present:
             raise InputError("no client made an offer", hint="add a PowerCapMod to their ClientApp")
-        self.plan = plan_round(
-            present, steps=self.local_steps, split=self.split, deadline_s=self.deadline_s, energy_j=self.energy_j
-        )
+        self.plan = plan_round(present, steps=self.local_steps)
         self._parts = {int(part.name): part for part in self.plan.parts}
         if self.plan.left_out != self._left_out:
             self._left_out = self.plan.left_out
@@ -130,7 +122,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
     # -------------------------------------------------------------------------------------------------------- clients
 
     def _ask_offers(self, nodes: list[int], grid: Grid) -> None:
-        """Ask new nodes for their points and joules."""
+        """Ask new nodes for their points."""
         question = RecordDict({OFFER: ConfigRecord({BATCH_SIZE: self.batch_size})})
         messages = list(self._construct_messages(question, nodes, MessageType.TRAIN))
         for reply in grid.send_and_receive(messages, timeout=self.offer_within_s) if messages else ():
@@ -138,8 +130,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             if reply.has_error():
                 log(INFO, "configure_train: node %s makes no offer: %s", node, _last_line(reply.error.reason))
             elif OFFER in reply.content:
-                points, energy_j = offered(reply.content[OFFER][OFFER])
-                self.clients[node] = FleetClient(str(node), points, energy_j=energy_j)
+                self.clients[node] = FleetClient(str(node), offered(reply.content[OFFER][OFFER]))
 
     def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         part = self._parts[node]
@@ -151,15 +142,12 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         return message
 
     def _learn(self, node: int, figures: MetricRecord | None) -> None:
-        """Learn from a client's round how fast it is, and what energy it has left."""
-        part, client, before = self._parts[node], self.clients[node], self.slowness.get(node, 1.0)
+        """Learn from a client's round how fast it is."""
+        part, before = self._parts[node], self.slowness.get(node, 1.0)
         if figures is None:
             self.slowness[node] = UNANSWERED * before
             return
         self.slowness[node] = before * (figures[SECONDS] / figures[STEPS]) / (part.seconds / part.steps)
-        if client.energy_j is not None:
-            left_j = max(0.0, client.energy_j - figures[JOULES])
-            self.clients[node] = FleetClient(client.name, client.points, energy_j=left_j)
 
 
 def _last_line(text: str) -> str:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from wattune.cap import PowerCap
@@ -27,9 +27,6 @@ OFFER = "wattune-offer"
 POINT = "wattune-point"
 """Entry of the configuration: the operating point, as JSON in the flat form of records."""
 
-SPENT = "wattune-spent"
-"""Record in the node's state: joules that its training has used so far."""
-
 LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
 SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
 
@@ -39,13 +36,12 @@ class PowerCapMod:
 
         app = ClientApp(mods=[PowerCapMod(6, profile="profile.json")])
 
-    ``profile``: of this model on this board (`wattune profile`); ``device``: a spec, see ``wattune.open_device``;
-    ``energy_j``: joules that training may use in this run, for a board on a battery (None: no limit). The train
-    function takes ``local-steps`` optimizer steps with batches of ``batch-size``, both of which are in the message's
-    ConfigRecord; steps are those of torch's optimizers. Its reply's metrics get ``wattune-seconds``, ``-joules``,
-    ``-watts`` and ``-steps``. Evaluation runs at the board's safest setting.
+    ``profile``: of this model on this board (`wattune profile`); ``device``: a spec, see ``wattune.open_device``. The
+    train function takes ``local-steps`` optimizer steps with batches of ``batch-size``, both of which are in the
+    message's ConfigRecord; steps are those of torch's optimizers. Its reply's metrics get ``wattune-seconds``,
+    ``-joules``, ``-watts`` and ``-steps``. Evaluation runs at the board's safest setting.
 
-    Raises: InputError for a cap, a profile or an energy that cannot be used.
+    Raises: InputError for a cap or a profile that cannot be used.
     """
 
     def __init__(
@@ -54,14 +50,10 @@ class PowerCapMod:
         *,
         profile: ProfileTable | str | Path,
         device: str = "auto",
-        energy_j: float | None = None,
     ):
         self.cap = PowerCap.of(cap_w)
         self.profile = ProfileTable.load(profile) if isinstance(profile, (str, Path)) else profile
         self.device = device
-        if energy_j is not None and not energy_j > 0:
-            raise InputError("energy_j", value=energy_j, allowed="a positive number of joules, or none")
-        self.energy_j = energy_j
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer what the strategy asks for, or hold the board while the ClientApp works.
@@ -73,14 +65,12 @@ class PowerCapMod:
         if message.metadata.message_type != MessageType.TRAIN:
             return call_next(message, context)
         if OFFER in message.content:
-            return Message(RecordDict({OFFER: self._offer(message, context)}), reply_to=message)
+            return Message(RecordDict({OFFER: self._offer(message)}), reply_to=message)
         return self._train(message, context, call_next)
 
-    def _offer(self, message: Message, context: Context) -> ConfigRecord:
+    def _offer(self, message: Message) -> ConfigRecord:
         question: Any = message.content[OFFER]
-        points = points_under(self.profile, self.cap, question[BATCH_SIZE])
-        left_j = None if self.energy_j is None else max(0.0, self.energy_j - _spent_j(context))
-        return ConfigRecord({OFFER: offer_text(points, left_j)})
+        return ConfigRecord({OFFER: offer_text(points_under(self.profile, self.cap, question[BATCH_SIZE]))})
 
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         config: Any = next(iter(message.content.config_records.values()), {})
@@ -102,7 +92,6 @@ class PowerCapMod:
             device.close()
         if not observed.steps:
             raise InputError("the train function took no step", hint="train with an optimizer of torch")
-        context.state[SPENT] = MetricRecord({JOULES: _spent_j(context) + figures.energy_j})
         metrics = next(iter(reply.content.metric_records.values()), None)
         if metrics is None:
             raise InputError("the train function's reply has no MetricRecord", hint="reply with num-examples in one")
@@ -123,26 +112,21 @@ class PowerCapMod:
             device.close()
 
 
-def offer_text(points: tuple[LocalPoint, ...], energy_j: float | None) -> str:
+def offer_text(points: tuple[LocalPoint, ...]) -> str:
     """The text of an offer."""
     rows = [{**one.point.fields(), "step_s": one.step_s, "power_w": one.power_w} for one in points]
-    return json.dumps({"points": rows, "energy_j": energy_j})
+    return json.dumps({"points": rows})
 
 
-def offered(text: str) -> tuple[tuple[LocalPoint, ...], float | None]:
-    """The points and the joules of an offer."""
-    data: dict[str, Any] = json.loads(text)
+def offered(text: str) -> tuple[LocalPoint, ...]:
+    """The points of an offer."""
     points = []
-    for row in data["points"]:
+    for row in json.loads(text)["points"]:
         step_s, power_w = row.pop("step_s"), row.pop("power_w")
         points.append(LocalPoint(_point(row), step_s, power_w))
-    return tuple(points), data["energy_j"]
+    return tuple(points)
 
 
 def _point(row: dict[str, Any]) -> OperatingPoint:
     """An operating point from its fields."""
     return OperatingPoint.of(row.pop("batch_size"), row.pop("micro_batch_size", None), **row)
-
-
-def _spent_j(context: Context) -> float:
-    return float(context.state[SPENT][JOULES]) if SPENT in context.state else 0.0

@@ -10,7 +10,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from typing_extensions import Self
 
-from wattune.algorithms.counting.counter import phases
 from wattune.algorithms.counting.step_counter import StepCounter
 from wattune.devices import Device
 from wattune.records import StepWork
@@ -67,13 +66,7 @@ class ObservedSteps:
         counter, self._counter = self._counter, None
         if counter is not None:
             counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self._work = StepWork(
-                samples=self._batch_size,
-                micro_batch_size=self._batch_size,
-                data_type=counter.data_type,
-                phases=phases(counter.tally),
-                peak_memory_bytes=max(counter.memory_bytes, default=0),
-            )
+            self._work = counter.work(self._batch_size, self._batch_size)
         if self._work is not None:
             with self._device.step(self._work):
                 pass
