@@ -8,48 +8,42 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from traceback import walk_stack, walk_tb
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
-import torch.distributed as dist
-from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 from typing_extensions import Self
 
-from wattune.cap import OVER, Over, PowerCap
+from wattune.cap import Over, PowerCap
 from wattune.devices import Device, open_device
 from wattune.errors import DeviceError, InputError, SafetyStop
 from wattune.goal import TIME, Goal
-from wattune.integrations.trainer_sessions import Place, check_trainer, evaluation_run, limit_of, new_session
-from wattune.integrations.trial_passes import TrialPasses, micro_batch_sizes, rows_of_pass, uncounted
+from wattune.integrations.trial_passes import TrialPasses, no_division, other_shapes, resized_loader, uncounted
+from wattune.online import Session, capped
+from wattune.online.interrupts import Shield
 from wattune.online.optimizer_step import Overflows
 from wattune.online.probing import is_long_enough, probe
-from wattune.online.ranks.meeting import refused, refusing
-from wattune.online.request import check_file, session_goal
-from wattune.online.rng_state import undisturbed, undrawn
-from wattune.online.session import Session, SessionOptions
+from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
+from wattune.online.ranks.meeting import refusing
+from wattune.online.request import session_goal
+from wattune.online.rng_state import undrawn
 from wattune.online.session_cap import constant_cap, opened_profile
-from wattune.online.step_counter import StepWorkCounter
-from wattune.point import BatchShape, Knobs, OperatingPoint
-from wattune.power.limiter import check_limit
+from wattune.point import BatchShape, OperatingPoint
 from wattune.records import ProfileTable, SessionRecord
 from wattune.search.search import OwnRecipe
-from wattune.tracking.trackers import LogTo, trackers_of
+from wattune.tracking.trackers import LogTo
 
 STATE_NAME = "wattune"
 """Entry in the ``stateful_callbacks`` of the Trainer's state, for a later ``train(resume_from_checkpoint=...)``."""
 
-FIXED = "the loader does not follow the arguments"
+FUSED_OPTIMIZERS: Final = ("lomo", "adalomo")
+"""Optimizers that step during the backward pass, so that gradients cannot be accumulated."""
 
 
 def attach(
@@ -73,8 +67,9 @@ def attach(
     ``goal``, ``device``, ``record`` and ``log_to`` are as in ``wattune.capped``. Call it once, when the Trainer is
     made, and use what it returns as a context in which the Trainer is called: an error then restores the board.
 
-    In several processes (``torchrun``, ``accelerate launch``) every rank calls it. Rank 0 chooses for all, controls
-    all devices, and alone has the record. ``over``: what the cap is for, as in ``wattune.capped``.
+    In several processes (``torchrun``, ``accelerate launch``) every rank calls it. The two arguments stay, rank 0
+    chooses the settings for all, controls all devices, and alone has the record. ``over``: what the cap is for, as in
+    ``wattune.capped``.
 
     Raises: InputError for a Trainer that shards its model or chooses its batch size itself; SafetyStop, DeviceError.
     """
@@ -82,28 +77,24 @@ def attach(
         if any(isinstance(callback, Capped) for callback in trainer.callback_handler.callbacks):
             raise InputError("attach() was called before for this Trainer", hint="call it once")
         check_trainer(trainer)
-        if over not in OVER:
-            raise InputError("over", value=over, allowed=", ".join(OVER))
-        cap, asked_goal = constant_cap(cap_w, "attach()"), session_goal(goal)
-        listeners, table = trackers_of(log_to), opened_profile(profile)
-        file = None if record is None else Path(record).absolute()
-        if file is not None:
-            check_file(file)
+        cap, asked_goal, table = constant_cap(cap_w, "attach()"), session_goal(goal), opened_profile(profile)
     is_alone = trainer.args.world_size == 1
-    options = SessionOptions(
-        cap, asked_goal, over=None if is_alone else over, seed=seed, record=file, listeners=listeners
-    )
-    if is_alone:
-        board = open_device(device, seed=seed) if isinstance(device, str) else device
-        if board is not device:
-            weakref.finalize(trainer, board.close)
-        check_limit(board, cap.max_temp_c)
-        limit_of(options, board)
-        device = board
-    capped = Capped(trainer, device, options)
-    capped.divide(table)
-    trainer.add_callback(capped)
-    return capped
+    if is_alone and isinstance(device, str):
+        device = open_device(device, seed=seed)
+        weakref.finalize(trainer, device.close)
+    options = {
+        "device": device,
+        "cap_w": cap,
+        "over": over,
+        "goal": asked_goal,
+        "record": None if record is None else Path(record).absolute(),
+        "log_to": log_to,
+        "seed": seed,
+    }
+    made = Capped(trainer, options)
+    made.divide(table)
+    trainer.add_callback(made)
+    return made
 
 
 class Capped(TrainerCallback):
@@ -114,24 +105,21 @@ class Capped(TrainerCallback):
     current one, None outside of training. ``record``: of the last training; rank 0 alone has it.
     """
 
-    def __init__(self, trainer: Any, place: Place, options: SessionOptions):
+    def __init__(self, trainer: Any, options: dict[str, Any]):
         self.record: SessionRecord | None = None
         self.session: Session | None = None
-        self.device = place if not isinstance(place, str) and options.over is None else None
-        """The device, if this process is alone."""
-        self._trainer, self._place, self._options = trainer, place, options
+        self._trainer, self._options = trainer, options
         self._trials: TrialPasses | None = None
         self._notes: list[str] = []
-        self._state: dict[str, Any] | None = None
+        self._state: dict[str, Any] | None = None  # of the trials, for the training
+        self._last_state: dict[str, Any] | None = None  # of the last training, for evaluations after it
         self._own_recipe: OwnRecipe | None = None
         self._is_divided = False
         self._explanation: str | None = None
         self._stop: SafetyStop | None = None
-        self._reached = Knobs()
         self._evaluation, self._evaluates, self._watched = ExitStack(), False, None
-        self._interrupts, self._overflows = Interrupts(), Overflows()
-        self._last_log, self._averages = (0.0, 0.0), True
-        self._since_s: float | None = None
+        self._overflows = Overflows()
+        self._last_log = 0.0, 0.0
         self._watch()
 
     def __enter__(self) -> Self:
@@ -147,16 +135,11 @@ class Capped(TrainerCallback):
         self._end(error)
 
     def _exit(self) -> None:
-        """End the session when the program ends, with the error of ``train()`` if that ends the program."""
-        error = getattr(sys, "last_value", None)
-        trains = error is not None and any(
-            frame.f_code is Trainer.train.__code__ for frame, _ in walk_tb(error.__traceback__)
-        )
-        self.close(error if trains else None)
+        """End the session when the program ends, by an error or not."""
+        self.close(getattr(sys, "last_value", None))
 
     def _end(self, error: BaseException | None) -> None:
         atexit.unregister(self._exit)
-        self._interrupts.close()
         session, self.session = self.session, None
         self._evaluates = False
         self._evaluation.__exit__(None if error is None else type(error), error, None)
@@ -164,8 +147,36 @@ class Capped(TrainerCallback):
             return
         session.__exit__(None if error is None else type(error), error, None)
         self._explanation, self.record = session.explain(), session.record
-        if _leads(session):
-            self._reached = Knobs(session.run.capped.limiter.state_dict()["reached"])
+        is_usable = error is None and _leads(session)
+        self._last_state = {**session.run.state_dict(), "device": None} if is_usable else None
+
+    def _new_session(self, optimizer: Any, state: dict[str, Any] | None, **changes: Any) -> Session:
+        """A session that continues from the ``state`` of an earlier one, if it was on the same devices."""
+        trainer, own, alone = self._trainer, self._own, self._trainer.args.world_size == 1
+        with refusing():
+            if (
+                not alone and trainer.model_wrapped is trainer.model
+            ):  # Accelerate prepares it for an evaluation otherwise
+                raise InputError(
+                    "the Trainer does not average its gradients over the processes",
+                    value=type(trainer.model).__name__,
+                    hint="call evaluate() and predict() after train(), not before it",
+                )
+        session = capped(
+            model=trainer.model if alone else trainer.model_wrapped,
+            optimizer=optimizer,
+            keep_recipe=True,
+            batch_size=own.batch,
+            micro_batch_size=own.micro,
+            rank_timeout_s=FRAMEWORK_TIMEOUT_S,
+            **{**self._options, **changes},
+        )
+        if state is not None and _leads(session):
+            if (state.get("ranks", 1), state["name"]) == (session.size, session.run.device.name):
+                session.run.load_state_dict(state)
+            else:
+                session.run.note("the checkpoint is of other devices: the search, time and energy start over")
+        return session
 
     @property
     def point(self) -> OperatingPoint | None:
@@ -183,90 +194,53 @@ class Capped(TrainerCallback):
     # ----------------------------------------------------------------------------------------------------- the division
 
     def divide(self, table: ProfileTable | None) -> None:
-        """Choose the division of an optimizer step, on rank 0 for all, and set the Trainer's arguments to it."""
+        """Choose the division of an optimizer step, and set the Trainer's arguments to it."""
         args, own = self._trainer.args, self._own
-        answer: list[Any] = [own, own.micro, None]
-        if args.process_index == 0:
-            try:
-                answer[1] = self._chosen(own, table).micro
-            except SafetyStop:  # which training will say, too, after a checkpoint
-                pass
-            except (DeviceError, InputError) as error:
-                if args.world_size == 1:
-                    raise
-                answer[2] = str(error)
         if args.world_size > 1:
-            dist.broadcast_object_list(answer, src=0)
-            if answer[2] is not None:
-                raise refused(args.process_index, InputError(answer[2]))
-        if answer[0] == own and answer[1] != own.micro:  # training refuses ranks whose own differ
-            self._set(own.batch, answer[1])
-            if _loader(self._trainer)[1] != answer[1]:
-                self._set(own.batch, own.micro)
-                self._notes.append(f"the micro-batch size stays at {own.micro}: {FIXED}")
-        self._is_divided = self._own != own
+            self._notes.append("with several processes, the sizes stay yours, and clocks alone are chosen")
+            return
+        try:
+            micro = self._chosen(own, table).micro
+        except SafetyStop:  # which training will say, too, after a checkpoint
+            return
+        self._is_divided = micro != own.micro
+        if self._is_divided:
+            args.per_device_train_batch_size, args.gradient_accumulation_steps = micro, own.batch // micro
+            self._trainer._train_batch_size = micro  # the Trainer's copy, which its loader is made with
 
     @property
     def _own(self) -> BatchShape:
         args = self._trainer.args
         return BatchShape(args.train_batch_size * args.gradient_accumulation_steps, args.train_batch_size)
 
-    def _set(self, batch: int, micro: int) -> None:
-        args = self._trainer.args
-        args.per_device_train_batch_size, args.gradient_accumulation_steps = micro, batch // micro
-        self._trainer._train_batch_size = args.train_batch_size  # the Trainer's copy, which its loader is made with
-
     def _chosen(self, own: BatchShape, table: ProfileTable | None) -> BatchShape:
-        trainer, args, options = self._trainer, self._trainer.args, self._options
-        self._averages = args.average_tokens_across_devices
+        trainer, args, device = self._trainer, self._trainer.args, self._options["device"]
         with uncounted(trainer), ExitStack() as stack:
-            why = self._no_division(own, stack)
-            if why is None and self._trials is not None:
-                device = self.device
-                if device is None:
-                    device = open_device(str(self._place), seed=options.seed)
-                    stack.callback(device.close)
-                sizes, note = micro_batch_sizes(own, trainer.model, shares_memory=device.shares_memory)
-                rows, passes = [BatchShape(own.batch, size) for size in sizes], self._trials
-                self._notes += [] if note is None else [note]
-                steps = args.max_steps if args.max_steps > 0 else args.num_train_epochs * passes.steps_per_pass
-                known = () if table is None else [cell for cell in table.measured if cell.point.shape in rows]
-                if len(rows) > 1 and (known or is_long_enough(steps)):
-                    trainer.create_optimizer()
-                    quiet = replace(options, over=None, record=None, listeners=(), loader=None)
-                    with new_session(trainer, device, quiet, own, rows, steps=steps) as session:
-                        shape = probe(session, passes.usual, steps=steps, proof=passes.proof, known=known)
-                        self._notes += session.run.notes
-                        self._own_recipe = session.run.own_recipe
-                        if self.device is not None:
-                            self._state = {**session.run.state_dict(), "device": None, "notes": []}
-                    return shape
-            if why is not None:
+            loader = resized_loader(trainer)
+            if (why := no_division(trainer, loader, own)) is not None:
                 self._notes.append(f"the micro-batch size stays at {own.micro}: {why}")
-        return own
-
-    def _no_division(self, own: BatchShape, stack: ExitStack) -> str | None:
-        """The reason why a step cannot be divided in another way; None if it may be, by ``self._trials``."""
-        args = self._trainer.args
-        if args.world_size > 1:
-            if self._options.over != "device" or not isinstance(self._place, str):
-                return "processes that share a cap do not try others"
-            if not self._averages:
-                return "rows of other lengths would share a process"
-        loader, size = _loader(self._trainer)
-        if size != own.micro:
-            return FIXED
-        if isinstance(loader.dataset, IterableDataset):
-            return "the rows of a stream cannot be drawn twice"
-        pass_rows = rows_of_pass(loader)
-        if pass_rows is None:
-            return "the sampler does not say how many rows it draws in a pass"
-        uneven = pass_rows % (own.batch * args.world_size)
-        if uneven and (args.dataloader_drop_last or args.world_size > 1):
-            return "the last step of a pass would take other rows"
-        stack.enter_context(undrawn(loader.dataset, loader.collate_fn))
-        self._trials = TrialPasses(self._trainer, loader, own, pass_rows)
-        return None
+                return own
+            stack.enter_context(undrawn(loader.dataset, loader.collate_fn))
+            self._trials = trials = TrialPasses(trainer, loader, own)
+            others, note = other_shapes(own, trainer.model, shares_memory=device.shares_memory)
+            self._notes += [] if note is None else [note]
+            steps = args.max_steps if args.max_steps > 0 else args.num_train_epochs * trials.steps_per_pass
+            known = () if table is None else [one for one in table.measured if one.point.shape in (own, *others)]
+            if not others or not (known or is_long_enough(steps)):
+                return own
+            trainer.create_optimizer()
+            with self._new_session(trainer.optimizer, None, record=None, log_to=None) as session:
+                run = session.run
+                search: Any = run.explorer.search
+                search.samples_left = float(steps * own.batch)
+                for row in search.rows:
+                    if row not in (own, *others):
+                        run.explorer.leave_out(row)
+                shape = probe(session, trials.usual, steps=steps, proof=trials.proof, known=known)
+                self._notes += run.notes
+                self._own_recipe = run.own_recipe
+                self._state = {**run.state_dict(), "device": None, "notes": []}
+            return shape
 
     # -------------------------------------------------------------------------------------------------- begin and end
 
@@ -274,29 +248,35 @@ class Capped(TrainerCallback):
         """Take control of the board, at its lowest clock."""
         self.close()
         self._watch()
-        options, shape = replace(self._options, loader=others.get("train_dataloader")), self._own
         steps = max(1, state.max_steps - state.global_step)
-        self._stop, self._overflows, self._since_s = None, Overflows(), None
-        self._last_log = 0.0, 0.0
+        self._stop, self._overflows, self._last_log = None, Overflows(), (0.0, 0.0)
         saved, self._state = state.stateful_callbacks.get(STATE_NAME, self._state), None
         with self._closing():
-            session = new_session(
-                self._trainer, self.device or self._place, options, shape, [shape], steps=steps, state=saved
-            )
-            session.run.is_divided, session.run.own_recipe = self._is_divided, self._own_recipe
-            if self.device is not None:  # an interrupt of several processes ends all of them at once
-                self._interrupts.open()  # before the session, which takes the signal where nobody else has
+            session = self._new_session(self._trainer.optimizer, saved)
+            session.options.loader = others.get("train_dataloader")
+            run = session.run
+            run.is_divided, run.own_recipe = self._is_divided, self._own_recipe
+            session.shield = StepShield(ends=session.ranks is None)
             session.__enter__()
             self.session = session
+            if session.ranks is None:  # an interrupt of several processes ends all of them at once
+                session.shield.hold()
             atexit.register(self._exit)
+            if _leads(session):
+                run.keep_only(self._own)
+                search: Any = run.explorer.search
+                search.samples_left = float(steps * self._own.batch)
             for note in self._notes:
-                session.run.note(note)
-            if args.fp16 and not getattr(self._trainer.accelerator, "native_amp", True):
-                session.run.note("fp16 was asked for, and Transformers trains in fp32 on this processor")
+                run.note(note)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """End the session. Raises: SafetyStop or KeyboardInterrupt if one of them has ended the training."""
-        error = self._stop or (KeyboardInterrupt() if self._interrupts.is_pending else None)
+        error: BaseException | None = self._stop
+        try:
+            if error is None and self.session is not None:
+                self.session.shield.release()
+        except KeyboardInterrupt as interrupt:
+            error = interrupt
         self._end(error)
         if error is not None:
             raise error
@@ -316,14 +296,6 @@ class Capped(TrainerCallback):
 
     # ----------------------------------------------------------------------------------------------- the Trainer's loop
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Note that the loader starts a new pass."""
-        self._waits()
-
-    def _waits(self) -> None:
-        """Note that what comes next is a wait for data."""
-        self._since_s = None if self.session is None else self.session.run.device.now_s()
-
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Begin a step. Raises: RankLost, DeviceError."""
         session = self.session
@@ -331,29 +303,28 @@ class Capped(TrainerCallback):
             return
         with self._closing():
             self._end_evaluation()
-            run, own = session.run, self._own
-            if self._since_s is not None:
-                run.times.waiting_s += run.device.now_s() - self._since_s
+            own = self._own
             samples = min(own.batch, self._trainer.current_gradient_accumulation_steps * own.micro)
-            if self._trials is not None and args.world_size == 1:
+            if self._trials is not None:
                 steps = self._trials.steps_per_pass
                 samples = min(samples, self._trials.rows - state.global_step % steps * own.batch)
             varies = self._trials is None or self._trials.varies
-            session.begin_step(samples, row=session.row, key=state.global_step if varies else None)
+            session.begin_step(samples, key=state.global_step if varies else None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """End the step. Raises: InputError, DeviceError."""
         session, skipped = self.session, self._trainer.accelerator.optimizer_step_was_skipped
-        if session is not None and self._stop is None:
+        if session is None:
+            return
+        if self._stop is None:
             with self._closing():
                 session.end_step(stepped=not skipped)
                 self._overflows.count(skipped=skipped)
-        elif session is not None:
+        else:
             session.drop_step()
-        if self._stop is not None or self._interrupts.is_pending:
+        if self._stop is not None or session.shield.is_pending:
             control.should_save = control.should_training_stop = True
         self._save_state(state, control)
-        self._waits()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Drop a step that another callback ended early."""
@@ -368,10 +339,6 @@ class Capped(TrainerCallback):
         session = self.session
         if session is not None and control.should_save and _leads(session):
             state.stateful_callbacks[STATE_NAME] = {**session.run.state_dict(), "ranks": session.size}
-
-    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Do not count the time as a wait for data."""
-        self._waits()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
         """Add power, energy and the operating point to rows that have a loss: the mean power since the row before. The
@@ -394,7 +361,6 @@ class Capped(TrainerCallback):
         values.update(run.capped.limiter.knobs)
         logs.update(values)
         state.log_history[-1].update(values)
-        self._waits()
 
     # ------------------------------------------------------------------------------------------------------- evaluation
 
@@ -422,7 +388,6 @@ class Capped(TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """End an evaluation. Raises: DeviceError; outside of training, SafetyStop."""
         self._end_evaluation()
-        self._waits()
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **others: Any) -> None:
         """End a prediction. Raises: DeviceError; outside of training, SafetyStop."""
@@ -431,58 +396,50 @@ class Capped(TrainerCallback):
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
-        with evaluation_run(self._trainer, self.device or self._place, self._options, self._reached) as run:
-            if run is None:  # rank 0 holds the boards
-                yield
-                return
-            counter = StepWorkCounter(self._trainer.model, None, counts=not run.device.executes_steps)
-            counter.begin("evaluation")
-            try:
-                yield
-                if counter.counts:
-                    with run.device.step(counter.end(1, 1)):
-                        pass
-            finally:
-                counter.close()
-            run.check()
+        optimizer = torch.optim.SGD(self._trainer.model.parameters())  # which a session has, and which takes no step
+        with self._new_session(optimizer, self._last_state, record=None, log_to=None) as session, session.evaluation():
+            yield
 
 
 def _leads(session: Session) -> bool:
     return session.ranks is None or session.ranks.is_leader
 
 
-def _loader(trainer: Any) -> tuple[Any, int | None]:
-    """The Trainer's loader, and the batch size that it has."""
-    with undisturbed():
-        loader = trainer.get_train_dataloader()
-    return loader, getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-
-
-class Interrupts:
-    """Ctrl-C while a Trainer trains: ``is_pending`` once it was pressed. A second one ends the training at once.
-
-    It has no effect outside the main thread, or if SIGINT already has another handler.
-    """
-
-    def __init__(self) -> None:
-        self.is_pending = self._is_set = False
-
-    def open(self) -> None:
-        """Take over the signal, until ``close``."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._handle)
-            self._is_set = True
-
-    def close(self) -> None:
-        """Restore the signal."""
-        if self._is_set:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.is_pending = self._is_set = False
+class StepShield(Shield):
+    """Signals wait for the end of a step, where the Trainer saves a checkpoint. A second one ends training at once."""
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        trains = any(one.f_code is Trainer.train.__code__ for one, _ in walk_stack(frame))
-        if self.is_pending or not trains:  # an error has ended the training
-            self.close()
-            signal.default_int_handler(number, frame)
-        self.is_pending = True
+        self._holds = self._holds and not self.is_pending
+        super()._handle(number, frame)
+
+
+def check_trainer(trainer: Any) -> None:
+    """Check that ``attach`` supports the Trainer's settings. Raises: InputError."""
+    args = trainer.args
+    if (sharing := _unsupported_sharing(trainer)) is not None:
+        raise InputError(
+            "a Trainer whose processes or GPUs share their work in another way than by DistributedDataParallel",
+            value=sharing,
+            allowed="one device, or one process for each under torchrun or accelerate launch",
+        )
+    if args.auto_find_batch_size:
+        raise InputError(
+            "auto_find_batch_size",
+            value=True,
+            allowed="False",
+            hint="wattune chooses the micro-batch size and keeps the recipe",
+        )
+    name = getattr(args.optim, "value", args.optim)
+    if name in FUSED_OPTIMIZERS:
+        raise InputError("an optimizer that steps during the backward pass", value=name, hint="choose another optim=")
+
+
+def _unsupported_sharing(trainer: Any) -> str | None:
+    mode = trainer.args.parallel_mode.value
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return "DeepSpeed" if trainer.is_deepspeed_enabled else "FSDP"
+    if getattr(trainer, "is_distributed_loading_by_transformers", False):
+        return "tensor parallelism"
+    if getattr(trainer.accelerator, "parallelism_config", None) is not None:
+        return "a parallelism_config"
+    return None if mode in ("not_parallel", "distributed") else "nn.DataParallel" if mode == "not_distributed" else mode

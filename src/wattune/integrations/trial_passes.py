@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
+from wattune.online.batch_shapes import rows
 from wattune.online.rng_state import undisturbed
 from wattune.point import BatchShape
 
@@ -23,15 +25,15 @@ SCAN_S: Final = 2.0
 class TrialPasses:
     """Passes over rows of the Trainer's own data set, collated and run as its training does it.
 
-    ``own`` is the user's shape; ``rows``: of a pass, over all processes.
+    ``own`` is the user's shape.
     """
 
-    def __init__(self, trainer: Any, loader: Any, own: BatchShape, rows: int):
-        self._trainer, self._own, self.rows = trainer, own, rows
+    def __init__(self, trainer: Any, loader: Any, own: BatchShape):
+        self._trainer, self._own, self.rows = trainer, own, rows_of_pass(loader) or 0
         self._collate, data = loader.collate_fn, loader.dataset
         chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).tolist()
         self._usual = [data[chosen[i % len(chosen)]] for i in range(own.batch)]
-        longest, self.varies = _longest(data, chosen, trainer)
+        longest, self.varies = _longest(data, chosen, getattr(trainer.model, "main_input_name", "input_ids"))
         """True unless all rows are known to have one length."""
         self._longest = None if longest is None else data[longest]
 
@@ -74,8 +76,7 @@ def uncounted(trainer: Any) -> Iterator[None]:
     Trainers such as those of TRL add to their metrics in ``compute_loss``.
     """
     saved = {name: deepcopy(value) for name, value in vars(trainer).items() if _is_plain(value)}
-    optimizer, args = trainer.optimizer, trainer.args
-    averages, args.average_tokens_across_devices = args.average_tokens_across_devices, False  # rank 0 is alone
+    optimizer = trainer.optimizer
     try:
         with undisturbed():
             yield
@@ -83,34 +84,54 @@ def uncounted(trainer: Any) -> Iterator[None]:
         for name in [name for name, value in vars(trainer).items() if name not in saved and _is_plain(value)]:
             delattr(trainer, name)
         vars(trainer).update(saved)
-        trainer.optimizer, args.average_tokens_across_devices = optimizer, averages
+        trainer.optimizer = optimizer
+
+
+def resized_loader(trainer: Any) -> Any:
+    """The loader that the Trainer makes for a micro-batch of one row more; None if it does not follow the argument."""
+    args, size = trainer.args, trainer.args.train_batch_size + 1
+    try:
+        args.per_device_train_batch_size = trainer._train_batch_size = size
+        with undisturbed():
+            loader = trainer.get_train_dataloader()
+    finally:
+        args.per_device_train_batch_size = trainer._train_batch_size = size - 1
+    return loader if getattr(loader.batch_sampler, "batch_size", None) == size else None
+
+
+def no_division(trainer: Any, loader: Any, own: BatchShape) -> str | None:
+    """The reason why a step cannot be divided in another way; None if it may be."""
+    if loader is None:
+        return "the loader does not follow the arguments"
+    if isinstance(loader.dataset, IterableDataset):
+        return "the rows of a stream cannot be drawn twice"
+    drawn = rows_of_pass(loader)
+    if drawn is None:
+        return "the sampler does not say how many rows it draws in a pass"
+    if drawn % own.batch and trainer.args.dataloader_drop_last:
+        return "the last step of a pass would take other rows"
+    return None
 
 
 def rows_of_pass(loader: Any) -> int | None:
-    """Rows that the Trainer's sampler draws in one pass, over all processes; None if the sampler does not say.
-
-    Accelerate wraps the batch sampler, and a sampler may draw more or fewer rows than the data set has.
-    """
-    batches = loader.batch_sampler
-    while (inner := getattr(batches, "batch_sampler", None)) is not None:
-        batches = inner
-    sampler = getattr(batches, "sampler", None)
+    """Rows that the sampler draws in one pass, which may be more or fewer than the data set has; None if it does not
+    say."""
     try:
-        return len(sampler)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
+        return len(loader.batch_sampler.sampler)
+    except (AttributeError, TypeError, NotImplementedError):
         return None
 
 
-def micro_batch_sizes(own: BatchShape, model: nn.Module, *, shares_memory: bool) -> tuple[list[int], str | None]:
-    """Sizes that divide the user's batch evenly, and the reason why some are not among them, if there is one."""
+def other_shapes(own: BatchShape, model: nn.Module, *, shares_memory: bool) -> tuple[list[BatchShape], str | None]:
+    """Other shapes that divide the user's batch evenly, and the reason why some are not among them, if there is one."""
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
-        return [own.micro], "the model has BatchNorm, whose statistics are those of a micro-batch"
-    smaller = [own.micro >> k for k in range(1, own.micro.bit_length()) if own.micro % (1 << k) == 0]
-    if shares_memory:  # a larger one may take the memory that the system needs, and crash the board
-        return [own.micro, *smaller], f"the board shares its memory with the system: none above {own.micro} is tried"
-    parts = own.batch // own.micro
-    larger = [own.batch // n for n in range(1, parts) if parts % n == 0]
-    return [own.micro, *smaller, *larger], None
+        return [], "the model has BatchNorm, whose statistics are those of a micro-batch"
+    even = [one for one in rows([own.batch], own) if own.batch % one.micro == 0 and one != own]
+    if not shares_memory:
+        return even, None
+    # A larger one may take the memory that the system needs, and crash the board.
+    smaller = [one for one in even if one.micro < own.micro]
+    return smaller, f"the board shares its memory with the system: none above {own.micro} is tried"
 
 
 def _is_plain(value: Any) -> bool:
@@ -121,14 +142,10 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def _longest(data: Any, order: Sequence[int], trainer: Any) -> tuple[int | None, bool]:
+def _longest(data: Any, order: Sequence[int], main: str) -> tuple[int | None, bool]:
     """Index of the longest row of tokens among as many as are seen in time, None for a data set of something else; and
     False if all rows have one length."""
-    column, main = trainer.args.length_column_name, getattr(trainer.model, "main_input_name", "input_ids")
     lengths: dict[int, int] = {}
-    if column in (getattr(data, "column_names", None) or ()):
-        lengths = {index: int(length) for index, length in enumerate(data[column])}
-        order = ()
     until_s = time.monotonic() + SCAN_S
     for index in order:
         item = data[index]

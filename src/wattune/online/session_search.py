@@ -22,12 +22,10 @@ def session_search(
     goal: Goal = TIME,
     relative: Callable[[], Mapping[int, tuple[float, float]]],
     manner: SearchPolicy = SESSION,
-    samples_left: float | None = None,
 ) -> Callable[[Callable[[BatchShape], bool]], Search | StagedSearch]:
     """A function that makes the search, over the rows for which it is given True and all settings of the device.
 
     ``start``: the user's own row. ``relative``: the present samples to target by batch size, see ``Search.relative``.
-    ``samples_left``: samples of the training to come.
     """
 
     def new_search(usable: Callable[[BatchShape], bool]) -> Search | StagedSearch:
@@ -43,7 +41,6 @@ def session_search(
             cap_w=limit.limit_w,
             start=_first(usable_rows),
             margin_w=limit.margin_w,
-            samples_left=samples_left,
             **device.sensor.searched,
             cap_window_s=limit.window_s,
             manner=manner,

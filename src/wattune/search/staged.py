@@ -53,6 +53,15 @@ class StagedSearch:
         return self._rows
 
     @property
+    def samples_left(self) -> float | None:
+        """Samples of training to come; see ``Search``."""
+        return self._stage.samples_left
+
+    @samples_left.setter
+    def samples_left(self, samples: float) -> None:
+        self._stage.samples_left = samples
+
+    @property
     def reason(self) -> str:
         """Why the search ended."""
         return self._stage.reason
