@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     OnExceptionCheckpoint,
 )
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.tuner import Tuner
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -349,18 +349,6 @@ def test_it_logs_through_the_logger_of_the_user(tmp_path):
     assert {"wattune/batch_size", "wattune/clock_mhz"} < set(rows[0])
     assert SessionRecord.load(tmp_path / "session.json") == cap.record
     assert "best" not in cap.record.goal.aim
-
-
-@pytest.mark.filterwarnings("default")
-def test_mlflow_has_the_figures_in_the_run_of_the_users_logger(tmp_path):
-    logger, updates = MLFlowLogger("ours", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"), []
-    cap = PowerCapCallback(CAP_W, device=slow(), log_to=["mlflow", updates.append])
-    for _ in range(2):
-        fit(Module(), cap, logger=logger, log_every_n_steps=10)
-    (run,) = logger.experiment.search_runs([logger.experiment_id])
-    assert {"loss", "wattune/power_w", "system/gpu_0_power_usage_watts"} < set(run.data.metrics)
-    assert run.data.tags["wattune.kind"] == "simulated"
-    assert updates[-1].energy_j == pytest.approx(cap.record.energy_j)
 
 
 # ---------------------------------------------------------------------------------------------- when something happens

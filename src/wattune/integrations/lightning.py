@@ -27,7 +27,7 @@ from wattune.devices import Device
 from wattune.errors import InputError, SensorError, WattuneError
 from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_loader import FitLoader
-from wattune.integrations.lightning_setup import Trials, check_callbacks, check_trainer, in_run_of
+from wattune.integrations.lightning_setup import Trials, check_callbacks, check_trainer
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.micro_batching import shapes
@@ -71,13 +71,14 @@ class PowerCapCallback(Callback):
     ):
         self.session: Session | None = None
         self.record: SessionRecord | None = None
-        self._profile, self._log_to = profile, log_to
+        self._profile = profile
         self._options: dict[str, Any] = {
             "device": device,
             "cap_w": constant_cap(cap_w, "the Lightning callback"),
             "over": over,
             "goal": session_goal(goal),
             "record": record,
+            "log_to": log_to,
             "seed": seed,
         }
         self._trainer: Any  # its type does not know the attributes that are set from elsewhere
@@ -123,7 +124,6 @@ class PowerCapCallback(Callback):
             keep_recipe=True,
             batch_size=loader.start.batch,
             micro_batch_size=loader.batch_size,
-            log_to=in_run_of(trainer.loggers, self._log_to),
             rank_timeout_s=FRAMEWORK_TIMEOUT_S,
             **self._options,
         )

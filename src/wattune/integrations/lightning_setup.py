@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.loggers import Logger, MLFlowLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -27,7 +26,6 @@ from wattune.integrations.lightning_loader import FitLoader
 from wattune.online.micro_batching import even
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.point import BatchShape
-from wattune.tracking.trackers import LogTo
 
 
 def check_trainer(trainer: Any, module: LightningModule) -> None:
@@ -74,17 +72,6 @@ def check_callbacks(trainer: Any) -> None:
                 value=type(other).__name__,
                 hint="use lightning.pytorch.tuner.Tuner before fit",
             )
-
-
-def in_run_of(loggers: Iterable[Logger], log_to: LogTo) -> LogTo:
-    """``log_to`` with "mlflow" as the run of Lightning's own logger for it, which is never MLflow's active run."""
-    logger = next((one for one in loggers if isinstance(one, MLFlowLogger)), None)
-    wanted: list[Any] = list(log_to) if isinstance(log_to, (list, tuple)) else [log_to]
-    if logger is None or "mlflow" not in wanted:
-        return log_to
-    from wattune.tracking.mlflow_run import MlflowRun
-
-    return [MlflowRun(logger.experiment, logger.run_id or "") if one == "mlflow" else one for one in wanted]
 
 
 class Trials:

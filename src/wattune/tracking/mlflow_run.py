@@ -25,14 +25,11 @@ Source: mlflow.org/docs/latest/system-metrics.
 
 
 class MlflowRun:
-    """A tracker that logs to the user's active MLflow run, else to a run of its own in the present experiment.
+    """A tracker that logs to the user's active MLflow run, else to a run of its own in the present experiment."""
 
-    ``client``, ``run_id``: a run to log to although it is not the active one.
-    """
-
-    def __init__(self, client: mlflow.MlflowClient | None = None, run_id: str = "") -> None:
-        self._given = client, run_id
-        self._client, self._run_id = client, run_id
+    def __init__(self) -> None:
+        self._client: mlflow.MlflowClient | None = None
+        self._run_id = ""
         self._is_own = self._has_tags = False
 
     def __call__(self, update: RunUpdate) -> None:
@@ -53,7 +50,7 @@ class MlflowRun:
         if update.event == "end":
             if self._is_own:
                 mlflow.end_run("FINISHED" if update.reason == "finished" else _failed(update.reason))
-            self._client, self._run_id = self._given
+            self._client = None
             self._is_own = self._has_tags = False
 
 
