@@ -180,13 +180,6 @@ def refuse(rank, folder, by_rank):
     [
         ({1: {"cap_w": 5.0}}, "error: rank 1 has another cap_w: "),
         ({1: {"per_device_train_batch_size": 2}}, "error: rank 1 has another batch size: 8, not 16"),
-        ({0: {"over": "rack"}, 1: {"over": "rack"}}, "error: over: rack; allowed: device, node, job"),
-        ({r: {"device": "sim:no-such-board"} for r in (0, 1)}, "error: "),
-        ({r: {"cap_w": "9W@supply"} for r in (0, 1)}, "error: "),
-        (
-            {r: {"cap_w": 2.5} for r in (0, 1)},
-            "error: the cap is below what training draws at the lowest settings: 2.5",
-        ),
     ],
 )
 def test_bad_input_is_one_line_of_rank_0(tmp_path, by_rank, said):

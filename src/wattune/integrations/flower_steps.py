@@ -10,8 +10,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from typing_extensions import Self
 
-from wattune.algorithms.counting.step_counter import StepCounter
 from wattune.devices import Device
+from wattune.online.step_counter import StepWorkCounter
 from wattune.records import StepWork
 
 COUNTED = 2
@@ -31,7 +31,7 @@ class ObservedSteps:
         self._device, self._batch_size, self._after_step = device, batch_size, after_step
         self._counts = not device.executes_steps
         self._work: StepWork | None = None
-        self._counter: StepCounter | None = None
+        self._counter: StepWorkCounter | None = None
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -47,26 +47,24 @@ class ObservedSteps:
         for hook in self._hooks:
             hook.remove()
         if self._counter is not None:  # a forward pass without a step
-            self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._counter.close()
             self._counter = None
 
     def _begin(self, module: torch.nn.Module) -> None:
         if self._counter is not None or self.steps >= COUNTED or not torch.is_grad_enabled():
             return
-        self._counter = StepCounter()
-        self._counter.hold(list(module.parameters()))
-        self._counter.__enter__()  # type: ignore[no-untyped-call]
+        self._counter = StepWorkCounter(module, None, counts=True)
+        self._counter.begin("step")
 
     def _optimize(self) -> None:
         if self._counter is not None:
-            self._counter.in_optimizer = True
+            self._counter.optimizing(True)
 
     def _end(self) -> None:
         self.steps += 1
         counter, self._counter = self._counter, None
         if counter is not None:
-            counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self._work = counter.work(self._batch_size, self._batch_size)
+            self._work = counter.end(self._batch_size, self._batch_size)
         if self._work is not None:
             with self._device.step(self._work):
                 pass

@@ -34,7 +34,7 @@ from wattune.online.ranks.meeting import refusing
 from wattune.online.request import session_goal
 from wattune.online.rng_state import undrawn
 from wattune.online.session_cap import constant_cap, opened_profile
-from wattune.point import BatchShape, OperatingPoint
+from wattune.point import BatchShape
 from wattune.records import ProfileTable, SessionRecord
 from wattune.search.search import OwnRecipe
 from wattune.tracking.trackers import LogTo
@@ -112,10 +112,9 @@ class Capped(TrainerCallback):
         self._trials: TrialPasses | None = None
         self._notes: list[str] = []
         self._state: dict[str, Any] | None = None  # of the trials, for the training
-        self._last_state: dict[str, Any] | None = None  # of the last training, for evaluations after it
+        self._last: Session | None = None
         self._own_recipe: OwnRecipe | None = None
         self._is_divided = False
-        self._explanation: str | None = None
         self._stop: SafetyStop | None = None
         self._evaluation, self._evaluates, self._watched = ExitStack(), False, None
         self._overflows = Overflows()
@@ -146,17 +145,14 @@ class Capped(TrainerCallback):
         if session is None:
             return
         session.__exit__(None if error is None else type(error), error, None)
-        self._explanation, self.record = session.explain(), session.record
-        is_usable = error is None and _leads(session)
-        self._last_state = {**session.run.state_dict(), "device": None} if is_usable else None
+        self._last, self.record = session, session.record
 
     def _new_session(self, optimizer: Any, state: dict[str, Any] | None, **changes: Any) -> Session:
         """A session that continues from the ``state`` of an earlier one, if it was on the same devices."""
         trainer, own, alone = self._trainer, self._own, self._trainer.args.world_size == 1
         with refusing():
-            if (
-                not alone and trainer.model_wrapped is trainer.model
-            ):  # Accelerate prepares it for an evaluation otherwise
+            # Accelerate prepares a model once, and for an evaluation without DistributedDataParallel.
+            if not alone and trainer.model_wrapped is trainer.model:
                 raise InputError(
                     "the Trainer does not average its gradients over the processes",
                     value=type(trainer.model).__name__,
@@ -178,18 +174,12 @@ class Capped(TrainerCallback):
                 session.run.note("the checkpoint is of other devices: the search, time and energy start over")
         return session
 
-    @property
-    def point(self) -> OperatingPoint | None:
-        """Current rows of an optimizer step and of a micro-batch, and the clock; None outside of training."""
-        return None if self.session is None else self.session.point
-
     def explain(self) -> str:
         """Explain the choice of the point of the present run, or of the last one. Raises: InputError before any."""
-        if self.session is not None:
-            return self.session.explain()
-        if self._explanation is None:
+        session = self.session or self._last
+        if session is None:
             raise InputError("nothing was trained yet", hint="call it during or after train()")
-        return self._explanation
+        return session.explain()
 
     # ----------------------------------------------------------------------------------------------------- the division
 
@@ -397,7 +387,10 @@ class Capped(TrainerCallback):
     def _alone(self) -> Iterator[None]:
         """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
         optimizer = torch.optim.SGD(self._trainer.model.parameters())  # which a session has, and which takes no step
-        with self._new_session(optimizer, self._last_state, record=None, log_to=None) as session, session.evaluation():
+        last, state = self._last, None
+        if last is not None and last.ended == "finished" and _leads(last):
+            state = {**last.run.state_dict(), "device": None, "ranks": last.size}
+        with self._new_session(optimizer, state, record=None, log_to=None) as session, session.evaluation():
             yield
 
 
