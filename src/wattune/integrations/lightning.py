@@ -132,9 +132,10 @@ class PowerCapCallback(Callback):
         self.record, self._final, self._shape, self._last_log = None, {}, None, (0.0, 0.0)
         self._is_under_way, self._is_stepped, self._is_complete = False, False, True
         self._restore(session)
-        self._stack, self._evaluation = ExitStack(), ExitStack()
+        self._stack = ExitStack()
         self._stack.callback(lambda: self._loader.reset(trainer))
         self._stack.enter_context(session)
+        self._evaluation = self._stack.enter_context(ExitStack())
         self._is_open = True
         # After the counter's own hook: Lightning runs forward and backward passes within the optimizer's step.
         before = optimizer.register_step_pre_hook(lambda *_: session.run.counter.optimizing(self._is_complete))
@@ -161,14 +162,11 @@ class PowerCapCallback(Callback):
             return
         if isinstance(error, SIGTERMException):
             error = KeyboardInterrupt("the process got SIGTERM")
-        self._is_open, kind = False, None if error is None else type(error)
+        self._is_open = False
         try:
-            self._evaluation.__exit__(kind, error, None)
+            self._stack.__exit__(None if error is None else type(error), error, None)
         finally:
-            try:
-                self._stack.__exit__(kind, error, None)
-            finally:
-                self.record, self._final = self._session.record, self._state()  # a checkpoint may be saved afterwards
+            self.record, self._final = self._session.record, self._state()  # a checkpoint may be saved afterwards
 
     # -------------------------------------------------------------------------------------------------------- training
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sized
 from itertools import islice
 from typing import Any
 
@@ -168,13 +168,9 @@ class FitLoader:
 
     # ----------------------------------------------------------------------------------------------------------- trials
 
-    def draw(self, count: int, seed: int) -> list[Any]:
+    def draw(self, count: int) -> list[Any]:
         """Random samples of the data set, by their indices, so that the user's sampler draws nothing."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         indices = torch.randint(len(self.loader.dataset), (count,), generator=generator).tolist()
         with undisturbed():
             return [self.loader.dataset[index] for index in indices]
-
-    def collate(self, samples: Sequence[Any]) -> Any:
-        """A batch of these samples."""
-        return self.loader.collate_fn(samples)

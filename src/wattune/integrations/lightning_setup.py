@@ -24,7 +24,6 @@ from torch import Tensor
 from wattune.errors import InputError
 from wattune.integrations.lightning_loader import FitLoader
 from wattune.online.micro_batching import even
-from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.point import BatchShape
 
 
@@ -81,7 +80,6 @@ class Trials:
         self._trainer, self._module, self._loader = trainer, module, loader
         parameters = inspect.signature(module.training_step).parameters
         self._rest = (0,) if len(parameters) > 1 or "args" in parameters else ()
-        self._sync = GradientSync(trainer.strategy.model, trainer.world_size)
         self._samples: list[Any] = []
         self._shape: BatchShape | None = None
         self._batches: list[tuple[Any, int]] = []
@@ -114,17 +112,14 @@ class Trials:
             raise SIGTERMException
         if shape != self._shape:
             self._prepare(shape)
-        for index, (batch, size) in enumerate(self._batches):
-            with self._sync.micro_batch(last=index == len(self._batches) - 1):
-                torch.autograd.backward(self._loss(batch) * (size / shape.batch))
+        for batch, size in self._batches:
+            torch.autograd.backward(self._loss(batch) * (size / shape.batch))
 
     def _prepare(self, shape: BatchShape) -> None:
-        missing = shape.batch - len(self._samples)
-        if missing > 0:
-            self._samples += self._loader.draw(missing, seed=len(self._samples) + self._trainer.global_rank)
+        self._samples = self._samples or self._loader.draw(shape.batch)
         self._shape, self._batches, begin = shape, [], 0
         for size in even(*shape):
-            batch = self._loader.collate(self._samples[begin : begin + size])
+            batch = self._loader.loader.collate_fn(self._samples[begin : begin + size])
             self._batches.append((self._trainer.precision_plugin.convert_input(batch), size))
             begin += size
 
