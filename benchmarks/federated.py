@@ -142,8 +142,7 @@ def clients_of(seed: int) -> tuple[FleetClient, ...]:
         peaks_w = [cell.power_peak_w or 0.0 for cell in one.measured]
         limit_w = float(draw.uniform(min(peaks_w), max(peaks_w)))
         cap = PowerCap(limit_w, window="peak")
-        points = points_under(one, cap)
-        clients.append(FleetClient(f"{index}", points, fixed_s=fixed_s))
+        clients.append(FleetClient(f"{index}", points_under(one, cap, BATCH), fixed_s=fixed_s))
     return tuple(clients)
 
 

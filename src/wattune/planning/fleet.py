@@ -88,24 +88,23 @@ class RoundPlan(NamedTuple):
         return math.fsum(part.energy_j for part in self.parts)
 
 
-def points_under(profile: ProfileTable, cap: PowerCap, batch_size: int | None = None) -> tuple[LocalPoint, ...]:
+def points_under(profile: ProfileTable, cap: PowerCap, batch_size: int) -> tuple[LocalPoint, ...]:
     """The measured points that stay under the cap, by ascending time of a step; empty if none does.
 
-    ``batch_size``: that of the recipe; None for the only one of the profile. Raises: InputError for a batch size that
-    was not measured, several without a choice, and a cap at a supply that is not known.
+    ``batch_size``: of the recipe. Raises: InputError for a batch size that was not measured, and a cap at a supply that
+    is not known.
     """
     limit = cap.at_sensor(profile.supply, profile.sensor_window_s)
     sizes = profile.batch_sizes
-    allowed = ", ".join(map(str, sizes))
-    if batch_size is None and len(sizes) != 1:
-        raise InputError("the batch size is missing", allowed=allowed)
-    if batch_size is not None and batch_size not in sizes:
+    if batch_size not in sizes:
         hint = did_you_mean(batch_size, sizes)
-        raise InputError("the profile has no batch size", value=batch_size, allowed=allowed, hint=hint)
+        raise InputError(
+            "the profile has no batch size", value=batch_size, allowed=", ".join(map(str, sizes)), hint=hint
+        )
     capped_w = capped_powers(profile, limit.window_s)
     points = []
     for cell in profile.measured:
-        if cell.batch_size == (batch_size or sizes[0]) and limit.allows(capped_w(cell)):
+        if cell.batch_size == batch_size and limit.allows(capped_w(cell)):
             assert cell.step_s is not None  # a measured cell has both
             assert cell.power_mean_w is not None
             points.append(LocalPoint(cell.point, cell.step_s, cell.power_mean_w))
