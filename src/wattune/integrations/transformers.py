@@ -243,7 +243,6 @@ class Capped(TrainerCallback):
         saved, self._state = state.stateful_callbacks.get(STATE_NAME, self._state), None
         with self._closing():
             session = self._new_session(self._trainer.optimizer, saved)
-            session.options.loader = others.get("train_dataloader")
             run = session.run
             run.is_divided, run.own_recipe = self._is_divided, self._own_recipe
             session.shield = StepShield(ends=session.ranks is None)
