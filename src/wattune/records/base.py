@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from html import escape
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -157,20 +156,11 @@ class Record(Value):
                 raise KeyboardInterrupt from error
             raise
 
-    def _figures(self) -> dict[str, Any]:
-        """Fields with one value each, those that are None left out."""
-        values = ((name, getattr(self, name)) for name in type(self).model_fields)
-        return {name: value for name, value in values if isinstance(value, (str, int, float)) and name != "version"}
-
     def __str__(self) -> str:
-        """Text of one line: the fields with one value each."""
-        figures = (f"{name}={_short(value)}" for name, value in self._figures().items())
+        """Text of one line: the fields with one value each, those that are None left out."""
+        values = ((name, getattr(self, name)) for name in type(self).model_fields if name != "version")
+        figures = (f"{name}={_short(value)}" for name, value in values if isinstance(value, (str, int, float)))
         return f"{type(self).__name__}({', '.join(figures)})"
-
-    def _repr_html_(self) -> str:
-        """Table of the same, for notebooks."""
-        rows = (f"<tr><th>{name}</th><td>{escape(_short(v))}</td></tr>" for name, v in self._figures().items())
-        return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, replacing the file atomically. Raises: OutputError."""

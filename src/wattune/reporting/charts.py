@@ -142,11 +142,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Band:
-    """A shaded part of the horizontal axis: in the colour of what was ``chosen``, or in grey."""
+    """A shaded part of the horizontal axis."""
 
     begin: float
     end: float
-    chosen: bool = False
 
 
 @dataclass(frozen=True)

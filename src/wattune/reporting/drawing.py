@@ -186,8 +186,7 @@ def _label(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
 
 def _band(band: Band, x: PlacedAxis, y: PlacedAxis) -> str:
     left, right = x.at(band.begin), x.at(band.end)
-    colour = "var(--accent)" if band.chosen else "var(--quiet)"
-    return f'<rect {_box(left, y.end, right - left, y.start - y.end)} fill="{colour}" opacity="0.15"/>'
+    return f'<rect {_box(left, y.end, right - left, y.start - y.end)} fill="var(--quiet)" opacity="0.15"/>'
 
 
 def _transposed(panel: Panel) -> Panel:

@@ -181,8 +181,6 @@ def _choice(records: RecordSet) -> Section:
         items.append(Note("Cap that changes", follows))
     if waits := run_text.schedule(plan, records.training):
         items.append(Note("Times to train at", _sentences([waits])))
-    if (times := training_charts.times_to_train(plan)) is not None:
-        items.append(times)
     if confidence := [text for text in (plan_text.own_batch_size(plan), plan_text.confidence(plan)) if text]:
         items.append(Note("Confidence", _sentences(confidence)))
     if plan.notes:

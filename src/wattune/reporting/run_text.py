@@ -46,10 +46,6 @@ def moving_cap(plan: Plan, training: TrainingRecord | None = None) -> str:
     return "; ".join(parts) + "."
 
 
-INTENSITIES = {"gco2_per_kwh": ("carbon intensity", "g/kWh"), "price_per_kwh": ("price", "per kWh")}
-"""Name and unit of what a schedule was chosen by."""
-
-
 def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
     """The times of a plan's schedule, what they save, and what the run took; empty without one."""
     times = plan.schedule
@@ -58,7 +54,8 @@ def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
     is_carbon = times.unit == "gco2_per_kwh"
     paused_s = times.finish_s - (plan.predicted_s or 0.0)
     stretches = f"{len(times.times)} times" if len(times.times) > 1 else "one time"
-    text = f"trains at {stretches} of low {INTENSITIES[times.unit][0]}, and ends after {seconds(times.finish_s)}"
+    name = "carbon intensity" if is_carbon else "price"
+    text = f"trains at {stretches} of low {name}, and ends after {seconds(times.finish_s)}"
     if paused_s > 1:
         text += f", {seconds(paused_s)} of it waiting"
     amount = carbon if is_carbon else "{:.3g} in the currency of the tariff".format

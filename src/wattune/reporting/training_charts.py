@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattune.records import CapInterval, GuardEvent, Plan, SessionRecord, TrainingRecord
-from wattune.reporting import phrases, run_text
+from wattune.records import CapInterval, GuardEvent, SessionRecord, TrainingRecord
+from wattune.reporting import phrases
 from wattune.reporting.charts import Axis, Band, Chart, Dots, Line, Mark, Panel, Rule, Symbol
 from wattune.reporting.page import Figure, Table
 
@@ -86,28 +86,6 @@ def interval_rows(training: TrainingRecord) -> Table:
     head = ("after", "for", "cap", "setting", "energy", "above the cap", "why it paused")
     origin = phrases.origin(training=training.provenance.kind)
     return Table("Caps and pauses", origin, head, (True, True, True, True, True, True, False), rows, shown=10)
-
-
-def times_to_train(plan: Plan) -> Figure | None:
-    """The forecast of carbon or price, with the times that were chosen to train at; None without a schedule."""
-    schedule = plan.schedule
-    if schedule is None:
-        return None
-    hours = [one.time_s / 3600 for one in schedule.forecast]
-    values = [one.value for one in schedule.forecast]
-    end_s = max(schedule.finish_s, schedule.forecast[-1].time_s)
-    name, unit = run_text.INTENSITIES[schedule.unit]
-    panel = Panel(
-        [Line([*hours, end_s / 3600], [*values, values[-1]], "var(--second)", name, stairs=True)],
-        Axis("hours from the beginning", grid=False),
-        Axis(f"{name} ({unit})", from_zero=True),
-        bands=[
-            Band(one.from_s / 3600, (schedule.finish_s if one.until_s is None else one.until_s) / 3600, chosen=True)
-            for one in schedule.times
-        ],
-    )
-    origin, note = phrases.origin(plan=plan.provenance.kind), "Shaded: training runs, as planned."
-    return Figure("times", "Times to train at", origin, Chart([panel]), note, wide=True)
 
 
 def _guard_hover(event: GuardEvent, label: str, names: Sequence[str]) -> str:
