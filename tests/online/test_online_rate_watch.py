@@ -10,7 +10,7 @@ from tests.support.sessions import loss_over, perceptron, regression, session_of
 from torch import nn
 from torch.utils.data import DataLoader
 
-from wattune.online.rate_watch import COPY_EVERY, MOST_RETURNS, WINDOW, LossWatch, RateWatch, TrainingCopy
+from wattune.online.rate_watch import COPY_EVERY, MOST_RETURNS, WINDOW, LossWatch, RateWatch
 from wattune.online.recipe import RAMP_STEPS, Recipe
 
 
@@ -71,27 +71,6 @@ def test_the_rate_doubles_no_faster_than_its_ramp_and_falls_at_once():
     assert recipe.factor == 8.0  # it has been there
     recipe.hold()
     assert recipe.factor == 1.0
-
-
-def test_a_copy_restores_parameters_buffers_and_the_optimizers_state():
-    model = perceptron(norm=True)
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def step():
-        optimizer.zero_grad()
-        model(torch.randn(4, 8)).sum().backward()
-        optimizer.step()
-
-    step()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    copy = TrainingCopy(model, optimizer)
-    for _ in range(3):
-        step()
-    copy.restore()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert {int(state["step"]) for state in optimizer.state.values()} == {1}
-    step()
-    assert {int(state["step"]) for state in optimizer.state.values()} == {2}
 
 
 def test_a_copy_that_is_not_finite_is_not_kept():

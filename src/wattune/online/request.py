@@ -117,7 +117,9 @@ class Request:
             if file is not None:
                 check_file(file)
         self.batch_source = None if loader is None else BatchSource(self.loader, keep=keep_recipe, whole=batch_size)
-        self._check_samples()
+        if self.batch_source is not None and self.batch_source.trained_per_pass == 0:
+            # A run without a step would look as if all were well.
+            raise InputError("the loader gives no batch", value=f"{self.samples_per_pass} samples", allowed="a batch")
         own = self._own_batch_size(batch_size)
         self.start = BatchShape(own, own if micro_batch_size is None else micro_batch_size)
         if not _is_whole(self.start.micro) or not 1 <= self.start.micro <= own:
@@ -168,14 +170,6 @@ class Request:
             "number of samples per pass": self.samples_per_pass,
             "checkpoint to resume from": None if self.resumed is None else self.resumed.steps,
         }
-
-    def _check_samples(self) -> None:
-        """Refuse a loader that never gives a batch: a run without a step would look as if all were well."""
-        samples, least = self.samples_per_pass, 1
-        if samples is not None and getattr(self.loader, "drop_last", False) and self.batch_source is not None:
-            least = self.batch_source.batch_size
-        if samples is not None and samples < least:
-            raise InputError("the loader gives no batch", value=f"{samples} samples", allowed=f"{least} or more")
 
     def _own_batch_size(self, batch_size: int | None) -> int:
         source = self.batch_source
