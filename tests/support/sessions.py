@@ -233,9 +233,6 @@ class Tour:
         self.closed.add(point)
         self.seen.pop(point, None)
 
-    def unfit(self, row: BatchShape) -> None:
-        self.closed |= {point for point in self.places if point.shape == row}
-
     def best(self) -> OperatingPoint | None:
         return min(self._open(self.seen), key=lambda p: self.seen[p][0] / p.batch_size, default=None)
 
