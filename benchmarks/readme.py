@@ -21,6 +21,7 @@ PAGES = (
     ROOT / "docs" / "moving-caps.md",
     ROOT / "docs" / "own-loop.md",
     ROOT / "docs" / "results.md",
+    ROOT / "docs" / "decisions" / "0014-the-learning-rate-keeps-its-rule.md",
     ROOT / "docs" / "server.md",
     ROOT / "docs" / "several-devices.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
