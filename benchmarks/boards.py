@@ -77,33 +77,26 @@ def opened(path: Path, root: Path) -> tuple[Tree, Controller, bool]:
 
 
 def reading(path: Path, root: Path) -> dict[str, Any]:
-    """Time of a reading on one board's files: by the sensor, the controller, and the device that training uses."""
+    """Time of a reading on one board's files, by the device that training uses."""
     tree, controller, by_program = opened(path, root)
-    sensor = controller.board.sensor
-    assert sensor is not None
     device = BoardDevice(controller, tree)
     counters = sorted({file.resolve() for file in root.glob("sys/**/energy_uj")})
-    calls: dict[str, Callable[[], object]] = {
-        "sensor": sensor.read,
-        "controller": controller.read,
-        "device": device.power_w,
+    times_s = []
+    for repeat in range((READINGS // 10 if by_program else READINGS) + 3):
+        for counter in counters:
+            counter.write_text(f"{int(counter.read_text()) + 50000}\n")
+        if counters:
+            time.sleep(0.005)  # a counter's power is its difference over a time
+        taken_s = timed(device.power_w)
+        if repeat >= 3:
+            times_s.append(taken_s)
+    return {
+        "board": path.stem,
+        "by_program": by_program,
+        "device": spread(times_s),
+        # Temperatures and counters, which a reading also checks once a second.
+        "conditions": spread([timed(lambda: conditions(tree)) for _ in range(50)]),
     }
-    figures: dict[str, Any] = {"board": path.stem, "by_program": by_program}
-    repeats = READINGS // 10 if by_program else READINGS
-    for name, call in calls.items():
-        times_s = []
-        for repeat in range(repeats + 3):
-            for counter in counters:
-                counter.write_text(f"{int(counter.read_text()) + 50000}\n")
-            if counters:
-                time.sleep(0.005)  # a counter's power is its difference over a time
-            taken_s = timed(call)
-            if repeat >= 3:
-                times_s.append(taken_s)
-        figures[name] = spread(times_s)
-    # Temperatures and counters, which a reading also checks once a second.
-    figures["conditions"] = spread([timed(lambda: conditions(tree)) for _ in range(50)])
-    return figures
 
 
 def as_program(root: Path) -> None:
@@ -117,40 +110,29 @@ def as_program(root: Path) -> None:
 
 
 def pinning(root: Path) -> dict[str, Any]:
-    """Time of taking control of the board, changing its clock, and restoring it."""
-    first_s, next_s, back_s = [], [], []
+    """Time of taking control of the board, and restoring it."""
+    first_s, back_s = [], []
     with live(root, throttled=False) as board:
         controller = Controller(find_board(Tree(str(root)), "jetson"))
-        for repeat in range(30):
-            times = [time.perf_counter()]
-            for mhz in (612.0, 816.0 if repeat % 2 else 306.0):
-                controller.pin(mhz)
-                times.append(time.perf_counter())
-            controller.restore()
-            times.append(time.perf_counter())
-            for where, begin, end in zip((first_s, next_s, back_s), times, times[1:], strict=False):
-                where.append(end - begin)
+        for _ in range(30):
+            first_s.append(timed(lambda: controller.pin(612.0)))
+            back_s.append(timed(controller.restore))
             time.sleep(0.1)
         assert board.is_as_found(), board.changes()
-    return {"first": spread(first_s), "next": spread(next_s), "restore": spread(back_s)}
+    return {"first": spread(first_s), "restore": spread(back_s)}
 
 
 def round_trips(folder: Path) -> dict[str, Any]:
-    """Time of requests to an agent: one that takes a reading, and one that does not touch the board."""
+    """Time of a request to an agent that takes a reading."""
     folder.mkdir()
-    read_s, renew_s = [], []
+    read_s = []
     with live(folder / "board", throttled=False) as board, serving(board.root, folder / "socket"):
         with AgentClient(str(folder / "socket")) as client:
             client.pin(612.0)
             for _ in range(READINGS // 2):
                 time.sleep(0.025)  # a reading is shared for 20 ms
-                begin_s = time.perf_counter()
-                client.read()
-                between_s = time.perf_counter()
-                client.check()
-                read_s.append(between_s - begin_s)
-                renew_s.append(time.perf_counter() - between_s)
-    return {"read": spread(read_s), "renew": spread(renew_s)}
+                read_s.append(timed(client.read))
+    return {"read": spread(read_s)}
 
 
 def latency(folder: Path) -> dict[str, Any]:
@@ -169,9 +151,7 @@ def latency(folder: Path) -> dict[str, Any]:
 
 def memory(folder: Path) -> dict[str, Any]:
     """Memory growth over an hour of virtual time with ten readings a second, from minute ten on."""
-    begin_s = time.perf_counter()
     rss_bytes = hour(folder / "hour", _resident)
-    untraced_s = time.perf_counter() - begin_s
     tracemalloc.start()
     try:
         traced_bytes = hour(folder / "traced", lambda: tracemalloc.get_traced_memory()[0])
@@ -182,7 +162,6 @@ def memory(folder: Path) -> dict[str, Any]:
         "guard_events": rss_bytes["guard_events"],
         "resident_growth_bytes": rss_bytes["growth"],
         "traced_growth_bytes": traced_bytes["growth"],
-        "wall_s": untraced_s,
     }
 
 

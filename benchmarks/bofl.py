@@ -13,7 +13,6 @@ from typing import NamedTuple
 from wattune.errors import InputError
 from wattune.point import Knobs
 
-SOURCE = "recorded: [BoFL](https://github.com/hongpeng-guo/BoFL)"
 WORKLOADS = {"CIFAR10": ("ViT-B/16, 32x32", 32), "ImageNet": ("ResNet50", 8), "IMDB": ("LSTM", 8)}
 """File of the recording -> its workload and batch size."""
 

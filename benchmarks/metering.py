@@ -4,13 +4,10 @@ A torch loop runs in pairs, with and without the meter, in random order; the sen
 The CPU time of the whole process is compared, sampling thread included, since other processes disturb it less than wall
 time: median of the pairs' ratios, with quartiles as its uncertainty. If the quartiles are wider than the figure, use
 the second one: CPU time of the sampling thread alone, per second of the loop.
-
-The third one is that of a board: an Orin Nano's files, each of which takes as long to read as a register of a real one.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import tempfile
@@ -18,25 +15,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks.agent_cost import BOARDS, READ_S, SlowTree
 from benchmarks.timing import keep
 from wattune.algorithms import open_algorithm
 from wattune.cap import SensorLimit
 from wattune.devices import Meter
-from wattune.devices.agent import BoardDevice
 from wattune.devices.base import Device, Sensor
-from wattune.doctor.capture import materialise
 from wattune.point import Knobs
 from wattune.records import StepWork
 from wattune.workloads import example_workload
-from wattune_agent.controller import Controller
-from wattune_agent.discovery import find_board
 
-BOARD = "orin-nano-jp6"
 PAIRS = 30
 STEPS = 60
 
@@ -118,20 +108,8 @@ def main() -> None:
             "pairs": PAIRS,
             "loop_s": loop(),
             "rate_hz": 10,
-            "board": of_board(loop),
         },
     )
-
-
-def of_board(loop: Callable[[], float]) -> dict[str, Any]:
-    """CPU time of the sampling thread on a board, with what its files take to read."""
-    record = json.loads((BOARDS / f"{BOARD}.json").read_text(encoding="utf-8"))
-    with tempfile.TemporaryDirectory() as folder:
-        tree = SlowTree(materialise(record, folder))
-        device = BoardDevice(Controller(find_board(tree, "jetson")), tree)
-        shares = [_metered(device, loop)[1] for _ in range(PAIRS // 3)]
-        device.close()
-    return {"board": BOARD, "read_s": READ_S, "sampling_thread": statistics.median(shares)}
 
 
 def _loop() -> Callable[[], float]:

@@ -2,11 +2,10 @@
 
 The same model is trained in two threads that take turns of several steps in random order: by the plain loop (or
 Trainer), and by the same one in an open session at the whole batch. The CPU time of the active thread is compared,
-since other processes disturb it less than wall time: medians of the pairs, with quartiles and a confidence band of the
-median. The CPU time of the thread that reads the sensor is added. Steps of about 2, 10 and 50 ms show the share. With a
-model of one small layer, the difference is the session's time per step, for any model, with the least noise:
-``overhead`` is that relative to each step, and ``least_step_s`` the step time of which the upper end of its band is 1
-%.
+since other processes disturb it less than wall time: medians of the pairs, with a confidence band of the median. The
+CPU time of the thread that reads the sensor is added. Steps of about 2, 10 and 50 ms show the share. With a model of
+one small layer, the difference is the session's time per step, for any model, with the least noise: ``overhead`` is
+that relative to each step, and ``least_step_s`` the step time of which the upper end of its band is 1 %.
 """
 
 from __future__ import annotations
@@ -281,25 +280,22 @@ def measure(name: str, size: str) -> dict[str, Any]:
         (wall_from, cpu_from), (wall_to, cpu_to) = device.read_at[begin], device.read_at[-2]
     thread = (cpu_to - cpu_from) / (wall_to - wall_from)
     extra = spread([session_s - plain_s for session_s, plain_s in times])
-    share = spread([session_s / plain_s - 1 for session_s, plain_s in times])
     return {
         "step_s": statistics.median(plain_s for _, plain_s in times),
         "extra_s": extra,
-        "paired": share,
         "sampling_thread": thread,
         "pairs": pairs,
     }
 
 
 def spread(values: list[float]) -> dict[str, Any]:
-    """Median, quartiles and the 95 % confidence band of the median (by rank)."""
-    low, middle, high = statistics.quantiles(values, n=4)
+    """Median, and its 95 % confidence band (by rank)."""
     ranked, away = sorted(values), 0.98 * math.sqrt(len(values))
     band = [
         ranked[max(0, math.floor(len(values) / 2 - away))],
         ranked[min(len(values) - 1, math.ceil(len(values) / 2 + away))],
     ]
-    return {"median": middle, "quartiles": [low, high], "band": band}
+    return {"median": statistics.median(values), "band": band}
 
 
 def overhead(names: Iterable[str] = tuple(LOOPS), sizes: Iterable[str] = tuple(SIZES)) -> dict[str, Any]:

@@ -72,8 +72,6 @@ def speed() -> str:
         f"| `wattune --help` | 0.5 s | {seconds(startup)} |\n"
         f"| CPU time of the meter's thread, sampling at 10 Hz beside a real training loop | under 1% "
         f"| {metering['sampling_thread']:.2%} |\n"
-        f"| the same on an Orin Nano, whose registers take {1e3 * metering['board']['read_s']:g} ms each to read "
-        f"| | {metering['board']['sampling_thread']:.1%} |\n"
         f"| slowdown of that loop by the meter, {metering['pairs']} pairs with and without | under 1% "
         f"| {metering['overhead']:+.1%} (quartiles {low:+.1%} to {high:+.1%}: the machine's noise) |\n"
     )

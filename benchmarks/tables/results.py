@@ -70,8 +70,3 @@ def ms(figures: dict[str, float]) -> str:
 def percent(share: float) -> str:
     """A share of one, with one decimal."""
     return f"{100 * share:.1f}%"
-
-
-def signed(share: float) -> str:
-    """A share in percent with its sign."""
-    return f"{100 * share:+.1f}%"
