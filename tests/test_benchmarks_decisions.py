@@ -225,15 +225,6 @@ def test_repeating_a_case_in_its_group_makes_nothing_surer(values: list[float], 
     assert again == pytest.approx(once, abs=1e-12)
 
 
-def test_a_paired_test_says_better_worse_or_neither() -> None:
-    groups = range(6)
-    assert scoring.paired([0.01, 0.02, 0.01, 0.02, 0.01, 0.02], [0.1] * 6, groups)["better"]
-    assert not scoring.paired([0.1, 0.11, 0.1, 0.12, 0.1, 0.11], [0.01] * 6, groups)["not_worse"]
-    neither = scoring.paired([0.1, 0.0, 0.1, 0.0, 0.1, 0.0], [0.05] * 6, groups)
-    assert neither["not_worse"]
-    assert not neither["better"]
-
-
 def test_a_target_that_is_never_reached_costs_a_whole_training() -> None:
     times, true = {4: 1.0, 8: 1.0}, {4: 100.0, 8: math.inf}
     assert efficiency_part.regret(Decision(8), times, true) == 1.0

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
         "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(recorded())),
         "mlperf": lambda: mlperf_part.summary(mlperf_part.cases(options.mlperf)),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
-        "pipeline": lambda: pipeline_part.summary(pipeline_part.cases(recorded())),
+        "pipeline": lambda: profiling_part.summary(pipeline_part.cases(recorded()), "group"),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
     }
     figures: dict[str, Any] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 from benchmarks.decisions import estimators
@@ -82,13 +81,10 @@ class Profile:
         self.rig, self._strict = rig, strict
         self._device = RigDevice(rig)
         self._notebook = Journal(None, self._device, None)  # type: ignore[arg-type]  # only a file needs its beginning
-        self._asked_s = math.nan
-        self.step_s: list[float] = []
 
     def proceed(self, samples: Believed, *, by_curve: bool) -> Guided:
         """Probe until no further probe is worth its time."""
         rows = [BatchShape.of(size) for size in self.rig.board.batch_sizes]
-        self._asked_s = time.process_time()
         return guided(
             self._device,
             rows,
@@ -102,9 +98,7 @@ class Profile:
         )
 
     def _measure(self, point: OperatingPoint) -> None:
-        self.step_s.append(time.process_time() - self._asked_s)
         self._notebook.measure(None, self, point)
-        self._asked_s = time.process_time()
 
     def measure(self, point: OperatingPoint) -> tuple[ProfileCell | AbortedProbe, ProfileCost]:
         """Probe one cell, in the form that the journal expects."""
@@ -167,7 +161,4 @@ def _outcome(profile: Profile, end: Guided) -> ProbeOutcome:
     return ProbeOutcome(
         pick=None if pick is None else Cell(pick.batch_size, pick.clock_mhz or 0.0),
         measured=measured,
-        reason=end.guidance.stopped_because,
-        step_s=profile.step_s,
-        stated=end.guidance.p_above_cap,
     )

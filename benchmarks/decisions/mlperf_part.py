@@ -128,10 +128,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         inside = [one for row in some for one in row["covered"]]
         summaries[way] = {
             **regrets([row["regret"] for row in some], [row["benchmark"] for row in some]),
-            "by": {
-                benchmark: round(float(np.mean([row["regret"] for row in some if row["benchmark"] == benchmark])), 5)
-                for benchmark in dict.fromkeys(row["benchmark"] for row in some)
-            },
             "runs_mean": round(float(np.mean([row["runs"] for row in some])), 2),
             "slower_than_own": round(float(np.mean([row["over_own"] > 1e-9 for row in some])), 4),
         }

@@ -18,8 +18,7 @@ from benchmarks.decisions.estimators import SEEDS, Bank
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.guided_way import together
 from benchmarks.decisions.profilers import ProbeOutcome
-from benchmarks.decisions.profiling_part import CAPS, GUARD, KINDS, counted, score
-from benchmarks.decisions.scoring import grouped, paired, regrets
+from benchmarks.decisions.profiling_part import CAPS, GUARD, KINDS, score
 from benchmarks.decisions.sweeps import Sweep, pairs, truth
 
 CASES = 10
@@ -81,42 +80,7 @@ def cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
                     score(place, cap_w, true, rig, outcome)
                     | {
                         "way": name,
-                        "case": f"{proxy.key} {target.key.workload} {number}",
                         "group": f"{target.key.family} {target.key.workload} {target.key.rate:g}",
-                        "workloads": target.key.family,
-                        "runs": len(bank.made),
-                        "samples": bank.samples,
-                        "server": bank.server,
                     }
                 )
     return rows
-
-
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of every method, and ours against the full grid with the whole sweep, case by case."""
-    ways: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        ways.setdefault(row["way"], []).append(row)
-    rival = {row["case"]: row for row in ways["full grid + 6 x 5"]}
-    summaries: dict[str, Any] = {}
-    for name, every in ways.items():
-        some = [row for row in every if math.isfinite(row["regret"])]
-        figures: dict[str, Any] = {
-            "all": regrets([row["regret"] for row in some], [row["group"] for row in some]),
-            "against the optimum at the cap": regrets(
-                [row["regret_at_cap"] for row in some], [row["group"] for row in some]
-            ),
-            "by": grouped(some, "regret", "group", "workloads") | grouped(some, "regret", "group", "family"),
-        }
-        beside = [rival[row["case"]] for row in some]
-        both = [(a, b) for a, b in zip(some, beside, strict=True) if math.isfinite(b["regret"])]
-        figures["against full grid + 6 x 5"] = paired(
-            [a["regret"] for a, _ in both], [b["regret"] for _, b in both], [a["group"] for a, _ in both]
-        )
-        figures["runs_mean"] = round(float(np.mean([row["runs"] for row in every])), 2)
-        figures["runs_max"] = max(row["runs"] for row in every)
-        for what in ("samples", "server"):
-            saved = 1 - sum(row[what] for row in every) / sum(row[what] for row in rival.values())
-            figures[f"{what}_saved"] = round(saved, 4)
-        summaries[name] = figures | counted(every)
-    return summaries

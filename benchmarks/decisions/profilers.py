@@ -21,13 +21,10 @@ Samples = Mapping[int, float]
 
 @dataclass
 class ProbeOutcome:
-    """Outcome of a method; ``stated`` is its probability that the pick exceeds the cap, None if it gives none."""
+    """Outcome of a method."""
 
     pick: Cell | None = None
     measured: dict[Cell, Reading] = field(default_factory=dict)
-    reason: str = ""
-    step_s: list[float] = field(default_factory=list)
-    stated: float | None = None
 
 
 def full_grid(rig: Rig, samples: Samples) -> ProbeOutcome:

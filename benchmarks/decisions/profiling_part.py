@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from benchmarks.decisions.boards import Board, Cell, Rig
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.guided_way import guided_way
 from benchmarks.decisions.profilers import ProbeOutcome, Samples
-from benchmarks.decisions.scoring import grouped, paired, regrets, rounded
+from benchmarks.decisions.scoring import regrets
 
 BOARDS = 120
 """Boards of each kind."""
@@ -35,7 +34,6 @@ MARGIN = 0.01
 """Share of the cap that a probe may exceed it by without being counted among those surely above."""
 
 KINDS = ("roofline", "table")
-NOISY = 0.015
 
 Way = Callable[[Rig, Samples], ProbeOutcome]
 
@@ -75,12 +73,9 @@ def cases(boards: int = BOARDS, gp_boards: int = GP_BOARDS) -> list[dict[str, An
                 if name.startswith("Optuna GP") and seed >= gp_boards:
                     continue
                 rig = Rig(place, cap_w, seed, budget_s)
-                begun_s = time.perf_counter()
                 outcome = way(rig, samples)
-                seconds = time.perf_counter() - begun_s
                 budget_s = rig.seconds if way is guided_way else budget_s
-                own = {"way": name, "seconds": seconds, "step_s": tuple(outcome.step_s)}
-                rows.append(own | score(place, cap_w, samples, rig, outcome))
+                rows.append({"way": name} | score(place, cap_w, samples, rig, outcome))
     return rows
 
 
@@ -93,20 +88,13 @@ def score(place: Board, cap_w: float, samples: Samples, rig: Rig, outcome: Probe
     cost = math.inf if runnable is None else place.cost(runnable, samples)
     return {
         "board": place.name,
-        "family": place.family,
-        "noise": "over 1.5 %" if place.noise_w > NOISY * float(np.median(place.power_w)) else "to 1.5 %",
-        "volts": "V(f) known" if place.volts else "V(f) unknown",
         "regret": cost / place.cost(best, samples) - 1,
         "regret_at_cap": cost / place.cost(at_cap, samples) - 1,
         "probes": rig.probes,
         "probing_s": rig.seconds,
-        "over": len(rig.over),
         "surely_over": sum(share > MARGIN for share in rig.over),
         "overshoot": max(rig.over, default=0.0),
         "pick_over": outcome.pick is not None and float(place.power_w[place.place(outcome.pick)]) > cap_w,
-        "pick_overshoot": 0.0 if outcome.pick is None else float(place.power_w[place.place(outcome.pick)]) / cap_w - 1,
-        "stated_over": outcome.stated,
-        "reason": "" if "may save" in outcome.reason else outcome.reason,
     }
 
 
@@ -120,74 +108,27 @@ def cell_under_cap(place: Board, cap_w: float, cell: Cell | None) -> Cell | None
     return None if place.power_w[row, level] > cap_w else Cell(cell.batch_size, place.clocks_mhz[level])
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of every method, for all boards and by family and noise, and paired against the full grid."""
-    ways: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        ways.setdefault(row["way"], []).append(row)
-    grid = {row["board"]: row for row in ways["full grid"]}
-    gaussian = {row["board"]: row for row in ways["Optuna GP, same time"]}
-    summaries: dict[str, Any] = {}
-    for name, every in ways.items():
-        some = [row for row in every if math.isfinite(row["regret"])]
-        boards = [row["board"] for row in some]
-        beside = [grid[board]["regret"] for board in boards]
-        figures: dict[str, Any] = {
-            "all": regrets([row["regret"] for row in some], boards),
-            "by": {
-                kind: one
-                for by in ("family", "noise", "volts")
-                for kind, one in grouped(some, "regret", "board", by).items()
-            },
-            "against the optimum at the cap": regrets([row["regret_at_cap"] for row in some], boards),
-            "against full grid": paired([row["regret"] for row in some], beside, boards),
-        }
-        summaries[name] = figures | counted(every)
-        if name == "ours":
-            summaries[name]["against Optuna GP"] = beside_gaussian(some, gaussian)
-        steps = [one for row in every for one in row["step_s"]]
-        if steps:
-            summaries[name]["step_ms"] = {
-                "mean": round(1e3 * float(np.mean(steps)), 2),
-                "p95": round(1e3 * float(np.quantile(steps, 0.95)), 2),
-            }
-    return summaries
-
-
-def beside_gaussian(rows: Sequence[dict[str, Any]], gaussian: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Ours and the Gaussian process on the boards where it found a pick: the regrets' difference and boards over."""
-    both = [(row, gaussian[row["board"]]) for row in rows if row["board"] in gaussian]
-    both = [(own, other) for own, other in both if math.isfinite(other["regret"])]
-    boards = [own["board"] for own, _ in both]
-    over, other_over = (sum(pair[place]["surely_over"] > 0 for pair in both) for place in (0, 1))
-    return paired([own["regret"] for own, _ in both], [other["regret"] for _, other in both], boards) | {
-        "boards_over": over,
-        "boards_over_of_gp": other_over,
-        "boards_over_share": rounded(over / max(1, other_over)),
-    }
-
-
-def counted(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Counts of probes, of probes above the cap, and of picks above it."""
-    stated = [row["stated_over"] for row in rows if row["stated_over"] is not None]
-    by_family = {
-        family: rounded(float(np.mean([row["over"] > 0 for row in rows if row["family"] == family])), 4)
-        for family in sorted({row["family"] for row in rows})
-    }
+def summary(rows: Sequence[dict[str, Any]], group: str = "board") -> dict[str, Any]:
+    """Figures of every method; cases of one ``group`` are not independent."""
     return {
+        name: of_way([row for row in rows if row["way"] == name], group)
+        for name in dict.fromkeys(row["way"] for row in rows)
+    }
+
+
+def of_way(rows: Sequence[dict[str, Any]], group: str) -> dict[str, Any]:
+    """Regrets, and counts of probes, of probes above the cap, and of picks above it."""
+    some = [row for row in rows if math.isfinite(row["regret"])]
+    groups = [row[group] for row in some]
+    return {
+        "all": regrets([row["regret"] for row in some], groups),
+        "against the optimum at the cap": regrets([row["regret_at_cap"] for row in some], groups),
         "boards": len(rows),
-        "no_pick": sum(not math.isfinite(row["regret"]) for row in rows),
+        "no_pick": len(rows) - len(some),
         "probes_mean": round(float(np.mean([row["probes"] for row in rows])), 2),
         "probes_max": max(row["probes"] for row in rows),
         "probing_s": round(float(np.mean([row["probing_s"] for row in rows])), 1),
-        "boards_with_probe_over": round(float(np.mean([row["over"] > 0 for row in rows])), 4),
         "boards_with_probe_surely_over": round(float(np.mean([row["surely_over"] > 0 for row in rows])), 4),
-        "boards_with_probe_over_by_family": by_family,
         "worst_overshoot": round(max(row["overshoot"] for row in rows), 4),
         "picks_over": round(float(np.mean([row["pick_over"] for row in rows])), 4),
-        "worst_pick_over": round(max(row["pick_overshoot"] for row in rows), 4),
-        "stated_pick_over": round(float(np.mean(stated)), 4) if stated else None,
-        "reasons": {
-            one: sum(row["reason"] == one for row in rows) for one in sorted({row["reason"] for row in rows}) if one
-        },
     }

@@ -1,4 +1,4 @@
-"""Means with clustered standard errors, shares, and the paired one-sided test."""
+"""Means with clustered standard errors, and shares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 GOOD = 0.02
 
@@ -40,27 +39,6 @@ def regrets(values: Sequence[float], groups: Sequence[Hashable]) -> dict[str, An
         "p90": round(float(np.quantile(values, 0.9)), 5),
         "worst": round(float(np.max(values)), 4),
         "under_2_percent": round(float(np.mean(np.asarray(values) < GOOD)), 4),
-    }
-
-
-def paired(ours: Sequence[float], theirs: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
-    """Mean of ours less theirs on the same cases, with the ends of its one-sided 95 % intervals.
-
-    ``not_worse``: the lower end is not above 0, so ours is not significantly worse. ``better``: the upper end is below
-    0.
-    """
-    apart = np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)
-    error, count = spread_of_mean(list(apart), groups), len(set(groups))
-    reach = float(stats.t.ppf(0.95, count - 1)) * error if count > 1 else math.nan
-    mean = float(apart.mean())
-    return {
-        "difference": round(mean, 5),
-        "se": rounded(error),
-        "low": rounded(mean - reach),
-        "high": rounded(mean + reach),
-        "groups": count,
-        "not_worse": bool(mean - reach <= 0),
-        "better": bool(mean + reach < 0),
     }
 
 

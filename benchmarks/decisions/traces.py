@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.decisions import estimators
 from benchmarks.decisions.efficiency_part import covered
 from benchmarks.decisions.estimators import Bank, Decision
-from benchmarks.decisions.scoring import paired, regrets, rounded, spread_of_mean
+from benchmarks.decisions.scoring import regrets, rounded
 from benchmarks.decisions.sweeps import Run, errors, truth
 
 SPLITS = 4
@@ -198,9 +198,7 @@ def _case(
             "regret": cost[chosen] / best - 1 if chosen is not None else math.inf,
             "runs": len(bank.made),
             "spent_s": sum(run.samples * epoch_s[size] for size, run in bank.made),
-            "samples": bank.samples,
             "stated": decision.expected_regret,
-            "misfit": decision.curve is not None and decision.curve.misfit,
             "covered": covered(decision, true),
             "covered_but_error": covered(decision, true, error),
         }
@@ -234,7 +232,6 @@ WAYS: dict[str, Way] = {
     "ours, no own batch size": _ours(own=False),
     "largest batch": _largest,
     "default batch": _default,
-    "raw means, all runs": lambda bank, epoch_s, place: estimators.raw_means(bank, epoch_s),
 }
 
 
@@ -257,21 +254,12 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     results: dict[str, Any] = {"cases": len(ways["ours"]), "regret": {}, "gain": {}}
     for name, some in ways.items():
         finite = [row for row in some if math.isfinite(row["regret"])]
-        both = zip(some, ways["raw means, all runs"], strict=True)
-        beside = [(row, other) for row, other in both if math.isfinite(row["regret"] + other["regret"])]
         results["regret"][name] = {
             **regrets([row["regret"] for row in finite], [row["group"] for row in finite]),
-            "by_group": _by_group(finite),
-            "against raw means, all runs": paired(
-                [row["regret"] for row, other in beside],
-                [other["regret"] for row, other in beside],
-                [row["group"] for row, _ in beside],
-            ),
-            "failed": len(some) - len(finite),
             "runs_mean": round(float(np.mean([row["runs"] for row in some])), 2),
             "runs_max": max(row["runs"] for row in some),
         }
-    for name in ("default batch", "largest batch", "raw means, all runs"):
+    for name in ("default batch", "largest batch"):
         results["gain"][name] = gain(ways["ours"], ways[name])
     oracle = [row | {"cost": row["best"], "error": 0.0} for row in ways["ours"]]
     results["best of all over default batch"] = gain(oracle, ways["default batch"])
@@ -279,38 +267,19 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     results[f"{name} over default batch"] = gain(ways[name], ways["default batch"])
     results["paid back"] = _paid_back(ways["ours"], ways["default batch"])
     ours = ways["ours"]
-    inside = [(one, row["group"]) for row in ours for one in row["covered"]]
     stated = [row for row in ours if row["stated"] is not None and math.isfinite(row["regret"])]
     results["ours"] = {
-        "coverage": round(float(np.mean([one for one, _ in inside])), 4),
-        "coverage_se": rounded(spread_of_mean([float(one) for one, _ in inside], [group for _, group in inside])),
+        "coverage": round(float(np.mean([one for row in ours for one in row["covered"]])), 4),
         "coverage_but_error": round(float(np.mean([one for row in ours for one in row["covered_but_error"]])), 4),
-        "stated": round(float(np.mean([row["stated"] for row in stated])), 5),
         "realised_over_stated": rounded(
             float(np.mean([row["regret"] for row in stated])) / max(np.mean([row["stated"] for row in stated]), 1e-9), 3
         ),
-        "misfits": round(float(np.mean([row["misfit"] for row in ours])), 4),
-        "worst": sorted(
-            (
-                {k: row[k] for k in ("gpu", "dataset", "target", "limit_w", "split", "batch_size", "regret")}
-                for row in ours
-                if row["split"] == 0 and math.isfinite(row["regret"])
-            ),
-            key=lambda row: -float(row["regret"]),
-        )[:8],
     }
     return results
 
 
-def _by_group(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    return {
-        group: round(float(np.mean([row["regret"] for row in rows if row["group"] == group])), 5)
-        for group in sorted({row["group"] for row in rows})
-    }
-
-
 def gain(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Cost of theirs relative to ours; methods that never reach the target are counted separately."""
+    """Cost of theirs relative to ours, where both reach the target."""
     apart = [
         (other["cost"] / own["cost"], own, math.hypot(own["error"], other["error"]))
         for own, other in zip(ours, theirs, strict=True)
@@ -318,27 +287,17 @@ def gain(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> di
     ]
     gains = np.array([gain for gain, _, _ in apart])
     logs, groups = [math.log(gain) for gain, _, _ in apart], [row["group"] for _, row, _ in apart]
-    best = max(apart, key=lambda one: one[0])[1]
     by_group = {group: float(np.mean([v for v, g in zip(logs, groups, strict=True) if g == group])) for group in groups}
     surely = [
         math.log(gain) < -SURE * error for gain, error in zip(gains, [error for _, _, error in apart], strict=True)
     ]
     return {
         "geometric_mean": round(math.exp(float(np.mean(logs))), 4),
-        "se_of_ln": rounded(spread_of_mean(logs, groups)),
         "equal_weight": round(math.exp(float(np.mean(list(by_group.values())))), 4),
-        "median_group": round(math.exp(float(np.median(list(by_group.values())))), 4),
-        "best": round(float(gains.max()), 3),
-        "best_at": {key: best[key] for key in ("gpu", "dataset", "target", "limit_w")},
-        "median": round(float(np.median(gains)), 4),
         "worst": round(float(gains.min()), 4),
-        "none": round(float(np.mean(np.abs(gains - 1) <= NONE)), 4),
         "loses": round(float(np.mean(gains < 1 - NONE)), 4),
         "loses_surely": round(float(np.mean((gains < 1 - NONE) & np.array(surely))), 4),
         "by_group": {group: round(math.exp(by_group[group]), 4) for group in sorted(by_group)},
-        "never_reaches": sum(
-            math.isfinite(a["cost"]) and not math.isfinite(b["cost"]) for a, b in zip(ours, theirs, strict=True)
-        ),
     }
 
 
