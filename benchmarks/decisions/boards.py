@@ -63,7 +63,6 @@ class Board:
     """
 
     name: str
-    family: str
     batch_sizes: tuple[int, ...]
     clocks_mhz: tuple[float, ...]
     step_s: Array

@@ -41,7 +41,7 @@ def roofline(seed: int) -> Board:
     power_w = np.array([[exact_peak_w(plain, work, Knobs(clock_mhz=clock)) for clock in clocks] for work in works])
     volts = [plain.gpu.voltage_v[plain.gpu.clocks_mhz.index(clock)] for clock in clocks]
     name = f"roofline {seed}: {plain.name}, {task.name}"
-    return _board(name, "roofline", clocks, step_s, power_w, volts, draw, cold=0.0)
+    return _board(name, clocks, step_s, power_w, volts, draw, cold=0.0)
 
 
 @cache
@@ -93,12 +93,11 @@ def table(seed: int) -> Board:
     power_w = np.maximum.accumulate(power_w, axis=1)  # power never falls with the clock; with the batch size it may
     clocks = tuple(float(round(top_mhz * one, 1)) for one in share)
     name = f"table {seed}: {len(kernels)} kernels"
-    return _board(name, "table", clocks, step_s, power_w, list(volts), draw, cold=draw.uniform(0.0, 0.02))
+    return _board(name, clocks, step_s, power_w, list(volts), draw, cold=draw.uniform(0.0, 0.02))
 
 
 def _board(
     name: str,
-    family: str,
     clocks: tuple[float, ...],
     step_s: Array,
     power_w: Array,
@@ -110,7 +109,6 @@ def _board(
     noise = math.exp(draw.uniform(*(math.log(end) for end in NOISE)))
     return Board(
         name=name,
-        family=family,
         batch_sizes=BATCH_SIZES,
         clocks_mhz=clocks,
         step_s=step_s,
