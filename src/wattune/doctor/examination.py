@@ -59,7 +59,7 @@ def board_tree(spec: str) -> tuple[Tree, str] | None:
     scheme = spec.partition("?")[0]
     if scheme not in LOCAL:
         return None
-    _, options = split_options(spec, "?", ("root", "mode"), device=scheme)
+    _, options = split_options(spec, "?", ("root",), device=scheme)
     return Tree(options.get("root", "/")), scheme
 
 
@@ -78,7 +78,7 @@ def examine(spec: str, *, say: Say = lambda text: None) -> Examination:
     try:
         if device.kind != "measured" and place is None and scheme != "agent":
             raise InputError("nothing to examine: this device is not a physical one", value=spec)
-        findings = [*_device(device, device_tree(device, place)), *_files(place)]
+        findings = [*_device(device), *_files(place)]
         if device.kind == "measured":
             found = own_interpreter()
             sensing, figures = _sensing(device, found, say)
@@ -113,7 +113,7 @@ def device_tree(device: Device, place: tuple[Tree, str] | None) -> Tree | None:
     return Tree() if device.spec.partition(":")[0] == "agent" and device.kind == "measured" else None
 
 
-def _device(device: Device, tree: Tree | None) -> list[Finding]:
+def _device(device: Device) -> list[Finding]:
     return [
         *board_checks.check_device(device),
         board_checks.check_rails(device),
