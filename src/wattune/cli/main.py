@@ -59,7 +59,7 @@ COMMANDS = {
     "guard": "Run any program under a cap, training at the fastest clocks: meter, guard, restore.",
     "restore": "Restore clocks that a killed process left changed.",
     "serve": "Serve models and proxy sweeps to a fleet of devices.",
-    "store": "Manage a server's store: add models, back up, restore, remove what is old.",
+    "store": "Manage a server's store: add models, back up, remove what is old.",
     "token": "Manage the access tokens of a server.",
 }
 """Commands in the order of the help, with the first lines of their own help; ``wattune.cli.NAME`` has the function."""
