@@ -62,7 +62,7 @@ def test_error_pages_of_limits_and_of_an_unavailable_store(tmp_path, monkeypatch
             def fail(*args, **options):
                 raise StoreUnavailable("the database does not respond: <test>")
 
-            monkeypatch.setattr("wattune.server.dashboard.views.models", fail)
+            monkeypatch.setattr("wattune.server.store.model_catalog.listing", fail)
             answer = client.get("/models", headers=HTML)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             assert "does not respond: &lt;test&gt;" in answer.text

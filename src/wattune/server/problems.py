@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from wattune.errors import InputError, OutputError, WattuneError
 from wattune.records.base import in_words
+from wattune.server.jobs.queue import QueueFull, WrongState
 from wattune.server.store import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -81,8 +82,11 @@ def as_problem(error: BaseException) -> Problem | None:
         return error
     if isinstance(error, (StoreUnavailable, OutputError)):
         return _unavailable(str(error))
+    if isinstance(error, QueueFull):
+        return Problem(429, str(error), headers={"Retry-After": "600"})
     if isinstance(error, InputError):
-        return Problem(422, error.what, value=error.value, allowed=error.allowed, hint=error.hint)
+        status = 409 if isinstance(error, WrongState) else 422
+        return Problem(status, error.what, value=error.value, allowed=error.allowed, hint=error.hint)
     if isinstance(error, WattuneError):
         return Problem(422, str(error))
     if isinstance(error, OSError) and error.errno in _TEMPORARY:

@@ -127,20 +127,6 @@ def check_device(request: Request, device: str) -> None:
         raise Problem(403, what, value=device, allowed=bound, hint=hint)
 
 
-def check_owner(identity: Identity, job: str, owner: str | None, *, is_shared: bool) -> None:
-    """Check that the client may cancel a job: its own, unless others wait for it as well. Raises: Problem 403."""
-    if not may_cancel(identity, owner, is_shared=is_shared):
-        why = (
-            "other devices wait for this job as well" if owner == identity.token else "another device started this job"
-        )
-        raise Problem(403, why, value=job, allowed="jobs that this token alone requested", hint="ask an admin")
-
-
-def may_cancel(identity: Identity, owner: str | None, *, is_shared: bool) -> bool:
-    """True if the client may cancel a job of this owner."""
-    return identity.may("device") and (not identity.is_limited or (owner == identity.token and not is_shared))
-
-
 def _cookie(request: Request) -> str:
     name: str = request.app.state.settings.session_cookie
     return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends
@@ -24,8 +24,8 @@ from wattune.server.dashboard import views
 from wattune.server.dashboard.responses import Fields, Key, Name, Reader, message, not_found, respond
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
-from wattune.server.routes.jobs import cancel_as
-from wattune.server.store import FileStore
+from wattune.server.store import FileStore, model_catalog
+from wattune.server.store import profiles as store_profiles
 from wattune.server.store.schema import OPEN, JobRow, ModelRow, TrainingRow
 from wattune.server.store.statuses import READER_S
 
@@ -79,12 +79,9 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
     """Show one job: its runs, their learning curves so far, and the final curve."""
     with request.app.state.database.session(reads_only=True) as session:
         status = queue.status(session, job_id)
-        row = session.execute(
-            select(JobRow.curve, JobRow.token, JobRow.is_shared).where(JobRow.id == job_id)
-        ).one_or_none()
-    if status is None or row is None:
+        record = session.scalar(select(JobRow.curve).where(JobRow.id == job_id))
+    if status is None:
         return not_found(request, "job", "/jobs")
-    record, owner, is_shared = row
     curve = None if record is None else SampleEfficiency.parse(record)
     curves, lost_runs = _curves(request.app.state.files, status)
     figures: list[Figure] = []
@@ -100,16 +97,14 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
         curve=curve,
         figures=figures,
         lost=lost_runs,
-        may_change=identity.may("admin") if status.ended else security.may_cancel(identity, owner, is_shared=is_shared),
+        may_change=identity.may("admin"),
     )
 
 
-@router.post("/jobs/{job_id}/cancel")
-def cancel(
-    request: Request, identity: Annotated[security.Identity, Depends(security.require("device"))], job_id: Name
-) -> Response:
+@router.post("/jobs/{job_id}/cancel", dependencies=[Depends(security.require("admin"))])
+def cancel(request: Request, job_id: Name) -> Response:
     """Cancel a job."""
-    return _change(request, job_id, cancel_as(identity))
+    return _change(request, job_id, queue.cancel)
 
 
 @router.post("/jobs/{job_id}/retry", dependencies=[Depends(security.require("admin"))])
@@ -122,7 +117,7 @@ def retry(request: Request, job_id: Name) -> Response:
 def profiles(request: Request, identity: Reader) -> Response:
     """List the newest profiles."""
     with request.app.state.database.session(reads_only=True) as session:
-        rows = views.profiles(session)
+        rows = store_profiles.listing(session, limit=views.PAGE_ROWS)
     return respond(request, "profiles.html", section="Profiles", profiles=rows)
 
 
@@ -146,7 +141,7 @@ def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "",
 def models(request: Request, identity: Reader) -> Response:
     """List the models."""
     with request.app.state.database.session(reads_only=True) as session:
-        rows = views.models(session)
+        rows = model_catalog.listing(session, limit=views.PAGE_ROWS)
     return respond(request, "models.html", section="Models", models=rows)
 
 
@@ -183,10 +178,7 @@ def sign_out(request: Request, identity: Reader) -> Response:
 
 def _change(request: Request, job_id: str, change: Callable[..., SweepStatus | None]) -> Response:
     with request.app.state.database.session() as session:
-        try:
-            status = change(session, job_id, time.time())
-        except queue.WrongState as error:
-            return message(request, "Not possible now", f"{error}.", status=409, back=f"/jobs/{job_id}")
+        status = change(session, job_id, time.time())
     request.app.state.job_watch.forget(job_id)
     return not_found(request, "job", "/jobs") if status is None else RedirectResponse(f"/jobs/{job_id}", 303)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from wattune.errors import InputError
 from wattune.planning import learns_as
 from wattune.records import ProfileTable, SampleEfficiency
-from wattune.records.served import DeviceStatus, ServedModel
+from wattune.records.served import DeviceStatus
 from wattune.reporting.phrases import cap, seconds, watts
 from wattune.server.prometheus import SEEN_S
-from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow
+from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow
 
 PAGE_ROWS = 100
 """Maximum number of rows of a page."""
@@ -178,25 +178,6 @@ def fleet(session: Session, now_s: float) -> Fleet:
     return Fleet(
         count(session, DeviceRow), len(powers_w), total_w if total_w is None or math.isfinite(total_w) else None
     )
-
-
-def models(session: Session) -> list[ServedModel]:
-    """List the models in order of name."""
-    return [ServedModel.parse(row) for row in session.scalars(select(ModelRow.record).order_by(ModelRow.name))]
-
-
-def profiles(session: Session) -> Sequence[Any]:
-    """List the newest profiles: id, board, workload, algorithm, kind, publisher, created_s."""
-    columns = (
-        ProfileRow.id,
-        ProfileRow.board,
-        ProfileRow.workload,
-        ProfileRow.algorithm,
-        ProfileRow.kind,
-        ProfileRow.publisher,
-        ProfileRow.created_s,
-    )
-    return session.execute(select(*columns).order_by(ProfileRow.created_s.desc()).limit(PAGE_ROWS)).all()
 
 
 def profile(session: Session, profile_id: str) -> tuple[ProfileTable, str, float] | None:

@@ -75,17 +75,10 @@ def submit(
     if is_new:
         return job, True
     if job.state != "cancelled":  # a failed or parked job needs an operator's attention
-        job.is_shared = job.is_shared or job.token != owner
         return job, False
-    job.token, job.is_shared = owner, False
+    job.token = owner
     _restart(job, now_s)
     return job, True
-
-
-def is_known_to(session: Session, job_id: str, owner: str | None) -> bool:
-    """True if a job need not be marked as shared for a token that requests it: it started it, or it is shared."""
-    token, is_shared = session.execute(select(JobRow.token, JobRow.is_shared).where(JobRow.id == job_id)).one()
-    return is_shared or token == owner
 
 
 def batch_sizes(model: ServedModel, request: SweepRequest) -> tuple[int, ...]:
@@ -254,7 +247,7 @@ def _check_room(session: Session, owner: str | None, most: int) -> None:
     """Check that another job may be opened. Raises: QueueFull."""
     count = select(func.count()).select_from(JobRow).where(JobRow.state.in_(OPEN))
     if owner is not None and (session.scalar(count.where(JobRow.token == owner)) or 0) >= most:
-        raise QueueFull(f"too many open sweeps of one token: at most {most}; wait for one of them, or cancel one")
+        raise QueueFull(f"too many open sweeps of one token: at most {most}; wait for one of them")
     if (session.scalar(count) or 0) >= MAX_OPEN:
         raise QueueFull(f"the queue is full: at most {MAX_OPEN} sweeps may be open; try again later")
 

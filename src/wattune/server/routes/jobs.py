@@ -15,7 +15,6 @@ from wattune.records import LearningCurve, SampleEfficiency
 from wattune.records.served import SweepRequest, SweepState, SweepStatus
 from wattune.server.bodies import body
 from wattune.server.jobs import queue
-from wattune.server.jobs.queue import WrongState
 from wattune.server.jobs.watch import JobAnswer, JobWatch
 from wattune.server.limits import too_many
 from wattune.server.problems import Problem
@@ -30,7 +29,7 @@ from wattune.server.routes.endpoint import (
     route,
     wait_s,
 )
-from wattune.server.security import Identity, check_owner
+from wattune.server.security import Identity
 from wattune.server.store import model_catalog, retention
 from wattune.server.store.schema import OPEN, JobRow
 
@@ -52,15 +51,11 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
             raise Problem(404, "no such model", value=sweep.model, hint="GET /v1/models")
         # Fleets repeat the same request, and an existing job needs no write transaction.
         existing = queue.status(session, sweep.key(model.digest))
-        is_owned = existing is None or queue.is_known_to(session, existing.job, _owner(request))
-    if existing is not None and existing.state != "cancelled" and is_owned:
+    if existing is not None and existing.state != "cancelled":
         return answer(existing.model_dump(mode="json"), 200, Location=f"/v1/jobs/{existing.job}")
     with database.session() as session:
-        try:
-            owner, most = _owner(request), request.app.state.settings.limits.sweeps_per_token
-            job, is_new = queue.submit(session, model, sweep, time.time(), owner=owner, most=most)
-        except queue.QueueFull as error:
-            raise Problem(429, str(error), headers={"Retry-After": "600"}) from error
+        owner, most = _owner(request), request.app.state.settings.limits.sweeps_per_token
+        job, is_new = queue.submit(session, model, sweep, time.time(), owner=owner, most=most)
         status = queue.status(session, job.id)
         assert status is not None
     request.app.state.job_watch.forget(status.job)
@@ -101,10 +96,10 @@ async def get_job(request: Request, job: IdPath) -> Response:
     return Response(status_code=304, headers={"ETag": f'"{status.tag}"'}) if changed is None else _as_json(changed)
 
 
-@router.post("/{job}/cancel", **route("device", SweepStatus))
+@router.post("/{job}/cancel", **route("admin", SweepStatus))
 def cancel_job(request: Request, job: IdPath) -> Response:
-    """Cancel a job that no other device has requested; an admin may cancel any."""
-    return _change(request, cancel_as(request.state.identity), job)
+    """Cancel a job; finished runs are kept."""
+    return _change(request, queue.cancel, job)
 
 
 @router.post("/{job}/retry", **route("admin", SweepStatus))
@@ -154,42 +149,23 @@ def get_run(request: Request, job: IdPath, batch_size: NonNegative, seed: NonNeg
     return Response(content, media_type="application/json", headers={"ETag": f'"{run.curve}"'})
 
 
-def cancel_as(identity: Identity) -> Callable[[Session, str, float], SweepStatus | None]:
-    """Build the function that cancels a job if the client may do so."""
-
-    def cancel(session: Session, job: str, now_s: float) -> SweepStatus | None:
-        row = queue.locked(session, job)
-        if row is not None:
-            check_owner(identity, job, row.token, is_shared=row.is_shared)
-        return queue.cancel(session, job, now_s)
-
-    return cancel
-
-
 def _owner(request: Request) -> str | None:
-    """Id of the token whose jobs are counted and kept apart; None for an admin and without authentication."""
+    """Id of the token whose open jobs are counted; None for an admin and without authentication."""
     identity: Identity = request.state.identity
     return identity.token if identity.is_limited else None
 
 
 def _change(request: Request, change: Callable[[Session, str, float], SweepStatus | None], job: str) -> Response:
-    try:
-        with request.app.state.database.session() as session:
-            response = _status_response(change(session, job, time.time()), job)
-        request.app.state.job_watch.forget(job)
-        return response
-    except WrongState as error:
-        raise Problem(409, error.what, value=error.value, allowed=error.allowed, hint=error.hint) from error
+    with request.app.state.database.session() as session:
+        status = change(session, job, time.time())
+    if status is None:
+        raise _unknown(job)
+    request.app.state.job_watch.forget(job)
+    return answer(status.model_dump(mode="json"))
 
 
 def _as_json(status: JobAnswer) -> Response:
     return Response(status.content, 200, {"ETag": f'"{status.tag}"'}, "application/json")
-
-
-def _status_response(status: SweepStatus | None, job: str) -> Response:
-    if status is None:
-        raise _unknown(job)
-    return answer(status.model_dump(mode="json"))
 
 
 def _unknown(job: str) -> Problem:

@@ -31,6 +31,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 from wattune.errors import InputError, RecordError, WattuneError
+from wattune.server.store.schema import Base
 
 BUSY_S = 10.0
 """Timeout in seconds of a writer that waits for other writers of an SQLite file."""
@@ -128,14 +129,18 @@ class Database:
             self._writer.release()
 
     def upgrade(self) -> None:
-        """Migrate the tables to the schema of this version. Raises: as ``known_revision``."""
-        self.known_revision()
+        """Create the tables, or migrate those of an older version. Raises: as ``known_revision``."""
+        is_new = self.known_revision() is None
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
         try:
             with self.engine.begin() as connection:
                 config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                if is_new:  # the migrations are for older stores alone
+                    Base.metadata.create_all(connection)
+                    command.stamp(config, "head")
+                else:
+                    command.upgrade(config, "head")
         except DatabaseError as error:
             raise StoreUnavailable(f"the database does not respond: {_reason(error)}") from error
         if self._path is not None:

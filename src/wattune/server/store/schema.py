@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Select, false, inspect, select
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Select, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from typing_extensions import Unpack
@@ -82,8 +82,8 @@ class ModelRow(Base):
 class JobRow(Base):
     """A sweep. ``model`` is the ``ServedModel`` at the time the job was created; ``curve`` is the finished record.
 
-    ``token``: id of the token that started it; ``is_shared``: another token requested the same. ``attempts``: number of
-    them that failed since a run was finished; ``not_before_s``: time of the next one.
+    ``token``: id of the token that started it. ``attempts``: number of them that failed since a run was finished;
+    ``not_before_s``: time of the next one.
     """
 
     __tablename__ = "jobs"
@@ -98,7 +98,6 @@ class JobRow(Base):
     warnings: Mapped[list[str]]
     curve: Mapped[dict[str, Any] | None]
     token: Mapped[str | None] = mapped_column(index=True)
-    is_shared: Mapped[bool] = mapped_column(default=False, server_default=false())
     created_s: Mapped[float]
     finished_s: Mapped[float | None]
     attempts: Mapped[int] = mapped_column(default=0, server_default="0")

@@ -1,4 +1,4 @@
-"""Keep the finished runs of sweeps, in place of units with leases; remove the notes of runs and the seen workers."""
+"""Keep the finished runs of sweeps, in place of units with leases; remove what is no longer written."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -28,5 +28,6 @@ def upgrade() -> None:
     op.execute(f"INSERT INTO proxy_runs ({columns}) SELECT {columns} FROM units WHERE {is_finished}")
     for table in ("units", "run_notes", "seen_workers"):
         op.drop_table(table)
+    op.drop_column("jobs", "is_shared")
     op.add_column("jobs", sa.Column("attempts", INTEGER, server_default="0", nullable=False))
     op.add_column("jobs", sa.Column("not_before_s", sa.Double(), server_default="0", nullable=False))
