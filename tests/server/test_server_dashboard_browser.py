@@ -12,7 +12,6 @@ from tests.server.conftest import opened, served
 from tests.support import report_records as samples
 from tests.support.accessibility import findings
 from tests.support.server import dashboard as made
-from tests.support.server.prefix_proxy import behind_prefix
 
 from wattune.cap import PowerCap
 from wattune.planning import plan
@@ -260,25 +259,20 @@ def test_reshown_page_sends_one_request_at_a_time(browser, site):
         assert 2 <= found["all"] <= 4  # every 2.6 s
 
 
-@pytest.mark.parametrize("prefix", ["", "/lab/wattune"])
-def test_expired_session_redirects_to_login_and_back(browser, tmp_path, prefix):
-    with opened(tmp_path / "store", proxy="127.0.0.1", root_path=prefix) as store:
+def test_expired_session_redirects_to_login_and_back(browser, tmp_path):
+    with opened(tmp_path / "store", proxy="127.0.0.1") as store:
         made.fill(store)
         with store.database.session() as session:
             looker = tokens.make(session, "looker", "read", now_s=time.time())
             another = tokens.make(session, "another", "read", now_s=time.time())
-        with (
-            served(store) as upstream,
-            behind_prefix(upstream, prefix) as proxied,
-            visit(browser, proxied.proxy.url, f"{prefix}/jobs?some=thing") as page,
-        ):
+        with served(store) as url, visit(browser, url, "/jobs?some=thing") as page:
             page.allowed.append("Password forms should have")  # the browser's advice: a token has no user's name
             page.fill("input[name=token]", looker)
             page.get_by_role("button", name="Sign in").click()
             page.wait_for_url("**/jobs?some=thing")
             page.wait_for_timeout(2500)
             assert page.text_content("h1") == "Jobs"  # also after it was renewed
-            page.goto(f"{prefix}/?find=nano")
+            page.goto("/?find=nano")
             with store.database.session() as session:
                 tokens.revoke(session, "looker", time.time())
             page.wait_for_url("**/login?next=**", timeout=8000)
@@ -286,18 +280,6 @@ def test_expired_session_redirects_to_login_and_back(browser, tmp_path, prefix):
             page.get_by_role("button", name="Sign in").click()
             page.wait_for_url("**/?find=nano")
             assert page.text_content("h1") == "Devices"
-            assert proxied.outside == []
-
-
-def test_theme_is_remembered(browser, site):
-    _, url, _ = site
-    with visit(browser, url, color_scheme="light") as page:
-        page.get_by_role("button", name="Change to dark colours").click()
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
-        page.goto("/jobs")
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
-        page.get_by_role("button", name="Change to light colours").click()
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 249)"
 
 
 def test_reduced_motion_is_respected(browser, site):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from html.parser import HTMLParser
 
 import pytest
@@ -17,7 +16,6 @@ from wattune.reporting import phrases
 from wattune.server.dashboard import run_views, views
 from wattune.server.dashboard.responses import ago
 from wattune.server.jobs import queue
-from wattune.server.store import tokens
 from wattune.server.store.schema import JobRow
 from wattune.workloads.metrics import METRICS
 
@@ -421,6 +419,9 @@ def test_page_sends_and_follows_its_policy(client, store, path):
     addresses = [attrs[name] for _, attrs in page.elements for name in ("href", "src", "action") if name in attrs]
     ours = [a for a in addresses if a.startswith(("/", "#", "data:image/svg+xml,")) and not a.startswith("//")]
     assert ours == addresses
+    links = {attrs[name] for _, attrs in page.elements for name in ("href", "src") if name in attrs}
+    for link in links:
+        assert not link.startswith("/") or client.get(link).status_code == 200, link
 
 
 def test_static_files_are_exactly_these(client):
@@ -438,12 +439,6 @@ def test_static_files_are_exactly_these(client):
 def test_sign_in_redirects_only_locally(client, place):
     answer = client.get("/login", params={"next": place}, follow_redirects=False)
     assert answer.headers["location"] == "/"
-
-
-def made_token(store, name, scope):
-    """A token; gives its text."""
-    with store.database.session() as session:
-        return tokens.make(session, name, scope, now_s=time.time())
 
 
 @pytest.mark.parametrize("path", ["/?find=%00", "/runs?device=%00", "/jobs/%00", "/profiles/a%00"])

@@ -20,12 +20,10 @@ import httpx
 import pytest
 from sqlalchemy import text
 from tests.server.conftest import Store, opened, served
-from tests.server.test_server_backup import restored
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
-from wattune.cli import main
 from wattune.errors import OutputError
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
@@ -62,26 +60,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@pytest.mark.slow
-def test_store_on_a_read_only_disk_is_backed_up_and_listed(small_disk, tmp_path, capsys):
-    """The disk became read-only while the server ran: with rows in the log that are not yet in the file."""
-    folder = small_disk / "store"
-    with opened(folder) as store:
-        made.token(store, "read", "lab")
-        assert (folder / "wattune.db-wal").stat().st_size > 0
-        subprocess.run(["cp", "-r", str(folder), str(small_disk / "crashed")], check=True)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for name in ("store", "crashed"):
-        assert main(["token", "list", "--store", str(small_disk / name)]) == 0
-        assert "lab" in capsys.readouterr().out
-        assert main(["store", "backup", str(small_disk / name), str(tmp_path / f"{name}.tar")]) == 0
-        capsys.readouterr()
-        assert main(["token", "revoke", "lab", "--store", str(small_disk / name)]) != 0
-        assert "read-only" in capsys.readouterr().err
-    assert main(["token", "list", "--store", str(restored(tmp_path / "crashed.tar", tmp_path / "again"))]) == 0
-    assert "lab" in capsys.readouterr().out
 
 
 def fill_up(folder: Path) -> Path:

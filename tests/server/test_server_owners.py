@@ -15,12 +15,7 @@ from wattune.server import dashboard
 from wattune.server.limits import Limits
 from wattune.server.store import model_catalog, tokens
 
-GRANTS = {
-    "read": {"read"},
-    "device": {"read", "device"},
-    "worker": {"worker"},
-    "admin": {"read", "device", "worker", "admin"},
-}
+GRANTS = {"read": {"read"}, "device": {"read", "device"}, "admin": {"read", "device", "admin"}}
 """What a token of each scope may do."""
 
 

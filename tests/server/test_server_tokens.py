@@ -51,7 +51,7 @@ def test_token_is_created_used_and_revoked(wattune, database_url, tmp_path):
             assert client.get("/v1/models", headers=shown).status_code == 401, "in a server that runs, too"
     (told,) = json.loads(wattune("token", "list", "--json", "--database", database_url)[1])
     assert (told["name"], told["scope"]) == ("lab", "device")
-    assert None not in (told["used"], told["revoked"], told["expires"])
+    assert None not in (told["revoked"], told["expires"])
     code, _, err = wattune("token", "revoke", "lab", "--database", database_url)
     assert (code, "unknown token" in err) == (2, True)
 
@@ -87,32 +87,6 @@ def test_token_errors_are_one_line(wattune, tmp_path, arguments, said):
     assert said in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == [], "and no store was begun"
-
-
-def test_last_use_of_a_token_is_written_periodically(sqlite_store, monkeypatch):
-    monkeypatch.setattr("wattune.server.application.USED_WRITE_EVERY_S", 0.05)
-    app = create_app(sqlite_store.settings, sqlite_store.database, sqlite_store.files)
-    begin_s = time.time()
-    with sqlite_store.database.session() as session:
-        text = tokens.make(session, "a", "read", begin_s)
-
-    def used_s() -> float | None:
-        with sqlite_store.database.session(reads_only=True) as session:
-            return tokens.listing(session)[0].used_s
-
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        client.get("/v1/models", headers={"Authorization": f"Bearer {text}"})
-        while used_s() is None:
-            assert time.time() < begin_s + 20
-            time.sleep(0.02)
-        first_s = used_s()
-        assert first_s is not None
-        assert begin_s <= first_s <= time.time()
-        monkeypatch.setattr("wattune.server.application.USED_WRITE_EVERY_S", 1000.0)
-        client.get("/v1/models", headers={"Authorization": f"Bearer {text}"})
-    last_s = used_s()
-    assert last_s is not None
-    assert last_s > first_s, "what was not kept yet is kept at the end"
 
 
 def test_names_and_scopes_are_checked_in_the_store(sqlite_store):

@@ -45,15 +45,6 @@ def serve(
             help="Reverse proxy, e.g. 127.0.0.1, whose X-Forwarded headers are believed. Requires a token.",
         ),
     ] = None,
-    root_path: Annotated[
-        str,
-        typer.Option(
-            "--root-path",
-            metavar="PATH",
-            envvar="WATTUNE_SERVE_ROOT_PATH",
-            help="Path below which the proxy offers the server, e.g. /wattune; the proxy strips it.",
-        ),
-    ] = "",
     demo: Annotated[
         bool, typer.Option("--demo", help="Run simulated boards against the server, in a temporary store.")
     ] = False,
@@ -69,11 +60,8 @@ def serve(
     """
     from wattune.server.lifecycle import serve as run
     from wattune.server.limits import limits_from_environment
-    from wattune.server.settings import Settings, checked_root_path, memory_for, sqlite_url
+    from wattune.server.settings import Settings, memory_for, sqlite_url
 
-    prefix = checked_root_path(root_path)
-    if prefix and proxy is None:
-        raise InputError("--root-path needs --proxy", hint="give the address of the proxy that strips the path")
     if demo and (given := store or database or proxy) is not None:
         raise InputError("--demo with --store, --database or --proxy", value=str(given), allowed="--demo alone")
     with ExitStack() as stack:
@@ -87,7 +75,6 @@ def serve(
             port=port,
             workers=workers,
             proxy=proxy,
-            root_path=prefix,
             limits=limits_from_environment(),
             worker_memory_bytes=memory_for(workers),
         )

@@ -84,7 +84,6 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
                 "device": row.device,
                 "made": _moment(row.created_s),
                 "expires": _moment(row.expires_s),
-                "used": _moment(row.used_s),
                 "revoked": _moment(row.revoked_s),
             }
             for row in rows
@@ -92,7 +91,7 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
     if as_json:
         emit_json(entries)
         return
-    lines: list[tuple[str, ...]] = [("NAME", "SCOPE", "DEVICE", "MADE", "EXPIRES", "LAST USED", "REVOKED")]
+    lines: list[tuple[str, ...]] = [("NAME", "SCOPE", "DEVICE", "MADE", "EXPIRES", "REVOKED")]
     lines += [tuple(text or "-" for text in entry.values()) for entry in entries]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -5,8 +5,8 @@ The OpenAPI description is FastAPI's own, plus the strictly parsed bodies and th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio import create_task_group, sleep, to_thread
@@ -27,13 +27,10 @@ from wattune.server.routes import ROUTERS
 from wattune.server.routes.endpoint import ProblemDetails
 from wattune.server.security import TokenCache
 from wattune.server.settings import Settings
-from wattune.server.store import Database, FileStore, StoreUnavailable, tokens
+from wattune.server.store import Database, FileStore
 from wattune.server.store.statuses import WRITE_EVERY_S, Statuses
 from wattune.server.telemetry import Telemetry
 from wattune.version import __version__
-
-USED_WRITE_EVERY_S = 10.0
-"""Interval between writes of the tokens' last use: one write per request would be too expensive."""
 
 
 def create_app(settings: Settings, database: Database, files: FileStore) -> FastAPI:
@@ -51,7 +48,6 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.token_cache = TokenCache()
     app.state.statuses = Statuses(database)
     app.state.job_watch = JobWatch(database)
-    app.state.used_s = {}
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
     problems.install(app, dashboard.problem_page)
@@ -78,33 +74,19 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Limit the threads; write the statuses and the tokens' last use periodically while the server runs."""
+    """Limit the threads; write the statuses periodically while the server runs."""
     current_default_thread_limiter().total_tokens = app.state.settings.limits.threads
     async with create_task_group() as tasks:
-        tasks.start_soon(_periodically, USED_WRITE_EVERY_S, _write_used, app.state)
-        tasks.start_soon(_periodically, WRITE_EVERY_S, app.state.statuses.flush)
+        tasks.start_soon(_write_periodically, app.state.statuses)
         yield
         tasks.cancel_scope.cancel()
     app.state.statuses.flush()
-    _write_used(app.state)
 
 
-async def _periodically(interval_s: float, write: Callable[..., None], *arguments: Any) -> None:
+async def _write_periodically(statuses: Statuses) -> None:
     while True:
-        await sleep(interval_s)
-        await to_thread.run_sync(write, *arguments)
-
-
-def _write_used(state: Any) -> None:
-    # If the store is unavailable now, the next write includes these.
-    used_s = dict(state.used_s)
-    with suppress(StoreUnavailable):
-        if used_s:
-            with state.database.session() as session:
-                tokens.mark_used(session, used_s)
-        for token, moment_s in used_s.items():
-            if state.used_s.get(token) == moment_s:
-                del state.used_s[token]
+        await sleep(WRITE_EVERY_S)
+        await to_thread.run_sync(statuses.flush)
 
 
 RECORDS: tuple[type[Record], ...] = (
@@ -131,7 +113,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         summary="Pre-trained models, proxy sweeps, profiles, plans and training records for a small fleet of devices",
         routes=app.routes,
         separate_input_output_schemas=False,
-        servers=[{"url": app.state.settings.root_path or "/"}],
+        servers=[{"url": "/"}],
     )
     _, schemas = models_json_schema(
         [(kind, "validation") for kind in BODIES], ref_template="#/components/schemas/{model}"

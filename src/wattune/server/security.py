@@ -145,7 +145,6 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
         httponly=True,
         samesite="lax",
         secure=request.url.scheme == "https",
-        path=_cookie_path(request),
     )
     return _identity(row, "session")
 
@@ -154,12 +153,7 @@ def sign_out(request: Request, response: Response) -> None:
     """End the session."""
     with request.app.state.database.session() as session:
         sessions.end(session, request.cookies.get(_cookie(request), ""))
-    response.delete_cookie(_cookie(request), path=_cookie_path(request), httponly=True, samesite="lax")
-
-
-def _cookie_path(request: Request) -> str:
-    # Below a prefix, other applications have the same host, and must not get the session.
-    return f"{request.app.state.settings.root_path}/"
+    response.delete_cookie(_cookie(request), httponly=True, samesite="lax")
 
 
 def requires_token(request: Request) -> bool:
@@ -189,7 +183,6 @@ async def _authorized(request: Request, scope: Scope) -> Identity:
     now_s = time.time()
     token = _token_cache(request).find(request.headers.getlist("authorization"), now_s)
     if token is not None:
-        request.app.state.used_s[token.id] = now_s
         identity = _identity(token, "token")
     else:
         identity = await run_in_threadpool(_identify, request)
@@ -260,7 +253,6 @@ def _by_token(request: Request, text: str) -> Token:
         row = tokens.find(session, text, now_s)
     if isinstance(row, str):
         raise _unknown(request, row)
-    request.app.state.used_s[row.id] = now_s
     _token_cache(request).keep(text, row, state, read_s)
     return row
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wattune.errors import InputError
 from wattune.server.limits import Limits
 
 
@@ -33,15 +31,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def checked_root_path(text: str) -> str:
-    """Check the path of an address and remove its last slash. Raises: InputError if it is not one."""
-    path = text.rstrip("/")
-    if not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*", path):
-        allowed = "a path such as /wattune, of letters, digits, '-', '_', '~' and '.'"
-        raise InputError("--root-path", value=text, allowed=allowed)
-    return path
-
-
 def memory_for(workers: int) -> int:
     """Memory in bytes that each sweep may use: its share of four fifths of the machine's, but 2 GiB at least."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -55,8 +44,6 @@ class Settings:
     ``proxy``: address of the reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Behind it, all
     requests need a token, even if no token exists yet.
 
-    ``root_path``: prefix of all addresses outside, such as "/wattune", which the proxy strips; "" for none.
-
     ``workers``: sweeps at a time. ``worker_memory_bytes``: limit of the private memory of each; None for no limit.
     """
 
@@ -66,7 +53,6 @@ class Settings:
     port: int = 8484
     workers: int = 1
     proxy: str | None = None
-    root_path: str = ""
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
 

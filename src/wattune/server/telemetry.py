@@ -107,9 +107,5 @@ def _add_headers(scope: Scope, message: Message, request_id: str) -> None:
     headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
     if not scope["path"].startswith("/static/"):
         headers.setdefault("Cache-Control", "no-store")
-    # Routes name each other as if the server had the whole host; a proxy adds the rest.
-    location = headers.get("Location", "")
-    if "app" in scope and location.startswith("/"):
-        headers["Location"] = scope["app"].state.settings.root_path + location
     if scope.get("scheme") == "https":
         headers.setdefault("Strict-Transport-Security", "max-age=31536000")

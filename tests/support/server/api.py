@@ -116,14 +116,11 @@ def token(
 
 
 def contents(store: Store) -> dict[str, Any]:
-    """Every row of every table but those of who uses the server and when, and every file with its hash."""
+    """Every row of every table, and every file with its hash."""
     found: dict[str, Any] = {}
     with store.database.session(reads_only=True) as session:
         for name, table in Base.metadata.tables.items():
-            if not table.info.get("is_in_backup", True):
-                continue
-            columns = [column for column in table.columns if column.name != "used_s"]
-            found[name] = sorted(json.dumps(list(row), sort_keys=True) for row in session.execute(select(*columns)))
+            found[name] = sorted(json.dumps(list(row), sort_keys=True) for row in session.execute(select(table)))
     folder: Path = store.files.folder
     paths = [path for path in folder.rglob("*") if path.is_file()]
     found["the folder"] = sorted((str(path.relative_to(folder)), sha256(path.read_bytes())) for path in paths)

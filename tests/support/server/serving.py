@@ -20,28 +20,17 @@ import httpx
 
 START_S = 60.0
 
-DOCS = Path(__file__).parents[3] / "docs" / "server.md"
-
 
 class Serving:
     """A ``wattune serve`` that answers. ``log`` is what it and its sweeps say on stderr."""
 
-    def __init__(
-        self,
-        store: Path,
-        *options: str,
-        log: Path,
-        environment: dict[str, str] | None = None,
-        open_files: int | None = None,
-    ):
+    def __init__(self, store: Path, *options: str, log: Path, open_files: int | None = None):
         self.log = log
         command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
         if open_files is not None:
             command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
         with log.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, **(environment or {})}
-            )
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], START_S)
         line = self.process.stdout.readline().decode() if ready else ""
@@ -83,9 +72,9 @@ class Serving:
 
 
 @contextmanager
-def serving(store: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[Serving]:
+def serving(store: Path, *options: str) -> Iterator[Serving]:
     """A server on a free port that ends with the context."""
-    server = Serving(store, *options, log=store.parent / "server.log", environment=environment)
+    server = Serving(store, *options, log=store.parent / "server.log")
     try:
         yield server
     finally:

@@ -62,7 +62,7 @@ def devices(
         jobs_open=open_jobs or 0,
         runs_total=runs_total,
         model=model,
-        url=str(request.base_url).rstrip("/") + request.app.state.settings.root_path,
+        url=str(request.base_url).rstrip("/"),
     )
 
 

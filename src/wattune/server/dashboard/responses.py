@@ -58,11 +58,10 @@ static = StaticFiles(directory=HERE / "static")
 
 
 def respond(request: Request, template: str, /, *, section: str = "", status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a page. ``section``: its entry in the navigation. Links in templates begin with ``root``."""
+    """Render a page. ``section``: its entry in the navigation."""
     identity = getattr(request.state, "identity", None)
     text = _TEMPLATES.get_template(template).render(
         section=section,
-        root=request.app.state.settings.root_path,
         signed_in=identity is not None and identity.by == "session",
         **values,
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -62,8 +60,7 @@ class Database:
 
     def __init__(self, url: str):
         self.url = url
-        self._copy = _copy_from_read_only_disk(url)
-        self.engine = _engine(url if self._copy is None else f"sqlite:///{Path(self._copy.name) / 'wattune.db'}")
+        self.engine = _engine(url)
         self._writer = threading.Lock() if self.is_sqlite else None
         self._path = Path(self.engine.url.database) if self.is_sqlite and self.engine.url.database else None
         self._file: os.stat_result | None = None
@@ -81,8 +78,6 @@ class Database:
 
         Raises: StoreUnavailable if the database is unreachable, locked for too long, read-only or full.
         """
-        if self._copy is not None and not reads_only:
-            raise StoreUnavailable("the disk of the database is read-only")
         try:
             with (
                 nullcontext() if reads_only else self._write_lock(),
@@ -187,34 +182,11 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
-        if self._copy is not None:
-            self._copy.cleanup()
 
 
 def revisions() -> list[str]:
     """Revisions of the schema that this version knows, newest first."""
     return [script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()]
-
-
-def _copy_from_read_only_disk(url: str) -> tempfile.TemporaryDirectory[str] | None:
-    """Copy an SQLite file from a read-only disk, where SQLite cannot open it: it needs a file of shared memory.
-
-    Nobody writes to it there, so a copy is the same. Returns None if there is no need. Raises: StoreUnavailable.
-    """
-    if not url.startswith("sqlite:///"):
-        return None
-    file = Path(url.removeprefix("sqlite:///"))
-    if not file.is_file() or not os.statvfs(file).f_flag & os.ST_RDONLY:
-        return None
-    folder = tempfile.TemporaryDirectory(prefix="wattune-store-")
-    try:
-        for suffix in ("", "-wal"):
-            if (source := file.with_name(file.name + suffix)).exists():
-                shutil.copy(source, Path(folder.name, f"wattune.db{suffix}"))
-    except OSError as error:
-        folder.cleanup()
-        raise StoreUnavailable(f"cannot copy the database: {error.strerror}") from error
-    return folder
 
 
 def _engine(url: str) -> Engine:

@@ -43,7 +43,6 @@ class TokenRow(Base):
     created_s: Mapped[float]
     expires_s: Mapped[float | None]
     revoked_s: Mapped[float | None]
-    used_s: Mapped[float | None]
 
 
 class SessionRow(Base):

@@ -9,10 +9,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from sqlalchemy import bindparam, exists, func, or_, select, text, update
+from sqlalchemy import bindparam, exists, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, UnknownName
@@ -126,7 +125,7 @@ def any_exist(session: Session) -> bool:
 
 
 def state(session: Session) -> tuple[object, ...]:
-    """Summary of all tokens, which is different after each change but that of their last use."""
+    """Summary of all tokens, which is different after each change."""
     counts = func.count(), func.count(TokenRow.revoked_s), func.count(TokenRow.device), func.sum(TokenRow.created_s)
     return tuple(session.execute(select(*counts)).one())
 
@@ -150,12 +149,6 @@ def rejection(token: Token, now_s: float) -> str | None:
     if token.revoked_s is not None:
         return "the token was revoked"
     return "the token has expired" if token.expires_s is not None and token.expires_s <= now_s else None
-
-
-def mark_used(session: Session, used_s: Mapping[str, float]) -> None:
-    """Store the time of the last use of each token, by id."""
-    for token, moment_s in used_s.items():
-        session.execute(update(TokenRow).where(TokenRow.id == token).values(used_s=moment_s))
 
 
 def _token(session: Session, token: str) -> Token | None:

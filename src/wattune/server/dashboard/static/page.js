@@ -4,28 +4,6 @@
   const EVERY_MS = 2000;
   const AT_MOST_MS = 15000;
   const READINGS = 150;
-  const root = document.documentElement;
-
-  const toggle = document.getElementById("theme");
-  const dark = () =>
-    root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  const name = () => {
-    toggle.textContent = dark() ? "Light" : "Dark";
-    toggle.setAttribute("aria-label", dark() ? "Change to light colours" : "Change to dark colours");
-  };
-  toggle.hidden = false;
-  toggle.addEventListener("click", () => {
-    root.dataset.theme = dark() ? "light" : "dark";
-    try {
-      localStorage.setItem("theme", root.dataset.theme);
-    } catch {
-      // No storage: the choice lasts for this page only.
-    }
-    name();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
-  name();
-
   const live = document.getElementById("live");
   if (!live) return;
   const note = document.getElementById("connection-lost");

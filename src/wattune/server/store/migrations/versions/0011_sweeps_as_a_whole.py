@@ -29,5 +29,6 @@ def upgrade() -> None:
     for table in ("units", "run_notes", "seen_workers"):
         op.drop_table(table)
     op.drop_column("jobs", "is_shared")
+    op.drop_column("tokens", "used_s")
     op.add_column("jobs", sa.Column("attempts", INTEGER, server_default="0", nullable=False))
     op.add_column("jobs", sa.Column("not_before_s", sa.Double(), server_default="0", nullable=False))
