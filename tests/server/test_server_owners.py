@@ -83,10 +83,12 @@ def test_one_token_cannot_fill_the_queue(tmp_path):
             assert "open sweeps of one token" in made.problem(post(client, greedy), 429)["detail"]
             assert post(client, other).status_code == 201
             assert [post(client, admin, target=0.6 + n / 1000).status_code for n in range(5)] == [201] * 5
-            # Cancelled and started again, a job counts again.
-            job = post(client, other).json()["job"]
-            assert client.post(f"/v1/jobs/{job}/cancel", headers=admin).status_code == 200
-            assert post(client, greedy).status_code == 429
+            again = post(client, greedy, target=0.5)
+            assert again.status_code == 200, "the same again is no other sweep"
+            cancel = f"/v1/jobs/{again.json()['job']}/cancel"
+            assert client.post(cancel, headers=admin).status_code == 200
+            assert post(client, greedy, target=0.55).status_code == 201
+            assert post(client, greedy, target=0.5).status_code == 429, "started again, a job counts again"
 
 
 # -------------------------------------------------------------------------------------------------------- every route

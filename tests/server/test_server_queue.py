@@ -156,15 +156,6 @@ def test_cancelled_job_keeps_its_runs_and_takes_no_result(store):
     assert begun(store, 4.0) == job_id
 
 
-def test_retry_and_cancel_need_a_matching_job(store):
-    assert call(store, queue.cancel, "0" * 32, 0.0) is None
-    assert call(store, queue.retry, "0" * 32, 0.0) is None
-    assert call(store, queue.status, "0" * 32) is None
-    job_id, _ = submitted(store)
-    with pytest.raises(queue.WrongState, match="cancel it first"):
-        call(store, queue.retry, job_id, 0.0)
-
-
 def test_job_of_an_earlier_server_waits_again(store):
     jobs = [submitted(store, request(seeds=seeds), float(seeds))[0] for seeds in (1, 2)]
     assert [begun(store, 3.0), begun(store, 3.0)] == jobs
@@ -229,23 +220,6 @@ def test_each_token_has_its_turn(store):
     greedy = [submitted(store, request(target=0.5 + n / 100), float(n), "greedy")[0] for n in range(3)]
     other = [submitted(store, request(target=0.6 + n / 100), 10.0 + n, "other")[0] for n in range(2)]
     assert [begun(store, 99.0) for _ in range(6)] == [greedy[0], other[0], greedy[1], other[1], greedy[2], None]
-
-
-def test_open_sweeps_of_a_token_are_limited(sqlite_store):
-    submit = {"owner": "greedy", "most": 3}
-
-    def asked(n, **who):
-        return call(sqlite_store, queue.submit, model(), request(target=0.5 + n / 100), 0.0, **who)[0].id
-
-    jobs = [asked(n, **submit) for n in range(3)]
-    with pytest.raises(queue.QueueFull, match="too many open sweeps of one token: at most 3"):
-        asked(3, **submit)
-    assert asked(0, **submit) == jobs[0]  # the same again
-    assert asked(3, owner="other", most=3)
-    call(sqlite_store, queue.cancel, jobs[0], 1.0)
-    assert asked(4, **submit)
-    with pytest.raises(queue.QueueFull):  # cancelled and started again, a job counts again
-        asked(0, **submit)
 
 
 def test_clock_that_is_set_back_does_not_stop_the_queue(store):

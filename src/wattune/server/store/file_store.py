@@ -49,12 +49,7 @@ class FileStore:
 
     def write(self, content: bytes) -> str:
         """Store the content; return its hash. Raises: OutputError."""
-        sha256 = hashlib.sha256(content).hexdigest()
-        if not self.holds(sha256):
-            with self.incoming() as file:
-                file.write(content)
-                self.keep(file, sha256)
-        return sha256
+        return self.write_parts([content])[0]
 
     def write_parts(self, content: Iterable[bytes]) -> tuple[str, int]:
         """Store content that arrives in parts; return its hash and its length in bytes. Raises: OutputError."""
