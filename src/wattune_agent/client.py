@@ -184,18 +184,15 @@ class AgentClient:
                 except _Closed as error:
                     if held_before or self._closed:  # its hold is lost, and the caller has to know
                         raise
-                    self._reconnect(error)
+                    try:
+                        self._connect()
+                    except AgentError:
+                        self._holds = False
+                        raise error from None
                     return self._ask_here(request, **fields)
             except Busy:
                 self._holds = held_before
                 raise
-
-    def _reconnect(self, error: AgentError) -> None:
-        try:
-            self._connect()
-        except AgentError:
-            self._holds = False
-            raise error from None
 
     def _ask_here(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
         """Send the request on the current connection and return the answer."""

@@ -152,10 +152,9 @@ class _Run:
             return
         if not self._settings and self._moving is None:
             self._tell("no clock", "the board has no clock to lower: a program that stays above a limit is stopped")
-        elif hasattr(self._controller, "guard"):
-            self._arm()
-        elif self._clock_mhz is None and self._settings:
+        elif self._clock_mhz is None and self._settings and not hasattr(self._controller, "guard"):
             self._controller.claim()
+        self._arm()
 
     def _arm(self) -> None:
         """Pass the limits to a controller that can guard them too, for when this process does not."""

@@ -391,7 +391,7 @@ class BoardLease:
             self._controller.slice(target)
             self.mhz = target
         else:
-            self.mhz = (self._controller.pin(target, others) if others else self._controller.pin(target))["mhz"]
+            self.mhz = self._controller.pin(target, others)["mhz"]
         self._others_held = dict(others)
         self._is_sure, self._owed_s = True, None
 

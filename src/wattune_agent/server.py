@@ -185,25 +185,19 @@ class AgentServer:
 
     def _reply(self, peer: "_Peer", message: Dict[str, Any]) -> Dict[str, Any]:
         number, name, fields = check_request(message)
-        keeper = self._keeper
+        keeper, mhz = self._keeper, fields.pop("mhz", None) or 0.0
+        calls: Dict[str, Callable[[], Dict[str, Any]]] = {
+            "discover": keeper.describe,
+            "read": lambda: keeper.read(peer),
+            "pin": lambda: keeper.pin(peer, mhz, {key: value for key, value in fields.items() if value is not None}),
+            "slice": lambda: keeper.slice(peer, mhz),
+            "guard": lambda: keeper.guard(peer, **fields),
+            "set": lambda: keeper.set_cap(peer, **fields),
+            "renew": lambda: keeper.renew(peer),
+            "restore": lambda: keeper.restore(peer),
+        }
         try:
-            if name == "discover":
-                content = keeper.describe()
-            elif name == "read":
-                content = keeper.read(peer)
-            elif name == "pin":
-                others = {key: value for key, value in fields.items() if key != "mhz" and value is not None}
-                content = keeper.pin(peer, fields["mhz"] or 0.0, others)
-            elif name == "slice":
-                content = keeper.slice(peer, fields["mhz"] or 0.0)
-            elif name == "guard":
-                content = keeper.guard(peer, fields["cap_w"], fields["max_temp_c"], fields["window_s"])
-            elif name == "set":
-                content = keeper.set_cap(peer, fields["cap_w"])
-            elif name == "renew":
-                content = keeper.renew(peer)
-            else:
-                content = keeper.restore(peer)
+            content = calls[name]()
         except AgentError:
             raise
         except Exception as error:

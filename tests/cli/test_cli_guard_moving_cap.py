@@ -90,7 +90,7 @@ class Modelled:
     def guard(self, *asked):
         self.armed.append(asked)
 
-    def pin(self, mhz):
+    def pin(self, mhz, others=None):
         assert mhz in self.settings
         self.mhz = mhz
 

@@ -39,7 +39,7 @@ class MadeBoard:
         self._do("claim")
         self.claimed += 1
 
-    def pin(self, mhz):
+    def pin(self, mhz, others=None):
         self._do("pin")  # what fails leaves the board as it was, or where it was pinned, as a Controller does
         if mhz not in self.settings:
             raise BadRequest("no such clock")
