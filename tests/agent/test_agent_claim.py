@@ -7,7 +7,7 @@ from tests.support.agent_trees import HIGH, LOW, board_in, texts
 
 from wattune_agent.controller import Controller
 from wattune_agent.errors import Busy, NotKept, NotThere
-from wattune_agent.snapshot import Snapshot, snapshots
+from wattune_agent.snapshot import snapshots
 
 
 def test_a_claim_changes_nothing_and_keeps_others_away(tree):
@@ -36,17 +36,6 @@ def test_what_somebody_sets_under_a_claim_stays(tree):
         controller.pin(408.0)
         assert tree.read(LOW) == tree.read(HIGH) == "408000000"
     assert tree.read(HIGH) == "816000000"  # as it was found when it was changed
-
-
-def test_what_was_left_behind_comes_back_by_a_claim(tree):
-    board = board_in(tree)
-    Snapshot.of_now(tree, "jetson", board.clock.files(), {})._replace(pid=0).save()
-    before = texts(tree.root)
-    tree.write(HIGH, "408000000")
-    with Controller(board) as controller:
-        controller.claim()
-        assert [event["kind"] for event in controller.check()] == ["left behind"]
-        assert texts(tree.root) == before
 
 
 def test_a_snapshot_that_could_not_be_kept_is_known_before(tree, tmp_path):

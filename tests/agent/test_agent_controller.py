@@ -176,25 +176,6 @@ def test_a_driver_that_hangs_is_given_up_and_brought_back_once_it_answers(tmp_pa
         assert snapshots(tree) == []
 
 
-def test_a_failed_return_can_be_tried_again(tree, controller, tmp_path):
-    before = texts(tmp_path)
-    controller.pin(612.0)
-
-    def fails(path, text):
-        if path == HIGH:
-            raise FileFailed("gone")
-
-    tree.before_write = fails
-    for _ in range(2):
-        with pytest.raises(NotRestored, match=r"gone \(everything else is restored; .*board-jetson.json keeps"):
-            controller.restore()
-    assert tree.read(LOW) == "306000000"
-    assert left_behind(tree) is None  # still ours
-    tree.before_write = lambda path, text: None
-    controller.restore()
-    assert texts(tmp_path) == before
-
-
 @pytest.mark.parametrize("fault", ["forbidden", "eio", "vanished", "refused", "ignored"])
 @pytest.mark.parametrize("name", ["min_freq", "max_freq", "railgate_enable"])
 @pytest.mark.parametrize("family", ["orin-nano", "nano"])

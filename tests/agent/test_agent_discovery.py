@@ -1,19 +1,13 @@
-import json
-import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, link, put
 
-from wattune.doctor.capture import materialise
 from wattune_agent.controller import LOOK_S, Controller
 from wattune_agent.discovery import board_name, families, find_board, is_tegra
 from wattune_agent.errors import BadRequest, NoReading, NotThere
 from wattune_agent.tree import Tree
-
-RECORDS = Path(__file__).parent.parent / "boards"
 
 
 def gpu(root: Path, address: str = "17000000.gpu", node: str = "gpu") -> None:
@@ -129,40 +123,6 @@ def test_names(tmp_path: Path) -> None:
     assert not is_tegra(tree)
     put(tmp_path, "/sys/class/dmi/id/product_name", "NVIDIA Jetson AGX Thor Developer Kit\n")
     assert is_tegra(tree)
-
-
-@pytest.mark.parametrize("record", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
-def test_a_recorded_board_reads_the_same_however_its_tree_was_copied(record: Path, tmp_path: Path) -> None:
-    materialise(json.loads(record.read_text()), str(tmp_path / "links"))
-    copy_plain(str(tmp_path / "links"), str(tmp_path / "plain"))
-    seen = shown(tmp_path / "links")
-    assert seen
-    assert shown(tmp_path / "plain") == seen
-
-
-def shown(root: Path) -> list[object]:
-    """What each family's board is, and what it reads."""
-    tree = Tree(str(root))
-    found: list[object] = []
-    for family in families(tree):
-        board = find_board(tree, family)
-        assert board.sensor is not None, board.problems
-        found += [board.name, board.clock and board.clock.settings_mhz, board.sensor.rail]
-        with suppress(NoReading):  # the counters of a laptop's copy stand still
-            found.append(board.sensor.read())
-    return found
-
-
-def copy_plain(source: str, target: str, inside: tuple[str, ...] = ()) -> None:
-    """As ``cp -rL`` does it: folders where there were links, and each loop of links once."""
-    os.makedirs(target, exist_ok=True)
-    for name in os.listdir(source):
-        path, real = os.path.join(source, name), os.path.realpath(os.path.join(source, name))
-        if os.path.isdir(path):
-            if real not in inside:
-                copy_plain(path, os.path.join(target, name), (*inside, real))
-        elif os.path.exists(path):
-            shutil.copy(path, os.path.join(target, name))
 
 
 def test_on_this_machine_it_only_looks() -> None:

@@ -329,13 +329,6 @@ def test_a_chip_without_labels_beside_the_modules_is_the_carriers(tmp_path: Path
     assert sensor.read().rails_w["7-0041 channel 1"] == pytest.approx(11.5)
 
 
-def test_an_unlabelled_chip_beside_the_input_is_no_problem_of_a_sum(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, ORIN)
-    hwmon_chip(tmp_path, [("", 5000, 2300)], chip="7-0041", number=2)
-    sensor, problems = sensor_of(tmp_path)
-    assert (sensor.rail, problems) == ("VDD_IN", [])
-
-
 def test_an_ina238_averages_for_fifty_milliseconds(tmp_path: Path) -> None:
     put(tmp_path, "/sys/class/hwmon/hwmon2/name", "ina238\n")
     put(tmp_path, "/sys/class/hwmon/hwmon2/in1_label", "VIN\n")

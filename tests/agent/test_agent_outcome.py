@@ -45,11 +45,6 @@ def test_a_program_that_was_over_before_the_guard_was_done_has_not_kept_its_cap(
     assert "still when the program ended" in report.events[-1]["text"]
 
 
-def test_a_cap_that_was_kept_by_the_guard_is_not_said_to_be_missed():
-    report = guard_for(MadeBoard(), 0.85, clock_mhz=500.0, cap_w=2.5)
-    assert set(kinds(report)) == {"guard"}
-
-
 def test_a_step_of_an_agents_own_guard_is_an_event_like_any_other():
     board = MadeBoard()
     board.noticed = [{"time_s": 0.0, "kind": "guard", "text": "9.00 W with a cap of 5 W: down to 300 MHz"}]
