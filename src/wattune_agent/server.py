@@ -52,7 +52,7 @@ SAMPLE_S = 0.1
 
 HUNG_S = 30.0
 """Time without a step of the guard after which systemd is no longer told that it is alive. A driver may take ten
-seconds, and nvpmodel 30."""
+seconds."""
 
 
 class AgentServer:

@@ -2,7 +2,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, link, put
+from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, put
+from tests.support.agent_trees import gpu_tree
 
 from wattune_agent.controller import LOOK_S, Controller
 from wattune_agent.discovery import board_name, families, find_board, is_tegra
@@ -10,24 +11,8 @@ from wattune_agent.errors import BadRequest, NoReading, NotThere
 from wattune_agent.tree import Tree
 
 
-def gpu(root: Path, address: str = "17000000.gpu", node: str = "gpu") -> None:
-    device = f"/sys/devices/platform/bus@0/{address}"
-    folder = f"{device}/devfreq/{address}"
-    for name, text in (
-        ("available_frequencies", "306000000 612000000 1020000000"),
-        ("min_freq", "306000000"),
-        ("max_freq", "1020000000"),
-        ("cur_freq", "306000000"),
-        ("governor", "nvhost_podgov"),
-    ):
-        put(root, f"{folder}/{name}", text + "\n")
-    put(root, f"{device}/of_node/name", f"{node}\0")
-    link(root, f"/sys/class/devfreq/{address}", folder)
-    link(root, f"{folder}/device", device)
-
-
 def test_a_jetson_by_its_parts_alone(tmp_path: Path) -> None:
-    gpu(tmp_path, "57000000.gpu")
+    gpu_tree(tmp_path)
     iio_chip(tmp_path, [("POM_5V_IN", 3000), ("POM_5V_GPU", 100), ("POM_5V_CPU", 400)])
     assert families(TimedTree(tmp_path)) == ["jetson"]
     assert find_board(TimedTree(tmp_path), "jetson").name == "jetson"
@@ -61,7 +46,7 @@ def test_a_board_with_an_arm_processor_is_not_told_to_load_a_driver_for_x86(
 
 @pytest.mark.parametrize(("label", "is_found"), [("VDD_IN", True), ("VIN", False)])
 def test_a_sensor_whose_driver_was_loaded_again_is_found_again(tmp_path: Path, label: str, is_found: bool) -> None:
-    gpu(tmp_path)
+    gpu_tree(tmp_path)
     folder = hwmon_chip(tmp_path, [("VDD_IN", 4800, 1000)], number=3)
     tree = TimedTree(tmp_path)
     controller = Controller(find_board(tree, "jetson"))
@@ -83,7 +68,7 @@ def test_a_sensor_whose_driver_was_loaded_again_is_found_again(tmp_path: Path, l
 
 def test_another_vendors_gpu_is_no_jetson(tmp_path: Path) -> None:
     put(tmp_path, "/proc/device-tree/compatible", "radxa,rock5b\0rockchip,rk3588\0")
-    gpu(tmp_path, "fb000000.gpu")
+    gpu_tree(tmp_path)
     assert families(TimedTree(tmp_path)) == []
 
 

@@ -164,11 +164,11 @@ def test_options_that_cannot_be(spec, said, tmp_path):
 
 def test_options_are_written_so_that_they_are_read(tmp_path):
     root = unpack("orin-nano-jp6", tmp_path / "a & b? 100%=c")
-    spec = with_options("jetson", root=root, mode=None)
+    spec = with_options("jetson", root=root, knobs=None)
     assert "&" not in spec
     assert open_device(spec).power_w() > 0
     assert with_options("cpu", root=None) == "cpu"
-    assert with_options("cpu?root=/a", mode=2) == "cpu?root=/a&mode=2"
+    assert with_options("cpu?root=/a", knobs="cpu") == "cpu?root=/a&knobs=cpu"
 
 
 # ----------------------------------------------------------------------------------------------------------- reading
