@@ -112,7 +112,7 @@ class CapGuard:
         """False while the board chooses its clock."""
         if free_at is not None:
             level.start_at(self._ladder.index(free_at))
-        self.value = self._ladder[level.setting] if self._ladder else None
+        self.value: Any = self._ladder[level.setting] if self._ladder else None
         """The current setting; None if the board has none."""
         self._set = change
         self._switch = switch

@@ -55,9 +55,9 @@ def mode_id(tree: Tree) -> Optional[int]:
 def _name_of(tree: Tree, mode_number: int) -> str:
     """The name of a power mode; empty if nvpmodel's configuration has none."""
     for line in re.findall(r"^\s*<\s*POWER_MODEL\s+([^>]*)>", text(tree, _CONF), re.M):
-        fields = dict(field.partition("=")[::2] for field in line.split())
+        fields = {key: value for key, _, value in (field.partition("=") for field in line.split())}
         if fields.get("ID") == str(mode_number):
-            return fields.get("NAME", "")
+            return str(fields.get("NAME", ""))
     return ""
 
 
