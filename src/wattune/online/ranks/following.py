@@ -15,7 +15,7 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.ranks.channel import LEADER, Channel
 from wattune.online.ranks.compute_timer import ComputeTimer
-from wattune.online.ranks.meeting import JobRefused, Ranks, raise_stop
+from wattune.online.ranks.meeting import Ranks, raise_stop
 from wattune.online.ranks.remote_board import ServedBoard
 from wattune.online.session import Session
 from wattune.online.step_counter import StepWorkCounter
@@ -49,7 +49,8 @@ class FollowingRun(LoopRun):
         self.counter = StepWorkCounter(model, None, counts=False)
         self.fit_check = FitCheck(self.device, model, start.micro)  # never opened: rank 0 tries sizes for all
         self._timer = ComputeTimer(model, channel.passed)
-        self._board: ServedBoard | None = None
+        self.board: ServedBoard | None = None
+        """This rank's own board, if rank 0 reads and sets it from another computer."""
         self._step = NextStep(start, start)
         self._left = 0
         self._kind: tuple[BatchShape, int] | None = None
@@ -62,26 +63,8 @@ class FollowingRun(LoopRun):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._timer.close()
-        self._close_board(waits=error is None)
-
-    def _close_board(self, *, waits: bool) -> None:
-        board, self._board = self._board, None
-        if board is not None:
-            board.close(waits=waits)
-
-    def serve(self, spec: str, *, seed: int) -> None:
-        """Open this rank's device for rank 0, which hears if that fails."""
-        try:
-            self._board = ServedBoard(self.channel, spec, seed=seed)
-        except WattuneError as error:
-            self.channel.send({"board": {"error": str(error)}})
-
-    def wait_until_ready(self) -> None:
-        """Wait for rank 0 to open the devices. Raises: JobRefused if it cannot; RankLost."""
-        message = self.channel.receive()
-        if "refused" in message:
-            self._close_board(waits=False)
-            raise JobRefused(message["refused"])
+        if self.board is not None:
+            self.board.close(waits=error is None)
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
@@ -133,8 +116,16 @@ def follow(ranks: Ranks, device: object, model: nn.Module, start: BatchShape, se
     """A run that follows rank 0, once that has prepared the session. Raises: JobRefused if it cannot; RankLost."""
     run = FollowingRun(ranks.channel, model, start, name=ranks.specs[ranks.rank] or "a device")
     if isinstance(device, str) and ranks.serves_itself(ranks.rank):
-        run.serve(ranks.spec(ranks.rank), seed=seed + ranks.rank)
-    run.wait_until_ready()
+        try:
+            run.board = ServedBoard(ranks.channel, ranks.spec(ranks.rank), seed=seed + ranks.rank)
+        except WattuneError as error:
+            ranks.channel.send({"board": {"error": str(error)}})  # which rank 0 refuses
+    try:
+        raise_stop(ranks.channel.receive())
+    except WattuneError:
+        if run.board is not None:
+            run.board.close(waits=False)
+        raise
     return run
 
 

@@ -97,7 +97,7 @@ class Ranks:
         try:
             yield
         except WattuneError as error:
-            self.channel.send({"refused": str(error)})
+            self.channel.send({"stop": str(error), "is_input": True})
             self.channel.close()
             raise refused(self.rank, error) from error
         self.channel.send({"ready": True})
