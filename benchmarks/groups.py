@@ -55,7 +55,7 @@ def faster(board: SimulatedBoard, factor: float = 2.0) -> SimulatedBoard:
 def members_of(devices: Sequence[SimulatedDevice], work: StepWork) -> list[Member]:
     """Exact figures of these boards."""
     return [
-        Member(exact, {knobs: rest_w for knobs in exact if (rest_w := device._exact_rest_w(knobs)) is not None})
+        Member(exact, {knobs: device._exact_rest_w(knobs) for knobs in exact})
         for device, exact in ((device, device.exact_steps(work)) for device in devices)
     ]
 

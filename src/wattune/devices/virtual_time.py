@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from wattune.devices.base import Device
 from wattune.errors import InputError
-from wattune.point import Knobs
 from wattune.records import StepWork
 
 NEVER = float("inf")
@@ -187,10 +186,6 @@ class VirtualDevice(VirtualTime):
 
     def _handle_events(self) -> None:
         """Handle the events of this instant, before the calls of ``every``."""
-
-    def _exact_rest_w(self, knobs: Knobs) -> float | None:
-        """Noise-free power at rest at this setting, in watts; None if it is not known."""
-        return None
 
     # ---------------------------------------------------------------------------------------------- of the interface
 

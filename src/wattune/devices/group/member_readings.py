@@ -29,9 +29,6 @@ class MemberReadings:
         self._changed_s = -math.inf
         self._each: deque[tuple[float, ...]] = deque(maxlen=NEWEST)
 
-    def __len__(self) -> int:
-        return len(self._each)
-
     def restart(self, now_s: float) -> None:
         """Begin again, since settings have just changed."""
         self._changed_s = now_s
