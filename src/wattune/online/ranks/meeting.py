@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,9 @@ from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, Mailbo
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.version import __version__
 
+if TYPE_CHECKING:
+    from wattune.online.request import Request
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Names the running system of this computer, which tells two computers of one name apart."""
 
@@ -30,29 +33,8 @@ _meetings = itertools.count()
 """Meetings of this process, which come in the same order on all ranks."""
 
 
-class HasArguments(Protocol):
-    """The arguments of a session, see ``Request``."""
-
-    @property
-    def same(self) -> Mapping[str, Any]:
-        """Arguments that have to be the same on all ranks."""
-        ...
-
-    @property
-    def sync(self) -> GradientSync:
-        """The model."""
-        ...
-
-    @property
-    def rank_timeout_s(self) -> float:
-        """Seconds in which a rank that does not go on ends the job."""
-        ...
-
-
 Even = Literal["stop"]
 """Loaders of unequal lengths stop all ranks where the first loader ends."""
-
-Asked = TypeVar("Asked", bound=HasArguments)
 
 
 class JobRefused(InputError, SystemExit):
@@ -198,7 +180,7 @@ def own_rank() -> int:
     return int(os.environ.get("RANK", "0") or "0")
 
 
-def meet(make: Callable[[], Asked], device: object) -> tuple[Ranks, Asked]:
+def meet(make: Callable[[], Request], device: object) -> tuple[Ranks, Request]:
     """Meet the other ranks, each with what ``make`` returns; every rank has to call this.
 
     ``device``: the one that this rank was given. Raises: JobRefused on all ranks, for the first rank whose ``make``
