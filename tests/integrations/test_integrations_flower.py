@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import warnings
 
@@ -15,7 +17,7 @@ with warnings.catch_warnings():  # Flower's own imports use what others have dep
         flwr = pytest.importorskip("flwr", reason="needs Flower in an environment of its own: make test-flower")
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from tests.support.flower_fleet import (
     BATCH,
     InProcessGrid,
@@ -30,6 +32,7 @@ from tests.support.flower_fleet import (
 from wattune.devices import open_device
 from wattune.errors import InputError
 from wattune.integrations.flower import FleetStrategy, PowerCapMod
+from wattune.integrations.flower_messages import JOULES, OFFER, SECONDS, STEPS
 from wattune.integrations.flower_steps import ObservedSteps
 
 NANO, ORIN = "sim:jetson-nano", "sim:jetson-agx-orin"
@@ -152,3 +155,137 @@ def test_steps_are_observed_without_changing_them():
     train_steps(observed, 5, BATCH)
     assert device.now_s() == seconds
     assert isinstance(arrays(), ArrayRecord)
+
+
+def metrics_with(**changes: object):
+    """A change of the metrics of a client's reply; None removes one."""
+
+    def change(content: RecordDict) -> None:
+        record = content["metrics"]
+        for name, value in changes.items():
+            key = {"seconds": SECONDS, "joules": JOULES, "steps": STEPS}.get(name, name)
+            del record[key]
+            if value is not None:
+                record[key] = value
+
+    return change
+
+
+def arrays_with(change):
+    """A change of the numbers of a client's first array, or of all of them by name."""
+
+    def changed(content: RecordDict) -> None:
+        values = {name: array.numpy().copy() for name, array in content["arrays"].items()}
+        content["arrays"] = ArrayRecord({name: flwr.app.Array(one) for name, one in change(values).items()})
+
+    return changed
+
+
+def first_is(value: float):
+    return arrays_with(lambda values: {**values, "0.bias": np.full_like(values["0.bias"], value)})
+
+
+FAULTS = {
+    "seconds are 0": metrics_with(seconds=0.0),
+    "seconds are negative": metrics_with(seconds=-1.0),
+    "seconds are no number": metrics_with(seconds=math.nan),
+    "seconds are a list": metrics_with(seconds=[1.0, 2.0]),
+    "no seconds": metrics_with(seconds=None),
+    "steps are 0": metrics_with(steps=0),
+    "steps are a fraction": metrics_with(steps=0.5),
+    "no steps": metrics_with(steps=None),
+    "joules are no number": metrics_with(joules=math.nan),
+    "joules are infinite": metrics_with(joules=math.inf),
+    "no joules": metrics_with(joules=None),
+    "another metric is missing": metrics_with(loss=None),
+    "another metric is a list": metrics_with(loss=[1.0]),
+    "no metrics": lambda content: content.pop("metrics"),
+    "two records of metrics": lambda content: content.update({"more": MetricRecord({"loss": 1.0})}),
+    "no arrays": lambda content: content.pop("arrays"),
+    "two records of arrays": lambda content: content.update({"more": arrays()}),
+    "an array that is not finite": first_is(math.nan),
+    "an array that is infinite": first_is(math.inf),
+    "an array of another shape": arrays_with(lambda values: {**values, "0.bias": np.zeros(65, np.float32)}),
+    "an array is missing": arrays_with(lambda values: {n: v for n, v in values.items() if n != "0.bias"}),
+    "an array of another name": arrays_with(lambda values: {**values, "more": np.zeros(1, np.float32)}),
+}
+
+
+def answering(mod: PowerCapMod, change, *, offers: bool = False):
+    """A mod whose offers, or else its other replies, are changed."""
+
+    def changed(message: Message, context, call_next) -> Message:
+        reply = mod(message, context, call_next)
+        if message.metadata.message_type == "train" and (OFFER in message.content) == offers:
+            change(reply.content)
+        return reply
+
+    return changed
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_client_that_answers_nonsense_counts_as_failed(fault, caplog):
+    alone = start(grid_of(mod_of(NANO, 4.2), None), local_steps=20)[1]
+    bad = answering(mod_of(NANO, 4.2), FAULTS[fault])
+    strategy, result = start(grid_of(mod_of(NANO, 4.2), bad), local_steps=20)
+    for value, other in zip(result.arrays.values(), alone.arrays.values(), strict=True):
+        np.testing.assert_array_equal(value.numpy(), other.numpy())
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics[STEPS] == 20
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert strategy.slowness[2] == 2.0
+
+
+def test_metrics_are_those_of_most_clients():
+    """Whichever answers first."""
+    bad = answering(mod_of(NANO, 4.2), FAULTS["another metric is missing"])
+    strategy, _ = start(grid_of(bad, mod_of(NANO, 4.2), mod_of(NANO, 4.2)), local_steps=20)
+    assert strategy.slowness[1] == 2.0
+    assert strategy.slowness[2] == pytest.approx(strategy.slowness[3])
+
+
+def test_steps_that_nobody_asked_for_weigh_nothing():
+    bad = answering(mod_of(NANO, 4.2), metrics_with(steps=10**12))
+    strategy, result = start(grid_of(mod_of(NANO, 4.2), bad), local_steps=20)
+    assert result.train_metrics_clientapp[1][STEPS] == 40
+    assert strategy.slowness[2] == 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "{}",
+        '{"points": 3}',
+        *(
+            json.dumps({"points": [{"batch_size": BATCH, "clock_mhz": 76.8, "step_s": 0.1, "power_w": 3.0, **change}]})
+            for change in (
+                {"step_s": 0}, {"step_s": math.nan}, {"step_s": 1e-300}, {"step_s": "a"}, {"power_w": -1},
+                {"power_w": math.inf}, {"batch_size": 0}, {"batch_size": 2 * BATCH}, {"clock_mhz": -5},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_an_offer_of_nonsense_is_none(text):
+    def change(content: RecordDict) -> None:
+        content[OFFER] = ConfigRecord({OFFER: text})
+
+    bad = answering(mod_of(NANO, 4.2), change, offers=True)
+    strategy, result = start(grid_of(bad, mod_of(NANO, 4.2)), local_steps=5)
+    assert set(strategy.clients) == {2}
+    assert result.train_metrics_clientapp[1][STEPS] == 5
+
+
+@pytest.mark.parametrize("metrics", [{}, {"num-examples": 0}, {"num-examples": math.nan}, {"num-examples": [1, 2]}])
+def test_an_evaluation_that_cannot_be_averaged_is_left_out(metrics):
+    app = client_app(mod_of(NANO, 4.2))
+    bad = flwr.clientapp.ClientApp(mods=[mod_of(NANO, 4.2)])
+    bad.train()(lambda message, context: app(message, context))
+
+    @bad.evaluate()
+    def evaluate(message: Message, context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+    grid = InProcessGrid({1: app, 2: bad})
+    _, result = start(grid, local_steps=5)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] > 0

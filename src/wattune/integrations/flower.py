@@ -11,6 +11,7 @@ Flower samples the nodes, sends, waits and aggregates; wattune decides where eac
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from logging import INFO
 from typing import Any
@@ -21,7 +22,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from wattune.errors import InputError
-from wattune.integrations.flower_client import (
+from wattune.integrations.flower_client import PowerCapMod
+from wattune.integrations.flower_messages import (
     BATCH_SIZE,
     JOULES,
     LOCAL_STEPS,
@@ -30,7 +32,10 @@ from wattune.integrations.flower_client import (
     SECONDS,
     STEPS,
     WATTS,
-    PowerCapMod,
+    RoundFigures,
+    alike,
+    check_arrays,
+    figures_of,
     offered,
 )
 from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, plan_round, slowed
@@ -39,6 +44,9 @@ __all__ = ["FleetStrategy", "PowerCapMod"]
 
 UNANSWERED = 2.0
 """Factor by which a client counts as slower after a round that it did not answer: its next share is half as long."""
+
+LEAST_SLOWNESS, MOST_SLOWNESS = 0.5, 2.0**20
+"""Bounds of a client's slowness: no board is twice as fast as its profile, whatever a client says."""
 
 
 class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed where types are checked
@@ -51,7 +59,9 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
     The average is weighted by the samples that were trained on in the round, which replace the ``weighted_by_key`` of
     the train function's metrics. ``plan`` is the plan of the present round. Clients that join are asked for their
     points first. Those that are slower than their profile get fewer steps from the next round on, and those that leave,
-    or have no point, take no part; the log says so.
+    or have no point, take no part; the log says so. A client whose reply cannot be used counts as failed for the round:
+    arrays of other names or shapes, or that are not finite, figures that are missing or impossible, or other metrics
+    than most clients have. Steps beyond those that it was asked for do not count.
 
     Raises: InputError for a round that no client can take part in.
     """
@@ -77,6 +87,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         """Seconds of a client's last round over what its profile predicts."""
         self._parts: dict[int, ClientRound] = {}
         self._left_out: dict[str, str] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     # ------------------------------------------------------------------------------------------------------- training
 
@@ -93,6 +104,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             raise InputError("no client made an offer", hint="add a PowerCapMod to their ClientApp")
         self.plan = plan_round(present, steps=self.local_steps)
         self._parts = {int(part.name): part for part in self.plan.parts}
+        self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
         if self.plan.left_out != self._left_out:
             self._left_out = self.plan.left_out
             for name, reason in self._left_out.items():
@@ -104,20 +116,61 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average what arrived. Returns: the arrays, and metrics with the round's seconds, joules and watts."""
-        arrived = list(replies)
-        valid = [reply for reply in arrived if not reply.has_error()]
-        figures = {reply.metadata.src_node_id: next(iter(reply.content.metric_records.values())) for reply in valid}
-        for node, part in self._parts.items():
-            self._learn(node, figures.get(node))
-            if node in figures:
-                figures[node][self.weighted_by_key] = figures[node][STEPS] * part.point.batch_size
-        arrays, metrics = super().aggregate_train(server_round, arrived)
+        errors, usable, figures = [], [], dict[int, RoundFigures]()
+        for reply in replies:
+            if reply.has_error():
+                errors.append(reply)
+            elif (found := self._checked(reply)) is not None:
+                figures[reply.metadata.src_node_id] = found
+                usable.append(reply)
+        usable = alike(usable, self._failed)
+        for reply in usable:
+            node, metrics = reply.metadata.src_node_id, next(iter(reply.content.metric_records.values()))
+            part = self._parts[node]
+            metrics[STEPS] = min(figures[node].steps, part.steps)
+            metrics[self.weighted_by_key] = metrics[STEPS] * part.point.batch_size
+        answered = {reply.metadata.src_node_id for reply in usable}
+        for node in self._parts:
+            self._learn(node, figures[node] if node in answered else None)
+        arrays, metrics = super().aggregate_train(server_round, [*usable, *errors])
         if metrics is not None:  # of the fleet, where an average over clients says little
-            metrics[SECONDS] = max(one[SECONDS] for one in figures.values())
+            own = [next(iter(reply.content.metric_records.values())) for reply in usable]
+            metrics[SECONDS] = max(one[SECONDS] for one in own)
             for key in (JOULES, STEPS):
-                metrics[key] = sum(one[key] for one in figures.values())
+                metrics[key] = sum(one[key] for one in own)
             metrics[WATTS] = metrics[JOULES] / metrics[SECONDS]
         return arrays, metrics
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the metrics of those that can be averaged."""
+        arrived = list(replies)
+        errors = [reply for reply in arrived if reply.has_error()]
+        usable = [reply for reply in arrived if not reply.has_error() and self._has_weight(reply)]
+        return super().aggregate_evaluate(server_round, [*alike(usable, self._failed), *errors])
+
+    # -------------------------------------------------------------------------------------------------------- replies
+
+    def _checked(self, reply: Message) -> RoundFigures | None:
+        """The figures of a client's round; None if its reply cannot be used."""
+        try:
+            if reply.metadata.src_node_id not in self._parts:
+                raise InputError("a reply to no message of this round")
+            check_arrays(reply, self._shapes)
+            return figures_of(reply)
+        except Exception as error:  # noqa: BLE001 - whatever a client sends, the others go on
+            self._failed(reply, str(error))
+            return None
+
+    def _has_weight(self, reply: Message) -> bool:
+        records = list(reply.content.metric_records.values())
+        weight = records[0].get(self.weighted_by_key) if len(records) == 1 else None
+        if isinstance(weight, (int, float)) and 0 < weight < math.inf:
+            return True
+        self._failed(reply, f"its metrics have no {self.weighted_by_key} above 0")
+        return False
+
+    def _failed(self, reply: Message, why: str) -> None:
+        log(INFO, "\t> The reply of node %s is left out: %s", reply.metadata.src_node_id, " ".join(why.split()))
 
     # -------------------------------------------------------------------------------------------------------- clients
 
@@ -129,8 +182,11 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             node = reply.metadata.src_node_id
             if reply.has_error():
                 log(INFO, "configure_train: node %s makes no offer: %s", node, _last_line(reply.error.reason))
-            elif OFFER in reply.content:
-                self.clients[node] = FleetClient(str(node), offered(reply.content[OFFER][OFFER]))
+                continue
+            try:
+                self.clients[node] = FleetClient(str(node), offered(reply.content, self.batch_size))
+            except Exception as error:  # noqa: BLE001 - whatever a client sends, the others go on
+                log(INFO, "configure_train: node %s makes no offer that can be used: %s", node, _last_line(str(error)))
 
     def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         part = self._parts[node]
@@ -141,13 +197,13 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         (message,) = self._construct_messages(content, [node], MessageType.TRAIN)
         return message
 
-    def _learn(self, node: int, figures: MetricRecord | None) -> None:
+    def _learn(self, node: int, figures: RoundFigures | None) -> None:
         """Learn from a client's round how fast it is."""
-        part, before = self._parts[node], self.slowness.get(node, 1.0)
-        if figures is None:
-            self.slowness[node] = UNANSWERED * before
-            return
-        self.slowness[node] = before * (figures[SECONDS] / figures[STEPS]) / (part.seconds / part.steps)
+        part, factor = self._parts[node], UNANSWERED
+        if figures is not None:
+            factor = (figures.seconds / figures.steps) / (part.seconds / part.steps)
+        slowness = factor * self.slowness.get(node, 1.0)
+        self.slowness[node] = min(max(slowness, LEAST_SLOWNESS), MOST_SLOWNESS)
 
 
 def _last_line(text: str) -> str:

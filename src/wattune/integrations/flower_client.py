@@ -1,6 +1,6 @@
 """The client's side of a fleet on Flower: a mod that holds the board under its cap while any ClientApp trains.
 
-What a client offers and what it is asked to do travel in the messages of training, see ``OFFER`` and ``POINT``.
+What a client offers and what it is asked to do travel in the messages of training, see ``flower_messages``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from flwr.clientapp.typing import ClientAppCallable
 from wattune.cap import PowerCap
 from wattune.devices import open_device
 from wattune.errors import InputError
+from wattune.integrations.flower_messages import (
+    BATCH_SIZE,
+    JOULES,
+    OFFER,
+    POINT,
+    SECONDS,
+    STEPS,
+    WATTS,
+    offer_text,
+    point_of,
+)
 from wattune.integrations.flower_steps import ObservedSteps
-from wattune.planning.fleet import LocalPoint, points_under
-from wattune.point import OperatingPoint
+from wattune.planning.fleet import points_under
 from wattune.power.capped_run import CappedRun
 from wattune.records import ProfileTable
-
-OFFER = "wattune-offer"
-"""Record of an offer: asked for by a train message that has one, and answered with the client's points."""
-
-POINT = "wattune-point"
-"""Entry of the configuration: the operating point, as JSON in the flat form of records."""
-
-LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
-SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
 
 
 class PowerCapMod:
@@ -76,7 +77,7 @@ class PowerCapMod:
         config: Any = next(iter(message.content.config_records.values()), {})
         if POINT not in config:
             raise InputError("the message asks for no operating point", hint="use FleetStrategy on the server")
-        point = _point(json.loads(config[POINT]))
+        point = point_of(json.loads(config[POINT]))
         device = open_device(self.device)
         try:
             if self.profile.device != device.name:
@@ -110,23 +111,3 @@ class PowerCapMod:
             return reply
         finally:
             device.close()
-
-
-def offer_text(points: tuple[LocalPoint, ...]) -> str:
-    """The text of an offer."""
-    rows = [{**one.point.fields(), "step_s": one.step_s, "power_w": one.power_w} for one in points]
-    return json.dumps({"points": rows})
-
-
-def offered(text: str) -> tuple[LocalPoint, ...]:
-    """The points of an offer."""
-    points = []
-    for row in json.loads(text)["points"]:
-        step_s, power_w = row.pop("step_s"), row.pop("power_w")
-        points.append(LocalPoint(_point(row), step_s, power_w))
-    return tuple(points)
-
-
-def _point(row: dict[str, Any]) -> OperatingPoint:
-    """An operating point from its fields."""
-    return OperatingPoint.of(row.pop("batch_size"), row.pop("micro_batch_size", None), **row)
