@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,8 @@ SOURCES = Path(wattune.__file__).parent
 DEVICES = Path(wattune.devices.__file__).parent
 
 
-def device_classes() -> set[str]:
-    """Names of ``Device`` and of every implementation that comes with wattune."""
+def device_classes() -> dict[str, bool]:
+    """Names of ``Device`` and of every class below it, and whether it is abstract: a base for devices elsewhere."""
     for module in pkgutil.walk_packages(wattune.devices.__path__, "wattune.devices."):
         importlib.import_module(module.name)
 
@@ -26,10 +27,11 @@ def device_classes() -> set[str]:
         for child in kind.__subclasses__():
             yield from below(child)
 
-    return {kind.__name__ for kind in below(Device) if kind.__module__.startswith("wattune.devices.")}
+    kinds = [kind for kind in below(Device) if kind.__module__.startswith("wattune.devices.")]
+    return {kind.__name__: inspect.isabstract(kind) for kind in kinds}
 
 
-def class_checks(source: str, classes: set[str]) -> list[int]:
+def class_checks(source: str, classes: dict[str, bool]) -> list[int]:
     """Lines that test an object against one of the classes, or import an implementation."""
     tree = ast.parse(source)
     aliases = {
@@ -47,18 +49,18 @@ def class_checks(source: str, classes: set[str]) -> list[int]:
 
     def is_check(node: ast.AST) -> bool:
         if isinstance(node, ast.Call) and names(node.func) & {"isinstance", "issubclass"}:
-            return any(names(argument) & classes for argument in node.args[1:])
+            return any(names(argument) & classes.keys() for argument in node.args[1:])
         if isinstance(node, ast.MatchClass):
-            return bool(names(node.cls) & classes)
+            return bool(names(node.cls) & classes.keys())
         if isinstance(node, ast.ImportFrom):
-            return any(alias.name in classes - {"Device"} for alias in node.names)
+            return any(not classes.get(alias.name, True) for alias in node.names)
         return False
 
     return [node.lineno for node in ast.walk(tree) if is_check(node)]
 
 
 def test_the_implementations_are_found():
-    assert {"Device", "RealDevice", "SimulatedDevice", "ReplayDevice", "BoardDevice"} <= device_classes()
+    assert {"Device", "RealDevice", "SimulatedDevice", "ReplayDevice", "BoardDevice"} <= device_classes().keys()
 
 
 def test_no_class_of_a_device_is_asked_for_outside_the_package():
