@@ -37,6 +37,8 @@ WARM_UP_S, WAVE_S, READ_EVERY_S = 2.0, 3.0, 0.005
 PAIRS = 3
 
 SCRIPT = """
+import os
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which deterministic matrix products may ask for
 import hashlib, json, sys, time, torch
 on = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -249,8 +251,9 @@ def averaging(card: Any, wave_s: float) -> dict[str, Any]:
         else:
             time.sleep(READ_EVERY_S)
     times, usage, energy = zip(*rows, strict=True)
-    low, high = min(usage), max(usage)
-    reached = [next(t for t, w in zip(times, usage, strict=True) if w >= low + s * (high - low)) for s in (0.1, 0.9)]
+    high, loaded = max(usage), [(t, w) for t, w in zip(times, usage, strict=True) if t >= wave_s]
+    low = loaded[0][1]  # before, the card may still be cooling
+    reached = [next(t for t, w in loaded if w >= low + s * (high - low)) for s in (0.1, 0.9)]
     every = {name: _refresh_s(times, values) for name, values in (("usage_w", usage), ("energy_j", energy))}
     return {"from_w": low, "to_w": high, "rise_s": reached[1] - reached[0], "refresh_s": every}
 
@@ -287,17 +290,15 @@ def main(arguments: list[str], networks: dict[str, Network] = NETWORKS, wave_s: 
     card, device = Tree().cards().find(given.device.partition(":")[2]), open_device(spec)
     with closing(device):
         measured = list(cells(networks, device, card, given.seconds))
-    with TemporaryDirectory() as folder:
-        guard = guarded(spec, Path(folder), given.steps)
     recorded = dict(one.split("=", 1) for one in given.samples)
-    keep(
-        NAME,
-        {
-            "device": {"name": device.name, "mode": device.mode},
-            "doctor": asdict(examine(spec)) if device.kind == "measured" else None,
-            "cells": measured,
-            "averaging": averaging(card, wave_s),
-            "guard": guard,
-            "to_target": {network: to_target(measured, network, Path(runs)) for network, runs in recorded.items()},
-        },
-    )
+    data = {
+        "device": {"name": device.name, "mode": device.mode},
+        "doctor": asdict(examine(spec)) if device.kind == "measured" else None,
+        "cells": measured,
+        "averaging": averaging(card, wave_s),
+        "to_target": {network: to_target(measured, network, Path(runs)) for network, runs in recorded.items()},
+    }
+    keep(NAME, data)  # before a script of its own may fail
+    with TemporaryDirectory() as folder:
+        data["guard"] = guarded(spec, Path(folder), given.steps)
+    keep(NAME, data)

@@ -54,7 +54,7 @@ def test_a_cap_that_cannot_be_is_refused(fields):
 
 
 def test_a_cap_at_an_unknown_supply_is_refused():
-    with pytest.raises(InputError, match="by a meter at the supply"):
+    with pytest.raises(InputError, match="a meter at the supply"):
         PowerCap(12.0, "supply").at_sensor(None, None)
 
 

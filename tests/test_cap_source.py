@@ -294,7 +294,7 @@ def test_the_limit_at_the_sensor_is_that_of_a_constant_cap(tmp_path):
     assert trace.limit(3.0, supply, 0.4) is None  # 0.4 W at the sensor, all of it margin
     assert trace.limit(2.0, supply, 0.4) is None  # the rest of the board uses it up
     assert trace.limit(0.0, supply, 0.4) is None
-    with pytest.raises(InputError, match="by a meter at the supply"):
+    with pytest.raises(InputError, match="a meter at the supply"):
         trace.limit(12.0, None, 0.4)
     with pytest.raises(InputError, match="the cap's window"):
         trace.limit(12.0, supply, 3.0)

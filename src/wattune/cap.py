@@ -150,7 +150,7 @@ class PowerCap:
             if supply is None:
                 raise InputError(
                     "a cap at the supply needs the losses between the supply and the sensor, which are unknown",
-                    hint="read it by a meter at the supply (--meter external:...), or give the cap at the sensor",
+                    hint="give the cap at the sensor, or read a Jetson or CPU by a meter at the supply (--meter)",
                 )
             left_w = supply.at_module(limit_w)
             if left_w <= 0:

@@ -12,6 +12,7 @@ from tests.support.programs import Files, is_gone, trainer
 import wattune
 from wattune.errors import InputError, RecordError
 from wattune.job.config import RunConfig
+from wattune.job.folder import RunArguments
 from wattune.profiling.program.profile_command import program_key
 from wattune.program.command_template import CommandTemplate
 from wattune.records import LearningCurve, Plan, ProfileTable, SampleEfficiency, TrainingRecord
@@ -42,6 +43,7 @@ def test_from_profile_to_target_on_a_board(tmp_path):
     assert {point.samples for point in SampleEfficiency.load(output / "efficiency.json").points} <= {900, 912}
     assert len([LearningCurve.load(path) for path in (output / "curves" / "proxy").iterdir()]) == 2
     assert (output / "report.html").exists()
+    assert RunArguments.load(output / "run.json").working_folder == os.getcwd()
 
     calls = (tmp_path / "calls").read_text()
     (output / "training.json").unlink()  # as if it had been interrupted there

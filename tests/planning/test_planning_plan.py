@@ -9,6 +9,7 @@ from tests.support.planning_tables import BATCHES, CLOCKS, KEY, board, cell, cur
 from wattune.cap import PowerCap
 from wattune.errors import RecordError
 from wattune.planning import check_profile, plan
+from wattune.planning.problem import OTHER_CAP
 from wattune.records import AbortedProbe, Plan, ProfileCell, ProfileCost, ProfileTable, Supply, provenance
 
 
@@ -110,6 +111,18 @@ def test_figures_beyond_all_devices_are_refused(step_s, relative):
 def test_nothing_is_gained_where_neither_clock_nor_batch_size_makes_a_difference():
     flat = plan(board(), curve(dict.fromkeys(BATCHES, 1.0)), cap=PowerCap(None))
     assert {b.rule: b.speed_up for b in flat.baselines}["largest batch, fixed clock"] == 1.0
+
+
+def test_a_profile_along_another_cap_is_noted():
+    full = board()
+    along = full.model_copy(
+        update={"strategy": "staircase", "cost": ProfileCost(time_s=1, energy_j=1, above_cap_s=0, probes=5, cap_w=4.0)}
+    )
+    notes = {cap_w: plan(along, curve(), cap=PowerCap(cap_w)).notes for cap_w in (4.0, 5.0, None)}
+    assert OTHER_CAP not in notes[4.0]
+    assert OTHER_CAP in notes[5.0]
+    assert OTHER_CAP in notes[None]
+    assert OTHER_CAP not in plan(full, curve(), cap=PowerCap(5.0)).notes
 
 
 def test_a_foreign_table_is_refused_with_every_difference():

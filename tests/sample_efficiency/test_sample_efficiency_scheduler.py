@@ -230,6 +230,18 @@ def test_the_choice_and_its_neighbors_have_runs_at_the_end(
     assert counts[SIZES[place]] >= (2 if whole else 1)
 
 
+def test_the_choice_and_its_runner_up_are_trained_twice_and_never_a_third_time() -> None:
+    times = {16: (0.0, 0.0), 32: (-1.0, 0.0), 64: (-0.5, 0.0)}
+    twice = [Observation(size, 1000.0 + 400 * seed, True, seed) for size in times for seed in range(2)]
+
+    def next_after(runs: list[Observation]) -> int | None:
+        return RunScheduler(list(times), log_step_times=times, whole=True).next(runs)
+
+    assert next_after(twice) is None
+    assert next_after([run for run in twice if (run.batch_size, run.seed) != (32, 1)]) == 32
+    assert next_after([run for run in twice if run.seed == 0 or run.batch_size == 32]) == 64
+
+
 def test_an_unknown_device_has_no_choice_to_verify() -> None:
     scheduler = RunScheduler(SIZES, own=32)
     runs = simulate(scheduler, sd=0.02)

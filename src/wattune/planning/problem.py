@@ -44,6 +44,13 @@ NOT_PINNED = "`wattune guard` sets no power limit: set that of this plan first, 
 """Note of a plan for a program on a device with a power limit."""
 
 
+OTHER_CAP = (
+    "the profile was made for another cap, and knows few points besides those for that: profile for this cap, or with "
+    "--strategy full for several"
+)
+"""Note of a plan for another cap than that of a profile that is not a full grid."""
+
+
 class Problem(NamedTuple):
     """A goal over the points under a cap, the highest one if it changes.
 
@@ -111,6 +118,7 @@ def record(problem: Problem, chosen: TablePick, *, is_constant: bool = True) -> 
             *(() if why_no_rival is None or one_size else (why_no_rival,)),
             *_notes(pick.cell, efficiency),
             *((ONE_SEED,) if not one_size and _has_one_seed(efficiency) else ()),
+            *((OTHER_CAP,) if is_constant and _is_for_another_cap(profile, limit) else ()),
             *profile.notes,
         ),
         candidates=candidates(table, limit, lambda option: objective.why_not(option, pick), problem.left_out),
@@ -186,6 +194,10 @@ def _baselines(objective: Objective, pick: Option) -> tuple[Baseline, ...]:
             Baseline(**fields(choice, table), rule=rule, feasible=choice.feasible, why_not=why_not, speed_up=speed_up)
         )
     return tuple(baselines)
+
+
+def _is_for_another_cap(profile: ProfileTable, limit: SensorLimit) -> bool:
+    return profile.strategy not in (None, "full") and profile.cost is not None and profile.cost.cap_w != limit.limit_w
 
 
 def _has_one_seed(efficiency: SampleEfficiency) -> bool:
