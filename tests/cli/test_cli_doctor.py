@@ -90,6 +90,9 @@ def test_trying_needs_an_agreement(wattune, tmp_path, monkeypatch):
     assert "--yes" in err[0]
     assert wattune("doctor", "--yes", "--device", "sim:jetson-nano")[0] == 2
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "board.json").write_text("{}")
+    code, _, err = wattune("doctor", "--try", "--yes", "--device", "sim:jetson-nano")
+    assert (code, err) == (2, ["wattune: the output file exists: board.json; choose another with --submit FILE"])
 
 
 @pytest.mark.parametrize(("answer", "is_agreed"), [("y\n", True), ("Yes\n", True), ("\n", False), ("", False)])

@@ -8,6 +8,7 @@ import pytest
 from tests.devices.contract import DeviceContract
 from tests.support.fake_server import Answer, faked
 
+from wattune.cap import PowerCap
 from wattune.devices import open_device
 from wattune.errors import DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
@@ -52,6 +53,7 @@ def test_a_field_with_its_unit(plug):
     assert device.knobs == ()
     assert device.trains_on == "gpu"
     assert device.memory_bytes > 0
+    assert PowerCap.of("12W@supply").at_sensor(device.supply, device.sensor.window_s).limit_w == 12
     for _ in range(10):
         device.power_w()
     assert len(plug.asked) == 1  # once a period, whoever reads it how often

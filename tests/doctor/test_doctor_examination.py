@@ -59,6 +59,9 @@ def test_a_missing_board_is_reported_in_one_line(tmp_path):
         default_device(str(tmp_path))
     examination = examine(f"jetson?root={tmp_path}")
     assert [finding.name for finding in examination.failed] == ["device"]
+    # With the options that open such a board, too.
+    examination = examine(f"jetson?root={tmp_path}&knobs=gpu&meter=external:echo 5")
+    assert [finding.name for finding in examination.failed] == ["device"]
 
 
 @pytest.mark.parametrize("spec", ["sim:jetson-nano", "sim:jetson-nano:cpu"])
@@ -189,7 +192,9 @@ def test_a_hot_board_is_warned_of(zone_c, state):
     ],
 )
 def test_check_of_torch(torch, needs_gpu, state, words):
-    finding = check_torch(Interpreter("python", "3.11.2", *torch), needs_gpu=needs_gpu)
+    finding = check_torch(Interpreter("python", "3.11.2", *torch, failure="the driver is too old"), needs_gpu=needs_gpu)
     assert finding.state == state
     assert words in finding.text
     assert bool(finding.fix) == (state == "fail")
+    if words in ("finds no GPU", "cannot be loaded"):
+        assert "the driver is too old" in finding.text

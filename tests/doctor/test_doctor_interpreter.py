@@ -91,12 +91,16 @@ def test_a_python_without_torch_and_no_python_are_guarded_all_the_same(tmp_path,
     assert main(["doctor", "--try", "--", "sh", "train.sh"]) == 2
 
 
-def test_a_torch_that_crashes_the_process(tmp_path):
+def test_a_torch_that_crashes_the_process(tmp_path, capsys):
     python = tmp_path / "python"
     for script, failure in (
         ("kill -ILL $$", "importing torch was ended by signal 4"),
         ("echo 'ImportError: libcudart.so.10.2' >&2\nexit 1", "ImportError: libcudart.so.10.2"),
+        ("echo 0", "importing torch ended with 0"),
     ):
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
         assert examine([str(python)]).failure == failure
+    python.write_text("no program")
+    assert main(["doctor", "--", str(python), "train.py"]) == 1
+    assert "does not work: " in " ".join(capsys.readouterr().out.split())

@@ -55,7 +55,7 @@ def restored(source, folder, url=None):
     subprocess.run(["tar", "-xzf", str(source), "-C", str(folder)], check=True)
     if url is not None:
         address, dump = url.replace("+psycopg", ""), folder / "wattune.dump"
-        subprocess.run(["pg_restore", "--exit-on-error", "--no-owner", "-d", address, str(dump)], check=True)
+        subprocess.run(["pg_restore", "--single-transaction", "--no-owner", "-d", address, str(dump)], check=True)
         dump.unlink()
     return folder
 

@@ -18,7 +18,7 @@ from wattune.cli import main
 from wattune.server.backup import copy_before_migration
 from wattune.server.jobs import queue
 from wattune.server.store import Database, tokens
-from wattune.server.store.database import revisions
+from wattune.server.store.database import StoreUnavailable, revisions
 from wattune.server.store.schema import Base, TrainingRow
 
 STORE_0008 = Path(__file__).with_name("store_0008.sql")
@@ -138,3 +138,18 @@ def test_older_database_of_postgresql_is_copied_and_migrated(postgresql, tmp_pat
     with opened(tmp_path / "store", database.url) as store:
         assert_migrated(store)
     database.close()
+
+
+def test_a_database_with_other_tables_of_these_names_is_left_alone(tmp_path):
+    path = tmp_path / "wattune.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE jobs (x int)")
+        database.commit()
+    store = Database(f"sqlite:///{path}")
+    with pytest.raises(
+        StoreUnavailable, match="tables of these names, but not of a store: jobs; give an empty database"
+    ):
+        store.upgrade()
+    store.close()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("jobs",)]

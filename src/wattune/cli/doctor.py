@@ -67,9 +67,9 @@ def doctor(
     if yes and not try_settings:
         raise InputError("--yes", allowed="only with --try")
     if try_settings:
-        _try(spec, claim(submit, "board.json", as_json=as_json), is_agreed=yes)
+        _try(spec, claim(submit, "board.json", as_json=as_json, option="--submit"), is_agreed=yes)
         return
-    destination = Output(None, as_json) if submit is None else claim(submit, "", as_json=as_json)
+    destination = Output(None, as_json) if submit is None else claim(submit, "", as_json=as_json, option="--submit")
     result = examine(spec, say=note)
     if submit is not None:
         _submit(spec, result, destination)
@@ -106,6 +106,8 @@ def _program(command: Sequence[str]) -> Examination:
     if found is None:
         text = f"{command[0]} does not start Python: the guard holds the cap, and chooses clocks by --step-time alone"
         return Examination(name, (Finding("interpreter", "warn", text),))
+    if found.python == "?":
+        return Examination(name, (Finding("interpreter", "fail", f"{found.path} does not work: {found.failure}"),))
     findings = [Finding("interpreter", "ok", f"Python {found.python}: {found.path}")]
     torch = check_torch(found, needs_gpu=found.cuda is not None)
     findings.append(torch if found.torch or torch.state == "ok" else replace(torch, state="warn"))

@@ -187,7 +187,7 @@ def _warning(message: Warning | str, *_: object) -> None:
 def _usage(error: Any) -> str:
     from pydantic import ValidationError
 
-    where = f"wattune {error.ctx.info_name}" if error.ctx and error.ctx.parent else "wattune"
+    where = error.ctx.command_path if error.ctx else "wattune"
     if isinstance(error.__cause__, ValidationError) and error.param is not None:
         from wattune.records.base import in_words
 

@@ -205,8 +205,8 @@ class Output:
             note(f"the {content['record']} record is in {self.path}")
 
 
-def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = False) -> Output:
-    """Check before any work is done that the record can be saved. Raises: OutputError."""
+def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = False, option: str = "-o") -> Output:
+    """Check before any work is done that the record can be saved, in the file of this option. Raises: OutputError."""
     if output is None and as_json:
         if resume:
             raise OutputError("--resume with --json needs -o FILE, the record to continue")
@@ -214,7 +214,7 @@ def claim(output: Path | None, default: str, *, as_json: bool, resume: bool = Fa
     path = Path(default) if output is None else output
     # `os.path` and not `Path`: an impossible path is then reported by the attempt to write there.
     if os.path.isdir(path) or (os.path.exists(path) and not resume):
-        raise OutputError("the output file exists", value=str(path), hint="choose another with -o FILE")
+        raise OutputError("the output file exists", value=str(path), hint=f"choose another with {option} FILE")
     check_writable(path.parent)
     return Output(path, as_json, resume)
 

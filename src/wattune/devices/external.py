@@ -7,6 +7,7 @@ from wattune.devices.base import Conditions, Sensor
 from wattune.devices.host_memory import free_bytes, swapped_bytes
 from wattune.devices.real_time import UncontrolledDevice, mapped, told
 from wattune.errors import DeviceUnavailable, SensorError
+from wattune.records import Supply
 from wattune_agent.meter_sensor import MeterSensor
 from wattune_agent.tree import Tree
 
@@ -26,6 +27,7 @@ class ExternalDevice(UncontrolledDevice):
         self._tree = Tree()
         self.memory_bytes = told(free_bytes, self._tree)
         self.sensor = Sensor(meter.rail, period_s=meter.period_s, window_s=meter.window_s, covers=meter.covers)
+        self.supply = Supply(other_w=0.0, efficiency=1.0)  # the meter is at the supply itself
         super().__init__()
 
     def _read_w(self) -> float:

@@ -212,7 +212,8 @@ def check_torch(found: Interpreter, *, needs_gpu: bool) -> Finding:
     return Finding(
         "torch",
         "fail",
-        f"torch {found.torch} is built for CUDA {found.cuda}, but finds no GPU",
+        f"torch {found.torch} is built for CUDA {found.cuda}, but finds no GPU"
+        + (f": {found.failure}" if found.failure else ""),
         "on a Jetson, install NVIDIA's torch wheel for your JetPack; elsewhere, check that nvidia-smi works; start "
         "containers with --runtime nvidia; see docs/boards.md",
     )

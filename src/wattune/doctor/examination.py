@@ -59,7 +59,7 @@ def board_tree(spec: str) -> tuple[Tree, str] | None:
     scheme = spec.partition("?")[0]
     if scheme not in LOCAL:
         return None
-    _, options = split_options(spec, "?", ("root",), device=scheme)
+    _, options = split_options(spec, "?", ("root", "knobs", "meter"), device=scheme)
     return Tree(options.get("root", "/")), scheme
 
 

@@ -95,7 +95,9 @@ def _examined(start: Sequence[str]) -> Interpreter:
     last = (done.stdout.strip().splitlines() or [""])[-1]
     try:
         said: dict[str, Any] = json.loads(last)
-    except ValueError:
+        if "python" not in said:
+            raise TypeError(last)
+    except (ValueError, TypeError):  # TypeError: a program of its own around Python printed something else
         code = done.returncode
         end = f"importing torch was ended by signal {-code}" if code < 0 else f"importing torch ended with {code}"
         said = {"python": "?", "failure": (done.stderr.strip().splitlines() or [end])[-1] if code > 0 else end}

@@ -564,7 +564,7 @@ def _text(value: object) -> object:
     return getattr(value, "spec", None) or getattr(value, "name", None)
 
 
-_WITH_PATH = re.compile(r"(?P<name>(?:watch|replay|recorded|sim):)?(?P<path>[^?@]+)(?P<rest>.*)", re.DOTALL)
+_WITH_PATH = re.compile(r"(?P<name>(?:watch|replay|sim):)?(?P<path>[^?@]+)(?P<rest>.*)", re.DOTALL)
 
 
 def with_paths(text: Any, moved: Callable[[Path], Path | None]) -> Any:

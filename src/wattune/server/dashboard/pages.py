@@ -142,7 +142,8 @@ def models(request: Request, identity: Reader) -> Response:
     """List the models."""
     with request.app.state.database.session(reads_only=True) as session:
         rows = model_catalog.listing(session, limit=views.PAGE_ROWS)
-    return respond(request, "models.html", section="Models", models=rows)
+        total = session.scalar(select(func.count()).select_from(ModelRow)) or 0
+    return respond(request, "models.html", section="Models", models=rows, total=total)
 
 
 @router.get("/login")
@@ -177,8 +178,11 @@ def sign_out(request: Request, identity: Reader) -> Response:
 
 
 def _change(request: Request, job_id: str, change: Callable[..., SweepStatus | None]) -> Response:
-    with request.app.state.database.session() as session:
-        status = change(session, job_id, time.time())
+    try:
+        with request.app.state.database.session() as session:
+            status = change(session, job_id, time.time())
+    except queue.WrongState as error:  # it has ended meanwhile
+        return message(request, "Too late", f"{error}.", status=409, back=f"/jobs/{job_id}")
     request.app.state.job_watch.forget(job_id)
     return not_found(request, "job", "/jobs") if status is None else RedirectResponse(f"/jobs/{job_id}", 303)
 

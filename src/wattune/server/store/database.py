@@ -14,7 +14,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from pydantic_core import from_json, to_json
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -49,6 +49,10 @@ POSTGRESQL = {
     "tcp_user_timeout": 15_000,
 }
 """Connection and keepalive timeouts in seconds, except ``tcp_user_timeout`` in ms, that detect a dead peer."""
+
+
+VERSION_TABLE = "alembic_version"
+"""Table with the revision of the schema, which each store has."""
 
 
 class StoreUnavailable(WattuneError):
@@ -131,7 +135,14 @@ class Database:
         try:
             with self.engine.begin() as connection:
                 config.attributes["connection"] = connection
-                if is_new:  # the migrations are for older stores alone
+                names = set(inspect(connection).get_table_names())
+                if is_new and VERSION_TABLE not in names:  # the migrations are for older stores alone
+                    if foreign := sorted(names & Base.metadata.tables.keys()):
+                        # Another program's, or those of a restore that was cut off.
+                        raise StoreUnavailable(
+                            f"the database has tables of these names, but not of a store: {', '.join(foreign)}; give "
+                            "an empty database"
+                        )
                     Base.metadata.create_all(connection)
                     command.stamp(config, "head")
                 else:
