@@ -123,6 +123,7 @@ class _Run:
             free_at=self._ladder[-1] if self._ladder and clock_mhz is None else None,
             switch=self._switch,
         )
+        self._is_blind = False
         self._at_s: Dict[float, float] = {}  # seconds at each setting
         self._counted_s = 0.0
         self._lowest_w: Optional[Tuple[float, float]] = None  # power at the lowest clock, above the cap, and its time
@@ -278,11 +279,20 @@ class _Run:
             self._judge(time_s, reading)
         self._beat()
         if why and self._silent_s(self._read_s) > BLIND_S:
-            self._stop("no reading for {:g} s: {}".format(BLIND_S, why))
+            self._go_blind("no reading for {:g} s: {}".format(BLIND_S, why))
         if program.now_s() - self._checked_s >= CHECK_S:
             self._checked_s = program.now_s()
             self._check()
         program.kill_late()
+
+    def _go_blind(self, why: str) -> None:
+        """Stop the program, unless it is only measured: at the board's own clocks, without a limit."""
+        kept = (self._moving, self._cap_w, self._max_temp_c, self._clock_mhz, self._choice)
+        if any(one is not None for one in kept):
+            self._stop(why)
+        elif not self._is_blind:
+            self._is_blind = True
+            self._tell("no reading", why)
 
     def _judge(self, time_s: float, reading: Dict[str, Any]) -> None:
         power_w, temperature_c, guard = reading["power_w"], reading.get("temperature_c"), self._guard

@@ -375,6 +375,14 @@ def test_a_sensor_that_is_gone_ends_the_program_at_the_lowest_clock(board, cap_w
     assert board.mhz is None
 
 
+def test_a_sensor_that_is_gone_ends_no_program_that_is_only_measured(board):
+    gone = (0.35, lambda: board.fails.update(read=NoReading("i2c timed out")))
+    report = guard_for(board, 8.0, later=[gone], cap_w=None)
+    assert (report.exit_code, report.ended) == (0, "finished")
+    assert [event["kind"] for event in report.events] == ["no reading"]
+    assert board.pins == []
+
+
 def test_a_sensor_that_fails_for_a_moment_ends_nothing(board):
     gone = (0.25, lambda: board.fails.update(read=NoReading("i2c timed out")))
     report = guard_for(board, 5.05, later=[gone, (2.05, board.fails.clear)], clock_mhz=300.0, cap_w=9.0)

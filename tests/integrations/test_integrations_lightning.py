@@ -2,6 +2,7 @@
 
 import csv
 import gc
+import json
 import os
 import re
 import signal
@@ -464,6 +465,20 @@ def test_a_resumed_training_compares_itself_with_the_same_recipe(tmp_path, epoch
     assert (first.own_point is not None) == is_searched
     again = run(90, tmp_path / "end.ckpt")
     assert (again.own_point, again.gain_from) == (first.own_point, first.gain_from)
+
+
+def test_a_checkpoint_of_other_batch_sizes_than_the_recipes_starts_over():
+    """As earlier versions wrote them."""
+    first = PowerCapCallback(CAP_W, device=slow())
+    fit(Module(), first, load=loader(data(64), 32), max_epochs=1)
+    values = json.loads(first.state_dict()["session"])
+    values["recipe"]["keep"], values["shape"] = False, [64, 32]
+    again = PowerCapCallback(CAP_W, device=slow())
+    again.load_state_dict({"session": json.dumps(values)})
+    module = Module()
+    fit(module, again, load=loader(data(64), 32), max_epochs=1)
+    assert set(module.sizes) == {32}
+    assert any("another board or recipe" in note for note in again.record.notes)
 
 
 class Failing(Module):

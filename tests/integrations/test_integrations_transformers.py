@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.support import tiny_models
 from tests.support.live_board import live, wait_for
-from torch.utils.data import IterableDataset, Sampler, WeightedRandomSampler
+from torch.utils.data import IterableDataset, Sampler, SequentialSampler, WeightedRandomSampler
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback
 from transformers.training_args import ParallelMode
 
@@ -141,6 +141,33 @@ class LoaderOfMyOwn(Trainer):
         return torch.utils.data.DataLoader(self.train_dataset, batch_size=4, collate_fn=tiny_models.collate)
 
 
+class Rows:
+    """A loader that is none of torch's."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+class LoaderOfNoTorch(LoaderOfMyOwn):
+    def get_train_dataloader(self):
+        return Rows(super().get_train_dataloader())
+
+
+class Pairs(Trainer):
+    """Draws rows two by two, and refuses a micro-batch that would part them."""
+
+    def _get_train_sampler(self, *_):
+        if self._train_batch_size % 2:
+            raise ValueError("2 must divide batch_size without any remainder")
+        return SequentialSampler(self.train_dataset)
+
+
 class Weighted(Trainer):
     """Draws more rows in a pass than the data set has."""
 
@@ -173,6 +200,8 @@ def test_rows_are_counted_as_the_sampler_draws_them(tmp_path):
         (Stream(), Trainer, {"max_steps": 20_000}, "the rows of a stream cannot be drawn twice", 128),
         (tiny_models.texts(8), Endless, {"max_steps": 20_000}, "does not say how many rows", 128),
         (tiny_models.texts(640), LoaderOfMyOwn, LONG, "the loader does not follow the arguments", 128),
+        (tiny_models.texts(640), LoaderOfNoTorch, LONG, "the loader does not follow the arguments", 128),
+        (tiny_models.texts(640), Pairs, LONG, "the loader does not follow the arguments", 128),
         (tiny_models.texts(70), Trainer, {**LONG, "dataloader_drop_last": True}, "would take other rows", 116),
     ],
 )
@@ -278,6 +307,17 @@ def test_bf16_autocast(tmp_path):
     assert losses(held) == pytest.approx(losses(plain), rel=1e-2)
 
 
+def test_without_a_cap_an_evaluation_changes_no_setting(tmp_path):
+    device, others = open_device(NANO), {"eval_dataset": tiny_models.texts(64)}
+    found, changes, change = device.current(), [], device._apply
+    made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(64), others=others)
+    attach(made, device=device, cap_w=None)
+    device._apply = lambda knobs: (changes.append(knobs), change(knobs))[1]
+    made.evaluate()
+    assert device.current() == found
+    assert changes == []
+
+
 def test_evaluation_stays_under_the_cap(tmp_path):
     others = {"eval_dataset": tiny_models.texts(64, 40, 60, seed=3)}
     device = open_device(NANO)
@@ -376,6 +416,8 @@ def test_after_an_error_the_trainer_can_train_again(tmp_path):
     capped = attach(made, device=device, cap_w=CAP_W, log_to=updates.append)
     with pytest.raises(ZeroDivisionError):
         made.train()
+    with pytest.raises(KeyboardInterrupt):  # nothing trains any more that a signal would wait for
+        signal.raise_signal(signal.SIGINT)
     made.train()
     reasons = [update.reason for update in updates if update.event == "end"]
     assert reasons == ["failed: train() was left by an error", "finished"]

@@ -346,7 +346,8 @@ class PowerCapCallback(Callback):
             return
         values: dict[str, Any] = json.loads(checkpoint["session"])
         session.passes, before, run = values["passes"], values["recipe"], session.run
-        is_same = before["batch_size"] == session.recipe.batch_size
+        # Earlier versions could also train with other batch sizes than the recipe's.
+        is_same = before["batch_size"] == session.recipe.batch_size and before.get("keep", True)
         if is_same and values.get("shape") is not None:  # of any board, since all ranks have to know the same
             self._shape = BatchShape(*values["shape"])
         if is_same and session.ranks is not None and not session.ranks.is_leader:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, Final
 
@@ -385,10 +386,13 @@ class Capped(TrainerCallback):
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
+        if (cap := self._options["cap_w"]).limit_w is None and cap.max_temp_c is None:
+            yield  # nothing is limited, and so nothing set
+            return
         optimizer = torch.optim.SGD(self._trainer.model.parameters())  # which a session has, and which takes no step
         last, state = self._last, None
         if last is not None and last.ended == "finished" and _leads(last):
-            state = {**last.run.state_dict(), "device": None, "ranks": last.size}
+            state = {**last.run.state_dict(), "device": None, "truth": None, "ranks": last.size}
         with self._new_session(optimizer, state, record=None, log_to=None) as session, session.evaluation():
             yield
 
@@ -398,10 +402,12 @@ def _leads(session: Session) -> bool:
 
 
 class StepShield(Shield):
-    """Signals wait for the end of a step, where the Trainer saves a checkpoint. A second one ends training at once."""
+    """Signals wait for the end of a step, where the Trainer saves a checkpoint. A second one ends training at once, and
+    so does the first one after an error has left ``train()``."""
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._holds = self._holds and not self.is_pending
+        trains = any(caller.f_code is Trainer.train.__code__ for caller, _ in walk_stack(frame))
+        self._holds = self._holds and trains and not self.is_pending
         super()._handle(number, frame)
 
 

@@ -88,15 +88,18 @@ def uncounted(trainer: Any) -> Iterator[None]:
 
 
 def resized_loader(trainer: Any) -> Any:
-    """The loader that the Trainer makes for a micro-batch of one row more; None if it does not follow the argument."""
+    """The loader that the Trainer makes for a micro-batch of one row more; None if it does not follow the argument, or
+    if there is none."""
     args, size = trainer.args, trainer.args.train_batch_size + 1
     try:
         args.per_device_train_batch_size = trainer._train_batch_size = size
         with undisturbed():
             loader = trainer.get_train_dataloader()
+    except Exception:  # noqa: BLE001 - a sampler of the user's own may refuse any number of rows but its own
+        return None
     finally:
         args.per_device_train_batch_size = trainer._train_batch_size = size - 1
-    return loader if getattr(loader.batch_sampler, "batch_size", None) == size else None
+    return loader if getattr(getattr(loader, "batch_sampler", None), "batch_size", None) == size else None
 
 
 def no_division(trainer: Any, loader: Any, own: BatchShape) -> str | None:

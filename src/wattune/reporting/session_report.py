@@ -93,7 +93,7 @@ def _remarks(session: SessionRecord) -> Section:
     parts = (
         f"Of the steps' time, computing took {phrases.percent(session.compute_s / steps_s)}, waiting for data "
         f"{phrases.percent(session.waiting_s / steps_s)}, and copying {phrases.percent(session.copying_s / steps_s)}."
-        if steps_s
+        if session.waiting_s or session.copying_s  # which not every loop tells apart
         else ""
     )
     notes = [
