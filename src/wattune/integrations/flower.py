@@ -11,8 +11,8 @@ Flower samples the nodes, sends, waits and aggregates; wattune decides where eac
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from logging import INFO
 from typing import Any
 
@@ -35,7 +35,9 @@ from wattune.integrations.flower_messages import (
     RoundFigures,
     alike,
     check_arrays,
+    check_weight,
     figures_of,
+    metrics_of,
     offered,
 )
 from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, plan_round, slowed
@@ -54,7 +56,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
 
     ``local_steps``: optimizer steps of a round, on average over the clients; ``batch_size``: samples of each.
     ``offer_within_s``: the longest wait for the offers of new nodes, which a simulation answers only once its workers
-    have started. ``options``: those of FedAvg.
+    have started. ``options``: options of FedAvg.
 
     The average is weighted by the samples that were trained on in the round, which replace the ``weighted_by_key`` of
     the train function's metrics. ``plan`` is the plan of the present round. Clients that join are asked for their
@@ -116,16 +118,18 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average what arrived. Returns: the arrays, and metrics with the round's seconds, joules and watts."""
-        errors, usable, figures = [], [], dict[int, RoundFigures]()
-        for reply in replies:
-            if reply.has_error():
-                errors.append(reply)
-            elif (found := self._checked(reply)) is not None:
-                figures[reply.metadata.src_node_id] = found
-                usable.append(reply)
-        usable = alike(usable, self._failed)
-        for reply in usable:
-            node, metrics = reply.metadata.src_node_id, next(iter(reply.content.metric_records.values()))
+        figures: dict[int, RoundFigures] = {}
+
+        def check(reply: Message) -> None:
+            if reply.metadata.src_node_id not in self._parts:
+                raise InputError("a reply to no message of this round")
+            check_arrays(reply, self._shapes)
+            figures[reply.metadata.src_node_id] = figures_of(reply)
+
+        usable, errors = self._usable(replies, check)
+        own = [metrics_of(reply) for reply in usable]
+        for reply, metrics in zip(usable, own, strict=True):
+            node = reply.metadata.src_node_id
             part = self._parts[node]
             metrics[STEPS] = min(figures[node].steps, part.steps)
             metrics[self.weighted_by_key] = metrics[STEPS] * part.point.batch_size
@@ -134,7 +138,6 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             self._learn(node, figures[node] if node in answered else None)
         arrays, metrics = super().aggregate_train(server_round, [*usable, *errors])
         if metrics is not None:  # of the fleet, where an average over clients says little
-            own = [next(iter(reply.content.metric_records.values())) for reply in usable]
             metrics[SECONDS] = max(one[SECONDS] for one in own)
             for key in (JOULES, STEPS):
                 metrics[key] = sum(one[key] for one in own)
@@ -143,34 +146,30 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the metrics of those that can be averaged."""
-        arrived = list(replies)
-        errors = [reply for reply in arrived if reply.has_error()]
-        usable = [reply for reply in arrived if not reply.has_error() and self._has_weight(reply)]
-        return super().aggregate_evaluate(server_round, [*alike(usable, self._failed), *errors])
+        usable, errors = self._usable(replies, partial(check_weight, name=self.weighted_by_key))
+        return super().aggregate_evaluate(server_round, [*usable, *errors])
 
     # -------------------------------------------------------------------------------------------------------- replies
 
-    def _checked(self, reply: Message) -> RoundFigures | None:
-        """The figures of a client's round; None if its reply cannot be used."""
-        try:
-            if reply.metadata.src_node_id not in self._parts:
-                raise InputError("a reply to no message of this round")
-            check_arrays(reply, self._shapes)
-            return figures_of(reply)
-        except Exception as error:  # noqa: BLE001 - whatever a client sends, the others go on
-            self._failed(reply, str(error))
-            return None
-
-    def _has_weight(self, reply: Message) -> bool:
-        records = list(reply.content.metric_records.values())
-        weight = records[0].get(self.weighted_by_key) if len(records) == 1 else None
-        if isinstance(weight, (int, float)) and 0 < weight < math.inf:
-            return True
-        self._failed(reply, f"its metrics have no {self.weighted_by_key} above 0")
-        return False
+    def _usable(
+        self, replies: Iterable[Message], check: Callable[[Message], None]
+    ) -> tuple[list[Message], list[Message]]:
+        """Split replies into usable ones, and errors, which Flower logs. ``check`` raises for an unusable reply."""
+        errors, usable = [], []
+        for reply in replies:
+            if reply.has_error():
+                errors.append(reply)
+                continue
+            try:
+                check(reply)
+            except Exception as error:  # noqa: BLE001 - whatever a client sends, the others go on
+                self._failed(reply, str(error))
+            else:
+                usable.append(reply)
+        return alike(usable, self._failed), errors
 
     def _failed(self, reply: Message, why: str) -> None:
-        log(INFO, "\t> The reply of node %s is left out: %s", reply.metadata.src_node_id, " ".join(why.split()))
+        log(INFO, "\t> The reply of node %s is left out: %s", reply.metadata.src_node_id, _last_line(why))
 
     # -------------------------------------------------------------------------------------------------------- clients
 

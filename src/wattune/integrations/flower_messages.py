@@ -1,22 +1,24 @@
 """Messages of a fleet on Flower: what a client offers, what it is asked to do, and what it answers.
 
-Whatever a client sends is checked before it is used: one that answers nonsense counts as failed for the round.
+Whatever a client sends is checked before it is used: a client that answers nonsense counts as failed for the round.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, ValidationError
 
 from wattune.errors import InputError
 from wattune.planning.fleet import LocalPoint
 from wattune.point import OperatingPoint
+from wattune.records.base import BatchSize, NotNegative, Positive, Value, in_words
 
 OFFER = "wattune-offer"
 """Record of an offer: asked for by a train message that has one, and answered with the client's points."""
@@ -30,32 +32,26 @@ LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
 SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
 
 
-class _Checked(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, allow_inf_nan=False, extra="ignore")
+class _OfferedPoint(Value):
+    batch_size: BatchSize
+    micro_batch_size: BatchSize | None = None
+    step_s: Annotated[Positive, Field(ge=1e-6, le=1e6)]
+    power_w: Annotated[Positive, Field(le=1e6)]
 
-
-class _OfferedPoint(_Checked):
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
-
-    batch_size: PositiveInt
-    micro_batch_size: PositiveInt | None = None
-    step_s: float = Field(ge=1e-6, le=1e6)
-    power_w: float = Field(gt=0, le=1e6)
-
-    __pydantic_extra__: dict[str, PositiveFloat]
+    __pydantic_extra__: dict[str, Positive]
     """The knobs."""
 
 
-class _Offer(_Checked):
+class _Offer(Value):
     points: tuple[_OfferedPoint, ...]
 
 
-class RoundFigures(_Checked):
+class RoundFigures(Value):
     """Figures of a client's round, from the metrics of its reply."""
 
-    seconds: PositiveFloat = Field(alias=SECONDS)
-    joules: NonNegativeFloat = Field(alias=JOULES)
-    steps: PositiveInt = Field(alias=STEPS)
+    seconds: Positive = Field(alias=SECONDS)
+    joules: NotNegative = Field(alias=JOULES)
+    steps: BatchSize = Field(alias=STEPS)
 
 
 def offer_text(points: tuple[LocalPoint, ...]) -> str:
@@ -82,9 +78,21 @@ def point_of(row: dict[str, Any]) -> OperatingPoint:
     return OperatingPoint.of(row.pop("batch_size"), row.pop("micro_batch_size", None), **row)
 
 
+def metrics_of(reply: Message) -> Any:
+    """The metrics of a reply. Raises: InputError."""
+    return _only(reply.content.metric_records, "MetricRecord")
+
+
 def figures_of(reply: Message) -> RoundFigures:
     """The figures in a reply. Raises: InputError."""
-    return _read(lambda: RoundFigures.model_validate(dict(_only(reply.content.metric_records, "MetricRecord"))))
+    return _read(lambda: RoundFigures.model_validate(dict(metrics_of(reply))))
+
+
+def check_weight(reply: Message, name: str) -> None:
+    """Check that a reply has the metric that it is weighted by. Raises: InputError."""
+    weight = metrics_of(reply).get(name)
+    if not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
+        raise InputError(f"the metric {name}", value=weight, allowed="a number above 0")
 
 
 def check_arrays(reply: Message, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -100,30 +108,29 @@ def check_arrays(reply: Message, shapes: Mapping[str, tuple[int, ...]]) -> None:
             raise InputError(f"the values of {name}", value="NaN or infinite", allowed="finite numbers")
 
 
-def alike(replies: Iterable[Message], failed: Callable[[Message, str], None]) -> list[Message]:
-    """The replies whose metrics are those of most others, since Flower averages no others. ``failed`` is told of each
-    other one."""
-    kept = list(replies)
-    forms = [_form(reply) for reply in kept]
-    counts = Counter(form for form in forms if form is not None)
+def alike(replies: Sequence[Message], failed: Callable[[Message, str], None]) -> list[Message]:
+    """Keep the replies with the same metrics as most others, the only ones that Flower averages.
+
+    ``failed`` is called with each other reply. Every reply has one record of metrics.
+    """
+    forms = [_form(metrics_of(reply)) for reply in replies]
+    counts = Counter(forms)
 
     def rank(form: frozenset[tuple[str, int]]) -> tuple[int, int, int]:  # of as many clients, more metrics and numbers
         return counts[form], len(form), sum(length < 0 for _, length in form)
 
-    usual = max(counts, key=rank, default=None)
-    for reply, form in zip(list(kept), forms, strict=True):
-        if form is None or form != usual:
-            kept.remove(reply)
-            failed(reply, "its metrics are not those of most clients")
+    usual, kept = max(counts, key=rank, default=None), []
+    for reply, form in zip(replies, forms, strict=True):
+        if form == usual:
+            kept.append(reply)
+        else:
+            failed(reply, "most clients have other metrics")
     return kept
 
 
-def _form(reply: Message) -> frozenset[tuple[str, int]] | None:
-    """The names of the metrics and the lengths of lists (-1: a number); None for not exactly one record of them."""
-    records = list(reply.content.metric_records.values())
-    if len(records) != 1:
-        return None
-    return frozenset((name, len(value) if isinstance(value, list) else -1) for name, value in records[0].items())
+def _form(metrics: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+    """The names of metrics, and the lengths of lists (-1: a number)."""
+    return frozenset((name, len(value) if isinstance(value, list) else -1) for name, value in metrics.items())
 
 
 def _only(records: Mapping[str, Any], kind: str) -> Any:
@@ -138,4 +145,4 @@ def _read(read: Callable[[], Read]) -> Read:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the text"
-        raise InputError(place, value=str(first["input"])[:80], allowed=first["msg"]) from error
+        raise InputError(place, value=str(first["input"])[:80], allowed=in_words(first)) from error
