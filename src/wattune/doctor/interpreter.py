@@ -94,10 +94,10 @@ def _examined(start: Sequence[str]) -> Interpreter:
         sees_steps = page.has_stamps
     last = (done.stdout.strip().splitlines() or [""])[-1]
     try:
-        said: dict[str, Any] = json.loads(last)
-        if "python" not in said:
-            raise TypeError(last)
-    except (ValueError, TypeError):  # TypeError: a program of its own around Python printed something else
+        said: Any = json.loads(last)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or "python" not in said:  # a script around Python may print something else
         code = done.returncode
         end = f"importing torch was ended by signal {-code}" if code < 0 else f"importing torch ended with {code}"
         said = {"python": "?", "failure": (done.stderr.strip().splitlines() or [end])[-1] if code > 0 else end}
