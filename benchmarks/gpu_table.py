@@ -166,7 +166,7 @@ def processor() -> str:
 
 
 def cells(networks: dict[str, Network], device: Device, card: Any, seconds: float) -> Iterator[dict[str, Any]]:
-    """Measure each network at each batch size and each micro-batch size that is no larger."""
+    """Measure each network at each batch size, with each micro-batch size up to it."""
     on = processor()
     for name, network in networks.items():
         model = network.build().to(on)
@@ -265,7 +265,7 @@ def _refresh_s(times: tuple[float, ...], values: tuple[float, ...]) -> float | N
 
 def to_target(measured: list[dict[str, Any]], network: str, runs: Path) -> list[dict[str, Any]]:
     """Seconds and joules to the target of recorded runs, in their order: their samples, times the least joules of a
-    measured batch size that is no larger."""
+    measured batch size up to theirs."""
     own = [cell for cell in measured if cell["network"] == network and "step_s" in cell]
     rows = []
     for _, run in read_runs(runs):

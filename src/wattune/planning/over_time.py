@@ -266,7 +266,7 @@ class _Choice:
             "p_best": None,
             "expected_loss": None,
             "candidates": self._candidates(plan, best),
-            "notes": (*plan.notes, *(() if profile.strategy in (None, "full") else (FEW_POINTS,))),
+            "notes": (*plan.notes, *(() if profile.is_full_grid else (FEW_POINTS,))),
             "run_by": None,  # `wattune guard` knows no plan
         }
 

@@ -48,7 +48,7 @@ OTHER_CAP = (
     "the profile was made for another cap, and knows few points besides those for that: profile for this cap, or with "
     "--strategy full for several"
 )
-"""Note of a plan for another cap than that of a profile that is not a full grid."""
+"""Note of a plan for another cap than its profile was made for, unless the profile is a full grid."""
 
 
 class Problem(NamedTuple):
@@ -197,7 +197,7 @@ def _baselines(objective: Objective, pick: Option) -> tuple[Baseline, ...]:
 
 
 def _is_for_another_cap(profile: ProfileTable, limit: SensorLimit) -> bool:
-    return profile.strategy not in (None, "full") and profile.cost is not None and profile.cost.cap_w != limit.limit_w
+    return not profile.is_full_grid and profile.cost is not None and profile.cost.cap_w != limit.limit_w
 
 
 def _has_one_seed(efficiency: SampleEfficiency) -> bool:

@@ -245,6 +245,11 @@ class ProfileTable(Record):
         return self
 
     @property
+    def is_full_grid(self) -> bool:
+        """True if every setting was to be measured, which a table without a strategy is taken for."""
+        return self.strategy in (None, "full")
+
+    @property
     def measured(self) -> tuple[ProfileCell, ...]:
         """The cells with figures."""
         return tuple(cell for cell in self.cells if not cell.out_of_memory)
