@@ -97,7 +97,6 @@ class UpdateFeed:
             probing=run.explorer.probing,
             device=run.device.name,
             kind=run.device.kind,
-            processor="cpu" if run.device.executes_steps and run.device.trains_on == "cpu" else "gpu",
             reason=reason,
         )
 

@@ -43,8 +43,6 @@ class RunUpdate:
     """Name of the device."""
     kind: Kind
     """Origin of power and time: "measured", "simulated", "recorded" or "replayed"."""
-    processor: Literal["cpu", "gpu"]
-    """The processor of the device that trains; that of a simulated or replayed board counts as its GPU."""
     reason: str = ""
 
     @property

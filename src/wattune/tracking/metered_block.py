@@ -2,76 +2,40 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable
-from contextlib import ContextDecorator, ExitStack
-from typing import Any, TypeVar
+from contextlib import ExitStack
+from typing import Any
 
 from typing_extensions import Self
 
 from wattune.devices import Device, Meter, MeterFigures, open_device
 from wattune.errors import InputError, SensorError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-"""Kinds of functions whose call only makes an object, which runs later."""
+class MeteredBlock:
+    """A context in which the power of a device is measured; made by ``meter``.
 
-
-class MeteredBlock(ContextDecorator):
-    """A context in which the power of a device is measured, and a decorator of functions; made by ``meter``.
-
-    It can be entered again, also inside itself: its figures are those of the block that was left last, and those up to
-    now while a block runs. Raises, for each figure: InputError before the first block; SensorError if there is no
-    reading yet, or if the sensor was lost on the way.
+    Its figures are those of the last block, and those up to now while a block runs. Raises, for each figure: InputError
+    before the first block; SensorError if there is no reading yet, or if the sensor was lost on the way.
     """
 
     def __init__(self, device: str | Device):
         self._device = device
         self._stack = ExitStack()
-        self._board: Device | None = None
-        self._running: list[Meter] = []
-        self._last: Meter | None = None
+        self._meter: Meter | None = None
         self._about = ""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            if self._board is None:
-                stack.callback(self._forget)
-                self._board = self._opened(stack)
-            meter = Meter(self._board, on_lost=lambda error: None)
-            meter.__enter__()
-            self._running.append(meter)
-            opened = stack.pop_all()
-        if len(self._running) == 1:
-            self._stack = opened
+            meter = Meter(self._opened(stack), on_lost=lambda error: None)
+            self._meter = stack.enter_context(meter)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._last = self._running.pop()
-        try:
-            self._last.__exit__(kind, error, trace)
-        finally:
-            if not self._running:
-                self._stack.close()
-        if kind is None and self._last.lost is not None:
-            warnings.warn(f"the block was not measured to its end: {self._last.lost}", stacklevel=2)
-
-    def __call__(self, function: Function) -> Function:
-        """The function, measured each time that it is called; its attribute ``meter`` is this one.
-
-        Raises: InputError for a coroutine or a generator, whose call only makes an object.
-        """
-        if any(is_lazy(function) for is_lazy in LAZY):
-            raise InputError(
-                "cannot measure the call of a coroutine or a generator",
-                value=getattr(function, "__name__", None),
-                hint="use `with wattune.meter():` inside it",
-            )
-        measured: Any = super().__call__(function)
-        measured.meter = self
-        return measured  # type: ignore[no-any-return]
+        self._stack.__exit__(kind, error, trace)
+        if kind is None and self._meter is not None and self._meter.lost is not None:
+            warnings.warn(f"the block was not measured to its end: {self._meter.lost}", stacklevel=2)
 
     # ------------------------------------------------------------------------------------------------------- figures
 
@@ -108,15 +72,12 @@ class MeteredBlock(ContextDecorator):
         )
 
     def _figures(self) -> MeterFigures:
-        meter = self._running[-1] if self._running else self._last
+        meter = self._meter
         if meter is None:
             raise InputError("the meter has not run yet", hint="with wattune.meter() as m: ...")
         if meter.lost is not None:
             raise SensorError(f"the block was not measured to its end: {meter.lost}") from meter.lost
         return meter.figures()
-
-    def _forget(self) -> None:
-        self._board = None
 
     def _opened(self, stack: ExitStack) -> Device:
         """The device, whose sensor reads; one that is opened here is closed with the block."""
@@ -139,14 +100,11 @@ class MeteredBlock(ContextDecorator):
 
 
 def meter(device: str | Device = "auto") -> MeteredBlock:
-    """Measure seconds, energy and power of a block of code, or of a function.
+    """Measure seconds, energy and power of a block of code.
 
         with wattune.meter() as m:
             train()
         print(m.energy_j, m.power_mean_w)
-
-        @wattune.meter("nvidia:0")
-        def evaluate(): ...
 
     ``device``: a name as for ``--device``, by default the first usable board of this computer, or an open device. Only
     its sensor is read: no clock is set. A block that is shorter than the time over which the sensor averages has the
