@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.board_records import materialise
+
 from benchmarks.timing import keep
-from wattune.doctor.capture import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.tree import Tree

@@ -10,7 +10,6 @@ from the moment at which the board's power is above the cap.
 from __future__ import annotations
 
 import gc
-import json
 import random
 import statistics
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.agent_socket import serving
+from tests.support.board_records import RECORDS, unpack
 from tests.support.live.tree import LiveTree
 from tests.support.live_board import compiled, live, rises
 
@@ -29,7 +29,6 @@ from benchmarks.timing import keep
 from wattune.cap import SensorLimit
 from wattune.devices import Meter
 from wattune.devices.agent import BoardDevice
-from wattune.doctor.capture import materialise
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.power.monitor import BoardMonitor
@@ -39,7 +38,9 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.tree import Tree
 
-BOARDS = Path(__file__).parent.parent / "tests" / "boards"
+SENSED = [path for path in sorted(RECORDS.glob("*.json")) if "raspberry" not in path.stem]
+"""Records of boards with a power sensor."""
+
 READINGS = 400
 RISES = 16
 HOUR_S = 3600.0
@@ -56,7 +57,7 @@ def main() -> None:
             {
                 "aim_s": 2e-4,
                 "readings": READINGS,
-                "boards": [reading(path, folder / path.stem) for path in sorted(BOARDS.glob("*.json"))],
+                "boards": [reading(path, folder / path.stem) for path in SENSED],
                 "pinning": pinning(folder / "pinned"),
                 "agent": round_trips(folder / "asked"),
                 "guard": latency(folder / "guarded"),
@@ -65,24 +66,19 @@ def main() -> None:
         )
 
 
-def opened(path: Path, root: Path) -> tuple[Tree, Controller, bool]:
-    """Write a board's files below ``root``; return them, their controller, and if readings come from a program."""
-    materialise(json.loads(path.read_text(encoding="utf-8")), str(root))
-    # A Raspberry Pi 5 is read by a program, vcgencmd: here a script that prints recorded output.
-    by_program = (root / "outputs" / "vcgencmd").exists()
-    if by_program:
-        as_program(root)
-    tree = Tree(str(root))
-    return tree, Controller(find_board(tree, families(tree)[0])), by_program
+def opened(path: Path, root: Path) -> tuple[Tree, Controller]:
+    """Write a board's files below ``root``; return them and their controller."""
+    tree = Tree(str(unpack(path.stem, root)))
+    return tree, Controller(find_board(tree, families(tree)[0]))
 
 
 def reading(path: Path, root: Path) -> dict[str, Any]:
     """Time of a reading on one board's files, by the device that training uses."""
-    tree, controller, by_program = opened(path, root)
+    tree, controller = opened(path, root)
     device = BoardDevice(controller, tree)
     counters = sorted({file.resolve() for file in root.glob("sys/**/energy_uj")})
     times_s = []
-    for repeat in range((READINGS // 10 if by_program else READINGS) + 3):
+    for repeat in range(READINGS + 3):
         for counter in counters:
             counter.write_text(f"{int(counter.read_text()) + 50000}\n")
         if counters:
@@ -92,21 +88,10 @@ def reading(path: Path, root: Path) -> dict[str, Any]:
             times_s.append(taken_s)
     return {
         "board": path.stem,
-        "by_program": by_program,
         "device": spread(times_s),
         # Temperatures and counters, which a reading also checks once a second.
         "conditions": spread([timed(lambda: conditions(tree)) for _ in range(50)]),
     }
-
-
-def as_program(root: Path) -> None:
-    """Make a program print the recorded output, and let a copy of a board run it."""
-    answers = (root / "outputs" / "vcgencmd").rename(root / "answers")
-    script = root / "usr" / "bin" / "vcgencmd"
-    script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nwhile IFS= read -r line; do echo "$line"; done < "{answers}/$1"\n', encoding="utf-8")
-    script.chmod(0o755)
-    Tree.program = lambda tree, name: str(script) if tree.root == str(root.resolve()) else None  # type: ignore
 
 
 def pinning(root: Path) -> dict[str, Any]:

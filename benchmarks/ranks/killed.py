@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from tests.support.agent_trees import texts
-from tests.support.live_devices import unpack
+from tests.support.board_records import unpack
 from tests.support.ranks import Job
 from tests.support.sessions import loss_of, perceptron
 from torch.nn.parallel import DistributedDataParallel

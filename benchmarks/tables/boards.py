@@ -11,8 +11,7 @@ def boards() -> str:
     """Overhead and response times on a board."""
     data = read("boards")
     machine, guard, memory, pinning = data["machine"], data["guard"], data["memory"], data["pinning"]
-    files = [board for board in data["boards"] if not board["by_program"]]
-    program = next(board for board in data["boards"] if board["by_program"])
+    files = data["boards"]
     slowest = max(files, key=lambda board: board["device"]["median_s"])
     return (
         f"On {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}, with files in place of a "
@@ -24,7 +23,6 @@ def boards() -> str:
         f"| {max(board['device']['max_s'] for board in files) * 1e3:.2f} ms |\n"
         f"| extra time, once a second, to check temperatures and counters, slowest board | "
         f"| {worst_ms(max((board['conditions'] for board in files), key=lambda costs: costs['median_s']))} |\n"
-        f"| one reading by a program (Raspberry Pi 5, `vcgencmd` as a script) | | {worst_ms(program['device'])} |\n"
         f"| one reading through an agent, round trip | | {worst_ms(data['agent']['read'])} |\n"
         f"| taking control: lock, snapshot on disk, limits, and a clock that settles after 50 ms | "
         f"| {worst_ms(pinning['first'])} |\n"

@@ -12,8 +12,6 @@ import weakref
 from typing import Dict, List, Optional, Tuple
 
 from wattune_agent.board import Conditions
-from wattune_agent.errors import AgentError
-from wattune_agent.pmic import ask, can_be_asked, is_raspberry
 from wattune_agent.tree import Tree, number, real, text
 
 __all__ = ["conditions"]
@@ -33,7 +31,7 @@ _NOTICE = re.compile(r"hot-surface", re.I)
 _ALERT = re.compile(r"alert|heavy", re.I)
 _CLAMP = re.compile(r"^(?:cpufreq|devfreq|thermal-cpufreq|thermal-devfreq|processor|intel_powerclamp)|balanced$", re.I)
 
-# vcgencmd get_throttled: what is so now; the same bits 16 higher say what was so since the boot.
+# A Raspberry Pi's firmware: what is so now; the same bits 16 higher say what was so since the boot.
 _PI_BITS = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
 _PI_FILE = "/sys/devices/platform/soc/soc:firmware/get_throttled"
 
@@ -48,7 +46,6 @@ class _Watch:
         self.alarms = _alarms(tree)
         self.counters = _event_counters(tree)
         self.throttle_counts = _throttle_counters(tree)
-        self.can_be_asked = is_raspberry(tree) and can_be_asked(tree)
         alerts = " ".join(kind.lower() for kind, _ in self.cooling if _ALERT.search(kind))
         # Where an alert speaks for the unit, its frequency device may rest above 0, held there by a power mode's cap.
         self.rest: Dict[str, float] = {
@@ -79,7 +76,7 @@ def conditions(tree: Tree) -> Conditions:
             _WATCHES[tree] = _Watch(tree)
         watch = _WATCHES[tree]
     with watch.lock:
-        throttled = _clamped(tree, watch) + _counted(tree, watch) + _pi_throttled(tree, watch)
+        throttled = _clamped(tree, watch) + _counted(tree, watch) + _pi_throttled(tree)
         hottest_c = _hottest_c(tree, watch)
         if hottest_c is None and watch.temperatures:
             _WATCHES.pop(tree, None)  # a driver was reloaded and its files have other numbers: look again
@@ -126,15 +123,9 @@ def _counted(tree: Tree, watch: _Watch) -> List[str]:
     return ["the processor's thermal throttle"] if rose else []
 
 
-def _pi_throttled(tree: Tree, watch: _Watch) -> List[str]:
-    bits = text(tree, _PI_FILE)
-    if not bits and watch.can_be_asked:
-        try:
-            bits = ask(tree, "get_throttled").partition("throttled=")[2].strip()
-        except AgentError:
-            return []
+def _pi_throttled(tree: Tree) -> List[str]:
     try:
-        value = int(bits, 16)
+        value = int(text(tree, _PI_FILE), 16)
     except ValueError:
         return []
     return [name for place, name in enumerate(_PI_BITS) if value >> place & 1]

@@ -11,7 +11,6 @@ from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.file_knob import FileKnob
 from wattune_agent.ina3221 import find_rails
 from wattune_agent.nvidia import find_card, is_card
-from wattune_agent.pmic import find_pmic, is_raspberry
 from wattune_agent.rapl import find_rapl
 from wattune_agent.tree import Tree, first_text, text
 
@@ -113,9 +112,7 @@ def _others(tree: Tree) -> Dict[str, FileKnob]:
 
 
 def _cpu_sensor(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
-    """The sensor that covers most of the board: its own monitors, a Raspberry Pi 5's regulators, then the package."""
-    if is_raspberry(tree):
-        return find_pmic(tree)
+    """The sensor that covers most of the board: its own monitors, then the package."""
     rails, why_not = find_rails(tree)
     return (rails, why_not) if rails is not None or _is_arm(tree) else find_rapl(tree)
 
@@ -142,7 +139,7 @@ def _other_vendor(tree: Tree) -> bool:
 def _is_there(tree: Tree, family: str) -> bool:
     if family == "jetson":
         return is_tegra(tree)
-    if tree.exists("/sys/devices/system/cpu") or tree.exists("/proc/cpuinfo") or is_raspberry(tree):
+    if tree.exists("/sys/devices/system/cpu") or tree.exists("/proc/cpuinfo"):
         return True
     return bool(tree.glob("/sys/class/powercap/intel-rapl:*"))
 

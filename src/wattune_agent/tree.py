@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from wattune_agent.nvml import Card, Cards
 
 __all__ = [
-    "ANSWERS",
     "LIMIT",
     "LOCK",
     "Tree",
@@ -31,10 +30,6 @@ __all__ = [
     "real",
     "text",
 ]
-
-ANSWERS = "/outputs"
-"""The folder of a recorded board with its programs' outputs, a text file for each command."""
-
 
 DEADLINE_S = 10.0
 """Time that a driver has to take a text: after that, everything else is done without it."""
@@ -181,28 +176,6 @@ class Tree:
     def real(self, path: str) -> str:
         """The path without links, as the board names it. Raises: FileFailed if a link leads out of the root."""
         return self.inside(path)[len(self.root.rstrip("/")) :]
-
-    def program(self, name: str) -> Optional[str]:
-        """The path of a program of this machine; None if there is none.
-
-        Below a root other than "/" there is none either: inspecting another user's folder must not run its programs.
-        """
-        if self.root != "/":
-            return None
-        paths = [folder + "/" + name for folder in ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/vc/bin")]
-        return next((path for path in paths if os.access(path, os.X_OK)), None)
-
-    def answer(self, question: str) -> Optional[str]:
-        """The recorded output of a command such as "vcgencmd get_throttled"; None if it was not recorded, and always on
-        the machine itself. Raises: Forbidden, FileFailed."""
-        path = ANSWERS + "/" + question.replace(" ", "/")
-        if self.root == "/" or not self.exists(path):
-            return None
-        try:
-            with open(self.inside(path), encoding="utf-8", errors="replace", newline="") as file:
-                return file.read()
-        except OSError as error:
-            raise self._mapped(error, path, "read") from error
 
     # ---------------------------------------------------------------------------------------------------------- cards
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.board_records import materialise
 
-from wattune.doctor.capture import capture, materialise
+from wattune.doctor.capture import capture
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board
 from wattune_agent.errors import BadRequest
@@ -16,7 +17,7 @@ from wattune_agent.mode import mode
 from wattune_agent.tree import Tree
 
 RECORDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
-KNOWN = {"record", "version", "name", "source", "l4t", "kernel", "expect", "files", "links", "modes", "outputs", "note"}
+KNOWN = {"record", "version", "name", "source", "l4t", "kernel", "expect", "files", "links", "note"}
 KNOWN |= {"unread", "figures"}  # of one that was read off a board
 
 
@@ -70,13 +71,14 @@ def test_a_board_is_found_as_its_record_says(record: dict[str, Any], tmp_path: P
     assert board.clock is not None
     assert list(board.clock.settings_mhz) == expect["clocks_mhz"]
     assert board.clock.unit == ("cpu" if expect["family"] == "cpu" else "gpu")
-    assert board.sensor is not None
-    assert "+" in board.sensor.rail if expect["rail"] == "sum" else expect["rail"] in board.sensor.rail
-    tree.sleep(0.1)
-    reading = board.sensor.read()
-    assert reading.power_w == pytest.approx(expect["power_w"], rel=1e-3)
-    for rail, power_w in expect["rails_w"].items():
-        assert reading.rails_w[rail] == pytest.approx(power_w, rel=2e-3, abs=2e-4)
+    assert (board.sensor is None) == (expect["rail"] is None)
+    if board.sensor is not None:
+        assert "+" in board.sensor.rail if expect["rail"] == "sum" else expect["rail"] in board.sensor.rail
+        tree.sleep(0.1)
+        reading = board.sensor.read()
+        assert reading.power_w == pytest.approx(expect["power_w"], rel=1e-3)
+        for rail, power_w in expect["rails_w"].items():
+            assert reading.rails_w[rail] == pytest.approx(power_w, rel=2e-3, abs=2e-4)
     now = mode(tree, expect["family"])
     said = [re.split(r"[\s,:()]+", text) for text in now.values()]
     for part in expect["mode"]:
@@ -112,8 +114,7 @@ def test_a_record_is_the_same_after_a_way_through_a_tree(record: dict[str, Any],
     assert not again["unread"]
     assert again["l4t"] == record["l4t"]
     assert again["kernel"] == record["kernel"]
-    assert again["name"] in (record["name"], record["name"].partition(" ")[2])
-    assert again["outputs"] == record.get("outputs", {})
+    assert again["name"] == record["expect"]["name"]
     for path, text in again["files"].items():
         # A driver ends some of its lists with a blank.
         assert text.rstrip() == record["files"][path].rstrip(), path

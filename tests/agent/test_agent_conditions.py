@@ -104,16 +104,15 @@ def test_the_processors_own_counter_clamps_while_it_rises(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("answer", "throttled"),
     [
-        ("throttled=0x0", ()),
-        ("throttled=0x50000", ()),
-        ("throttled=0x50005", ("under-voltage", "throttled")),
-        ("throttled=0x8", ("soft temperature limit",)),
-        ("error=1", ()),
+        ("0", ()),
+        ("50000", ()),
+        ("50005", ("under-voltage", "throttled")),
+        ("8", ("soft temperature limit",)),
+        ("error", ()),
     ],
 )
 def test_a_raspberry_pi_says_what_is_so_now(tmp_path: Path, answer: str, throttled: tuple[str, ...]) -> None:
-    put(tmp_path, "/proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
-    put(tmp_path, "/outputs/vcgencmd/get_throttled", answer + "\n")
+    put(tmp_path, "/sys/devices/platform/soc/soc:firmware/get_throttled", answer + "\n")
     assert conditions(TimedTree(tmp_path)).throttled == throttled
 
 

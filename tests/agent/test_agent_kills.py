@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.agent_trees import Ending, MadeTree, cpu_tree, gpu_tree, texts
+from tests.support.board_records import materialise
 
-from wattune.doctor.capture import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.leftover import restore_left_behind

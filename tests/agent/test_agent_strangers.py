@@ -5,11 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, script
 from tests.support.agent_trees import CPU, DEVFREQ, HIGH, LOW, RAILGATE, MadeTree, board_in, cpu_tree, gpu_tree, put
+from tests.support.board_records import materialise
 
-from wattune.doctor.capture import capture, materialise
-from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
@@ -17,7 +15,6 @@ from wattune_agent.figures import load, save
 from wattune_agent.folders import state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
 from wattune_agent.lock import board_lock
-from wattune_agent.pmic import ask, find_pmic
 from wattune_agent.snapshot import Snapshot, snapshots
 from wattune_agent.tree import Tree
 
@@ -260,42 +257,3 @@ def test_a_link_beside_the_file_of_figures_is_not_followed(tmp_path):
     save(Tree(str(tmp_path)), "switch.json", "a nano", {"shows_s": 0.1})
     assert (tmp_path / "theirs").read_text() == "precious"
     assert load(Tree(str(tmp_path)), "switch.json", "a nano", ["shows_s"]) == [0.1]
-
-
-# ------------------------------------------------------------------------------------------------ a stranger's programs
-
-
-@pytest.fixture
-def traps(tmp_path):
-    """A folder whose programs leave a trace where they are run."""
-    put(tmp_path, "/proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
-    script(tmp_path, "vcgencmd", 'echo "$1" >> "$root/ran"')
-    return gpu_tree(tmp_path)
-
-
-def test_to_look_at_a_folder_runs_none_of_its_programs(traps):
-    tree = TimedTree(traps)
-    for family in ("jetson", "cpu"):
-        find_board(tree, family)
-    conditions(tree)
-    capture(tree)
-    assert find_pmic(tree)[0] is None
-    assert not (traps / "ran").exists()
-
-
-def test_a_recorded_answer_is_read_and_never_run(tmp_path):
-    record = {
-        "record": "board",
-        "version": 1,
-        "files": {},
-        "outputs": {"vcgencmd pmic_read_adc": " A_A=1.0A\n A_V=2.0V\n"},
-    }
-    tree = Tree(materialise(record, str(tmp_path / "board")))
-    assert not [place for place in (tmp_path / "board").rglob("*") if place.is_file() and os.access(place, os.X_OK)]
-    assert ask(tree, "pmic_read_adc") == record["outputs"]["vcgencmd pmic_read_adc"]
-    sensor, problems = find_pmic(tree)
-    assert problems == []
-    assert sensor.read().rails_w == {"A": 2.0}
-    with pytest.raises(FileFailed, match="get_throttled"):
-        ask(tree, "get_throttled")
-    assert capture(tree)["outputs"] == record["outputs"]

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from tests.support.live_devices import unpack
+from tests.support.board_records import unpack
 
 FIELDS = {"backend", "name", "clocks_mhz", "power_w", "rails_w", "mode", "problems", "spec"}
 

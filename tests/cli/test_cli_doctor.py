@@ -8,17 +8,17 @@ import subprocess
 import sys
 
 import pytest
-from tests.support.cli_boards import board_tree, limits, live_board
+from tests.support.board_records import materialise, unpack
+from tests.support.cli_boards import limits, live_board
 from tests.support.cli_records import PROFILE
 
 from wattune.devices.agent import BoardDevice
 from wattune.doctor import default_device, examine, tried_settings
-from wattune.doctor.capture import materialise
 from wattune.errors import DeviceError
 
 
 def test_a_healthy_board(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     code, out, err = wattune("doctor", "--sysfs-root", root)
     assert (code, err) == (0, [])
@@ -32,7 +32,7 @@ def test_a_healthy_board(wattune, tmp_path):
 
 
 def test_a_board_without_a_sensor(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     for path in [*root.rglob("in?_input"), *root.rglob("curr?_input")]:
         path.unlink()
     code, out, err = wattune("doctor", "--device", "jetson", "--sysfs-root", root, "--json")
@@ -44,7 +44,7 @@ def test_a_board_without_a_sensor(wattune, tmp_path):
 
 
 def test_a_shared_record_recreates_the_board(wattune, tmp_path):
-    root = board_tree(tmp_path / "board", "nano-jp4")
+    root = unpack("nano-jp4", tmp_path / "board")
     path = tmp_path / "board.json"
     code, _, err = wattune("doctor", "--sysfs-root", root, "--submit", path)
     assert code == 0
@@ -67,7 +67,7 @@ def test_a_shared_record_recreates_the_board(wattune, tmp_path):
 
 
 def test_a_board_behind_an_agent_is_examined_as_well(wattune, tmp_path):
-    root, socket = board_tree(tmp_path / "board"), tmp_path / "agent.sock"
+    root, socket = unpack("orin-nano-jp6", tmp_path / "board"), tmp_path / "agent.sock"
     command = [sys.executable, "-m", "wattune_agent", "serve", "--sysfs-root", str(root), "--socket", str(socket)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as agent:
         try:
@@ -152,7 +152,7 @@ def test_trying_a_board_restores_it_and_records_it(wattune, tmp_path, briefly):
 @pytest.mark.parametrize(("name", "remark"), [("orin-nano-jp6", "not the pinned one"), ("agx-thor-r39", "suspended")])
 def test_a_clock_that_does_not_follow_is_remarked_on(wattune, tmp_path, briefly, name, remark):
     # A folder of files: its clock stays where it was recorded.
-    root = board_tree(tmp_path / "board", name)
+    root = unpack(name, tmp_path / "board")
     before = limits(root)
     code, out, err = wattune("doctor", "--try", "--yes", "--sysfs-root", root, "--submit", tmp_path / "b.json")
     assert code == 0, err

@@ -10,7 +10,8 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from tests.support.cli_boards import board_tree, limits, live_board
+from tests.support.board_records import unpack
+from tests.support.cli_boards import limits, live_board
 
 from wattune.cli.guarded_device import Pinned
 from wattune.devices import Device, Knob, Sensor
@@ -47,7 +48,7 @@ def test_it_pins_meters_restores_and_ends_as_the_program_did(wattune, tmp_path):
 
 
 def test_a_report_does_not_replace_a_file_that_the_program_made(tmp_path):
-    root, report = board_tree(tmp_path / "board"), tmp_path / "report.json"
+    root, report = unpack("orin-nano-jp6", tmp_path / "board"), tmp_path / "report.json"
     for command in (
         [*COMMAND, *GUARD, str(root)],
         [sys.executable, "-m", "wattune_agent", "guard", "--sysfs-root", str(root)],
@@ -64,7 +65,7 @@ def test_a_report_does_not_replace_a_file_that_the_program_made(tmp_path):
 
 
 def test_a_board_that_is_not_restored_is_in_the_report_with_the_programs_exit_code(wattune, tmp_path, monkeypatch):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
 
     def fails(*_):
         raise NotRestored("max_freq cannot be written")
@@ -80,7 +81,7 @@ def test_a_board_that_is_not_restored_is_in_the_report_with_the_programs_exit_co
 
 
 def test_without_json_stdout_is_the_programs_own(tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     done = subprocess.run([*COMMAND, *GUARD, str(root), "--", "echo", "mine"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "mine\n")
     assert all(line.startswith("wattune: ") for line in done.stderr.splitlines())
@@ -88,7 +89,7 @@ def test_without_json_stdout_is_the_programs_own(tmp_path):
 
 
 def test_a_cap_at_the_supply_is_reported_as_one(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     options = ["--meter", "external:echo 5", "--cap", "12W@supply"]
     code, out, err = wattune(*GUARD, root, *options, "-o", tmp_path / "report.json", "--", "true")
     assert (code, out) == (0, "")
@@ -101,7 +102,7 @@ def test_a_cap_at_the_supply_is_reported_as_one(wattune, tmp_path):
 
 
 def test_a_clock_may_be_given_rounded(wattune, tmp_path):
-    root = board_tree(tmp_path / "board", "nano-jp4")
+    root = unpack("nano-jp4", tmp_path / "board")
     code, out, err = wattune(*GUARD, root, "--clock", "77MHz", "--json", "--", "true")
     assert code in (0, 1), err  # a folder does not follow
     assert "has no such clock" not in out
@@ -122,7 +123,7 @@ def test_a_clock_may_be_given_rounded(wattune, tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_one_line(wattune, tmp_path, monkeypatch, tail, words):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     before = limits(root)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("mine")
@@ -134,7 +135,7 @@ def test_what_cannot_be_done_is_one_line(wattune, tmp_path, monkeypatch, tail, w
 
 
 def test_the_options_of_the_program_are_its_own(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     code, out, err = wattune(*GUARD, root, "--clock", "nonsense", "--", "echo", "--json", "--clock")
     assert (code, out, len(err)) == (2, "", 1), "a --json behind -- is not ours"
     code, _, _ = wattune(*GUARD, root, "--", "sh", "-c", 'test "$1" = --json', "sh", "--json")

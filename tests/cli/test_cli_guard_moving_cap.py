@@ -15,7 +15,8 @@ from itertools import pairwise
 
 import pytest
 from tests.support.agent_socket import state_of
-from tests.support.cli_boards import board_tree, limits, live_board
+from tests.support.board_records import unpack
+from tests.support.cli_boards import limits, live_board
 from tests.support.live_board import wait_for
 from tests.support.virtual_time import VirtualProgram, VirtualTime
 
@@ -399,7 +400,7 @@ def test_a_program_that_is_held_does_not_stay_so_without_its_guard(tmp_path, num
     ],
 )
 def test_what_is_refused_is_one_line(wattune, tmp_path, text, said):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     path = tmp_path / "caps.csv"
     if text is not None:
         path.write_text(text)
@@ -413,7 +414,7 @@ def test_what_is_refused_is_one_line(wattune, tmp_path, text, said):
 
 
 def test_a_report_names_the_caps(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     path = tmp_path / "caps.csv"
     path.write_text("time,watts\n2024-01-01 00:00,400\n2024-01-02 00:00,500\n")
     code, out, err = wattune(

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.cli_boards import ROOT, board_tree, limits
+from tests.support.board_records import unpack
+from tests.support.cli_boards import ROOT, limits
 from tests.support.live_board import COMMAND, ENVIRONMENT, live, wait_for
 
 from wattune.devices.cap_window import ABOVE_Z, NOISE_SHARE
@@ -44,7 +45,7 @@ def started(words, **options):
 
 @pytest.mark.slow
 def test_without_torch(tmp_path):
-    board = board_tree(tmp_path / "board")
+    board = unpack("orin-nano-jp6", tmp_path / "board")
     code = f"""
 import sys
 from wattune.cli import main
@@ -78,7 +79,7 @@ print(sorted({{"torch", "sklearn"}} & set(sys.modules)))
 )
 def test_what_cannot_be_asked_for_is_one_line(wattune, tmp_path, monkeypatch, options, words):
     monkeypatch.chdir(tmp_path)
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     before = limits(root)
     code, out, err = wattune("profile", "--device", "jetson", "--sysfs-root", root, *options)
     assert (code, out, len(err)) == (2, "", 1)
@@ -87,7 +88,7 @@ def test_what_cannot_be_asked_for_is_one_line(wattune, tmp_path, monkeypatch, op
 
 
 def test_the_one_that_auto_opens_is_marked(wattune, tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     _, out, _ = wattune("devices", "--sysfs-root", root)
     (line,) = (
         part for part in out.split("\n\n")[1].split("\njetson?root=") if "--device auto" in " ".join(part.split())
@@ -154,7 +155,7 @@ def test_from_profile_to_guard_on_a_live_board(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_program_as_well(tmp_path, number):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     before = limits(root)
     (tmp_path / "burn.py").write_text(BURN)
     command = f"{sys.executable} -S {tmp_path / 'burn.py'} {{batch_size}}000 {{steps}} {tmp_path / 'pid'}"
@@ -170,7 +171,7 @@ def test_a_signal_ends_the_program_as_well(tmp_path, number):
 
 @pytest.mark.slow
 def test_while_it_stands_still_so_does_the_program(tmp_path):
-    root = board_tree(tmp_path / "board")
+    root = unpack("orin-nano-jp6", tmp_path / "board")
     notes = 'print(batch, steps, file=open(load + "-runs", "a"))\nfor step'
     (tmp_path / "burn.py").write_text(
         BURN.replace("for step", notes).replace("steps):", "steps):\n    time.sleep(0.03)")

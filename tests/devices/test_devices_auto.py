@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 from tests.support.agent_socket import serving
+from tests.support.board_records import unpack
 from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
-from tests.support.live_devices import unpack
 
 from wattune.devices import auto, known_devices, open_device
 from wattune.errors import DeviceError, DeviceUnavailable, InputError
@@ -69,7 +69,7 @@ def test_a_card_comes_before_the_cpu(here, tree):
 
 
 def test_a_cpu_with_a_sensor(here, tmp_path):
-    board = unpack("raspberry-pi-5", tmp_path / "board")
+    board = unpack("orin-nano-jp6", tmp_path / "board")
     here(local=[f"cpu?root={board}"])
     device = open_device("auto")
     assert device.spec == f"cpu?root={board}"

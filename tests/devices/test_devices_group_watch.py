@@ -10,8 +10,8 @@ import time
 import pytest
 from tests.support.agent_socket import serving
 from tests.support.agent_trees import texts
+from tests.support.board_records import unpack
 from tests.support.live_board import live
-from tests.support.live_devices import unpack
 
 from wattune.devices.group import open_group, watch
 from wattune.devices.group.watch import Watcher, restore

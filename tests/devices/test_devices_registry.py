@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.agent_socket import serving
+from tests.support.board_records import unpack
 from tests.support.device_examples import FileDevice, make_table
 from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
-from tests.support.live_devices import unpack
 
 import wattune.devices.registry as registry
 from wattune.devices import OPENERS, Device, builtin_board, known_devices, open_device

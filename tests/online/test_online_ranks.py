@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 from tests.support.agent_trees import texts
+from tests.support.board_records import unpack
 from tests.support.live_board import wait_for
-from tests.support.live_devices import unpack
 from tests.support.ranks import Ended, Job, apart, job, refusal, small, values, weights
 from tests.support.sessions import (
     Tour,

@@ -1,15 +1,11 @@
 """The files of power monitors, as small folders."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
 from tests.support.agent_trees import TimedTree, link, put
 
-from wattune_agent.tree import Tree
-
-__all__ = ["TimedTree", "hwmon_chip", "iio_chip", "link", "put", "run_programs", "script"]
+__all__ = ["TimedTree", "hwmon_chip", "iio_chip", "link", "put"]
 
 
 def hwmon_chip(
@@ -67,20 +63,3 @@ def iio_chip(
     link(root, f"/sys/bus/i2c/drivers/ina3221x/{chip}", device)
     link(root, f"/sys/bus/iio/devices/iio:device{number}", folder)
     return folder
-
-
-def script(root: Path, name: str, lines: str) -> Path:
-    """A program of the board's: ``$root`` in it is the folder that stands for "/"."""
-    file = put(root, f"/usr/sbin/{name}", f'#!/bin/sh\nroot="$(dirname "$0")/../.."\n{lines}\n')
-    file.chmod(0o755)
-    return file
-
-
-def run_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the programs of a test's own tree be run, as the machine's are."""
-
-    def program(tree: Tree, name: str) -> str | None:
-        paths = [f"{tree.root}/{folder}/{name}" for folder in ("usr/sbin", "usr/bin")]
-        return next((path for path in paths if os.access(path, os.X_OK)), None)
-
-    monkeypatch.setattr(Tree, "program", program)

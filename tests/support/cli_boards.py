@@ -1,23 +1,14 @@
-"""Boards for the command line: a record as a folder, and a live one beside the tests."""
+"""A live board beside the tests, for the command line."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wattune.doctor.capture import materialise
-
 ROOT = Path(__file__).parent.parent.parent
-
-
-def board_tree(folder: Path, name: str = "orin-nano-jp6") -> Path:
-    """The recorded board as a folder."""
-    materialise(json.loads((ROOT / "tests" / "boards" / f"{name}.json").read_text()), str(folder))
-    return folder
 
 
 @contextmanager

@@ -1,26 +1,22 @@
-"""A board record: the few files of a board that this package reads, as one JSON object that any user can share.
+"""Board record: the few files of a board that this package reads, as one JSON object that any user can share.
 
 ``{"record": "board", "version": 1, "name", "source", "l4t", "kernel", "files": {path: text}, "links": {path: target},
-"modes": {path: octal}, "outputs": {"program arguments": text}, "unread": {path: why}, "note"}``; ``source`` is a list.
-Every path is as the board names it and contains no link; ``modes`` lists the files that are neither 0644 nor 0444. A
-program's output is stored as text, and ``materialise`` writes it as text, for ``Tree.answer``: nothing in another
-user's record is ever run. Only listed files are read; none contains a serial number, hardware address or host name.
+"unread": {path: why}}``; ``source`` is a list. Every path is as the board names it and contains no link. Only listed
+files are read; none contains a serial number, hardware address or host name.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import stat
-import subprocess
 from typing import Any
 
-from wattune_agent.errors import BadRequest, FileFailed, Forbidden
+from wattune_agent.discovery import board_name
+from wattune_agent.errors import FileFailed, Forbidden
 from wattune_agent.mode import l4t
-from wattune_agent.tree import ANSWERS, Tree
+from wattune_agent.tree import Tree
 
-__all__ = ["capture", "materialise"]
+__all__ = ["capture"]
 
 _SENSOR = "{name,in?_label,in?_input,in?_enable,curr?_input,curr?_max,curr?_crit,curr?_*alarm,shunt?_resistor,samples,"
 _SENSOR += "update_interval,oc?_event_cnt,oc?_throt_en,pwm?,pwm?_enable}"
@@ -84,88 +80,31 @@ _KEPT_LINES = {
 }
 """Files of which only these lines are stored: the rest is not needed, and /proc/cpuinfo contains serial numbers."""
 
-_QUESTIONS = ("vcgencmd pmic_read_adc", "vcgencmd get_throttled")
-_LINKS_AT_MOST = 40
 
-
-def capture(tree: Tree, source: str = "", note: str = "") -> dict[str, Any]:
+def capture(tree: Tree, source: str = "") -> dict[str, Any]:
     """Record the board, without writing to it; files that cannot be read are listed under ``unread``."""
     files: dict[str, str] = {}
     links: dict[str, str] = {}
-    modes: dict[str, str] = {}
     unread: dict[str, str] = {}
     for pattern in PATTERNS:
         for path in _matching(tree, pattern):
-            try:
-                place, trail = _followed(tree, path)
-            except FileFailed as error:
-                unread[path] = str(error)
+            if not tree.exists(path):  # a link that leads nowhere
                 continue
+            place, trail = _followed(tree, path)
             links.update(trail)
             if place not in files and os.path.isfile(tree.inside(place)):
                 files[place] = _text(tree, place, unread)
-                mode = stat.S_IMODE(os.stat(tree.inside(place)).st_mode)
-                if mode not in (0o644, 0o444):
-                    modes[place] = f"{mode & 0o666:04o}"
-    record: dict[str, Any] = {
+    return {
         "record": "board",
         "version": 1,
-        "name": _name(files),
+        "name": board_name(tree) or "unknown board",
         "source": [source] if source else [],
+        "l4t": l4t(tree) or None,
+        "kernel": files.get("/proc/sys/kernel/osrelease", "").strip() or None,
+        "files": files,
+        "links": links,
+        "unread": unread,
     }
-    record["l4t"] = l4t(tree) or None
-    record["kernel"] = files.get("/proc/sys/kernel/osrelease", "").strip() or None
-    record.update(files=files, links=links, modes=modes, outputs=_outputs(tree), unread=unread, note=note)
-    return record
-
-
-def materialise(record: dict[str, Any], folder: str) -> str:
-    """Write the record as a tree into a new or empty folder; returns its path. Raises: BadRequest if it is not a board
-    record, or names a path outside the folder."""
-    if not isinstance(record, dict) or record.get("record") != "board" or record.get("version") != 1:
-        raise BadRequest('this is not a board record of version 1: it needs "record": "board" and "version": 1')
-    if os.path.isdir(folder) and os.listdir(folder):
-        raise BadRequest(f"{folder} is not empty: a board record is written into a folder of its own")
-    parts = [_texts(record, key) for key in ("files", "links", "modes", "outputs")]
-    try:
-        _write(folder, *parts)
-    except (OSError, ValueError) as error:
-        raise BadRequest(f"the board record cannot be written as files: {error}") from error
-    return folder
-
-
-def _texts(record: dict[str, Any], key: str) -> dict[str, str]:
-    texts = record.get(key, None if key == "files" else {})
-    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise BadRequest(f'"{key}" of a board record must be an object of texts')
-    return texts
-
-
-def _write(
-    folder: str, files: dict[str, str], links: dict[str, str], modes: dict[str, str], outputs: dict[str, str]
-) -> None:
-    for path, text in files.items():
-        place = _placed(folder, path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, "w", encoding="utf-8") as file:
-            # The kernel ends its lines; a device tree's text ends with a NUL instead.
-            file.write(text if text.endswith(("\n", "\0")) else text + "\n")
-    # After the files, so that no link can lead one of them elsewhere.
-    for path, target in links.items():
-        place = _placed(folder, path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.symlink(os.path.relpath(_placed(folder, target), os.path.dirname(place)), place)
-    for question, text in outputs.items():
-        if question not in _QUESTIONS:
-            raise BadRequest(f"{question!r} is not a command whose output a board record may contain")
-        place = _placed(folder, ANSWERS + "/" + question.replace(" ", "/"))
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, "x", encoding="utf-8", newline="") as file:
-            file.write(text)
-    for path, octal in modes.items():
-        if path not in files:
-            raise BadRequest(f"{path} has a mode, but is not a file of this record")
-        os.chmod(_placed(folder, path), int(octal, 8) & 0o666)
 
 
 def _matching(tree: Tree, pattern: str) -> tuple[str, ...]:
@@ -189,8 +128,6 @@ def _followed(tree: Tree, path: str) -> tuple[str, dict[str, str]]:
             continue
         target = os.path.normpath(os.path.join(resolved or "/", os.readlink(local)))
         links[place] = target
-        if len(links) > _LINKS_AT_MOST:
-            raise FileFailed(f"{path} leads through too many links")
         resolved, parts = "", target.strip("/").split("/") + parts
     return resolved, links
 
@@ -208,45 +145,3 @@ def _text(tree: Tree, path: str, unread: dict[str, str]) -> str:
         text = "\n".join(sorted(set(lines), key=lines.index))
     # Reading strips the end of a kernel file; a device tree's text ends with a NUL.
     return text + ("\0" if "/of_node/" in path or "/devicetree/" in path else "\n")
-
-
-def _name(files: dict[str, str]) -> str:
-    model = files.get("/sys/firmware/devicetree/base/model", "")
-    dmi = files.get("/sys/devices/virtual/dmi/id/product_name", "") or files.get("/sys/class/dmi/id/product_name", "")
-    processor = files.get("/proc/cpuinfo", "").partition(":")[2].partition("\n")[0]
-    return model.strip("\0\n ") or dmi.strip() or processor.strip() or "unknown board"
-
-
-def _outputs(tree: Tree) -> dict[str, str]:
-    answers = {}
-    for question in _QUESTIONS:
-        name, argument = question.split()
-        try:
-            answer = tree.answer(question)
-        except (FileFailed, Forbidden):
-            continue
-        if answer is not None:
-            answers[question] = answer
-            continue
-        program: str | None = tree.program(name) or (shutil.which(name) if tree.root == "/" else None)
-        if program is None:
-            continue
-        try:
-            process = subprocess.run(
-                [program, argument],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                timeout=5,
-            )
-        except (OSError, subprocess.SubprocessError):
-            continue
-        answers[question] = process.stdout
-    return answers
-
-
-def _placed(folder: str, path: str) -> str:
-    if not isinstance(path, str) or not path.startswith("/") or os.path.normpath(path) != path or "\0" in path:
-        raise BadRequest(f"{path!r} is not a path of a board")
-    return folder.rstrip("/") + path

@@ -19,10 +19,9 @@ import signal
 import time
 from pathlib import Path
 
+from tests.support.board_records import materialise
 from tests.support.live.board import LiveBoard
 from tests.support.live.tasks import Throttle, Usage, ids_in
-
-from wattune.doctor.capture import materialise
 
 POLL_S = 0.002
 SHOW_S = 0.005

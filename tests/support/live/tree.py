@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.board_records import materialise
 from tests.support.live.board import LiveBoard
 
-from wattune.doctor.capture import materialise
 from wattune_agent.tree import Tree
 
 CALL_S = 1e-4
