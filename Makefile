@@ -52,7 +52,7 @@ test-without-torch:
 	$(PYTHON) -m venv --clear $(TORCHLESS)
 	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
 	$(TORCHLESS)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt numpy pydantic rich typer \
-		httpx scipy 'tomli; python_version < "3.11"' hypothesis jsonschema \
+		httpx scipy 'tomli; python_version < "3.11"' hypothesis \
 		pytest pytest-timeout pytest-xdist
 	$(TORCHLESS)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' tests/test_records.py tests/planning tests/reporting tests/devices tests/agent \
 		--ignore tests/devices/test_devices_believable.py
@@ -65,7 +65,7 @@ test-lowest:
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check uv
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[torch]'
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python -c constraints.txt \
-		hypothesis jsonschema pytest pytest-timeout pytest-xdist tqdm
+		hypothesis pytest pytest-timeout pytest-xdist tqdm
 	$(LOWEST)/bin/wattune plan --help > $(LOWEST)/help.txt
 	$(TRAINS) $(LOWEST)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' \
 		-W 'ignore:The epoch parameter:UserWarning' \

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 from wattune.errors import InputError, OutputError, RecordError
 from wattune.records import (
     BoardEvent,
+    Comparison,
+    LearningCurve,
     Plan,
     ProfileCell,
     ProfileKey,
     ProfileTable,
     SampleEfficiency,
+    SessionRecord,
     StepWork,
     Supply,
     TrainingRecord,
@@ -314,3 +318,23 @@ def test_a_newer_record_within_a_record_is_refused_and_the_writer_is_named():
         RecordError, match=r"wattune 0\S+ cannot read: 99, written by wattune 9\.9\.0; .*update wattune"
     ):
         Plan.parse(newer)
+
+
+PAGE = (Path(__file__).parents[1] / "docs/records.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "kind", [ProfileTable, SampleEfficiency, Plan, TrainingRecord, Comparison, LearningCurve, SessionRecord]
+)
+def test_every_field_is_documented(kind):
+    schema = kind.model_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        for field in part.get("properties", ()):
+            described = f"{PAGE}{part.get('description')}"
+            assert f"`{field}`" in described, f"{field} of {kind.name} is neither in docs/records.md nor in its docstring"
+
+
+def test_the_examples_of_the_documentation_are_read():
+    examples = [json.loads(part.split("```")[0]) for part in PAGE.split("```json\n")[1:]]
+    kinds = {kind.name: kind for kind in (ProfileTable, SampleEfficiency, Plan)}
+    assert [kinds[example["record"]].parse(example).name for example in examples] == list(kinds)
