@@ -6,105 +6,58 @@ newer one is refused. ``save`` replaces a file atomically.
 
 from __future__ import annotations
 
-from wattune.cap import CapSide
-from wattune.records.base import BoardEvent, Kind, Provenance, Record, Supply, Value, provenance
-from wattune.records.efficiency import EfficiencyPoint, ProxyObservation, SampleEfficiency
-from wattune.records.plan import (
-    AlgorithmChoice,
-    Baseline,
-    Candidate,
-    FrontPoint,
-    IntensityValue,
-    Plan,
-    PlannedCap,
-    PlannedEvaluations,
-    Schedule,
-    ScheduledTime,
-)
-from wattune.records.profile import (
-    AbortedProbe,
-    Confirmation,
-    Guidance,
-    Pick,
-    ProfileCell,
-    ProfileCost,
-    ProfileKey,
-    ProfileTable,
-    Program,
-    ReferencePower,
-    ReferenceSet,
-)
-from wattune.records.session import EfficiencySource, SessionEnding, SessionRecipe, SessionRecord
-from wattune.records.training import (
-    CapInterval,
-    Comparison,
-    ComparisonRow,
-    Emissions,
-    Ending,
-    Evaluation,
-    ExactFigures,
-    GuardEvent,
-    LearningCurve,
-    PointChange,
-    PowerSample,
-    TrainingRecord,
-)
-from wattune.records.work import AtPoint, AtPointIfAny, Operation, PhaseWork, PointRecord, StepWork, flat
-
-__all__ = [
-    "AbortedProbe",
-    "AlgorithmChoice",
-    "AtPoint",
-    "AtPointIfAny",
-    "Baseline",
-    "BoardEvent",
-    "Candidate",
-    "CapInterval",
-    "CapSide",
-    "Comparison",
-    "ComparisonRow",
-    "Confirmation",
-    "EfficiencyPoint",
-    "EfficiencySource",
-    "Emissions",
-    "Ending",
-    "Evaluation",
-    "ExactFigures",
-    "FrontPoint",
-    "GuardEvent",
-    "Guidance",
-    "IntensityValue",
-    "Kind",
-    "LearningCurve",
-    "Operation",
-    "PhaseWork",
-    "Pick",
-    "Plan",
-    "PlannedCap",
-    "PlannedEvaluations",
-    "PointChange",
-    "PointRecord",
-    "PowerSample",
-    "ProfileCell",
-    "ProfileCost",
-    "ProfileKey",
-    "ProfileTable",
-    "Program",
-    "Provenance",
-    "ProxyObservation",
-    "Record",
-    "ReferencePower",
-    "ReferenceSet",
-    "SampleEfficiency",
-    "Schedule",
-    "ScheduledTime",
-    "SessionEnding",
-    "SessionRecipe",
-    "SessionRecord",
-    "StepWork",
-    "Supply",
-    "TrainingRecord",
-    "Value",
-    "flat",
-    "provenance",
-]
+from wattune.cap import CapSide as CapSide
+from wattune.records.base import BoardEvent as BoardEvent
+from wattune.records.base import Kind as Kind
+from wattune.records.base import Provenance as Provenance
+from wattune.records.base import Record as Record
+from wattune.records.base import Supply as Supply
+from wattune.records.base import Value as Value
+from wattune.records.base import provenance as provenance
+from wattune.records.efficiency import EfficiencyPoint as EfficiencyPoint
+from wattune.records.efficiency import ProxyObservation as ProxyObservation
+from wattune.records.efficiency import SampleEfficiency as SampleEfficiency
+from wattune.records.plan import AlgorithmChoice as AlgorithmChoice
+from wattune.records.plan import Baseline as Baseline
+from wattune.records.plan import Candidate as Candidate
+from wattune.records.plan import FrontPoint as FrontPoint
+from wattune.records.plan import IntensityValue as IntensityValue
+from wattune.records.plan import Plan as Plan
+from wattune.records.plan import PlannedCap as PlannedCap
+from wattune.records.plan import PlannedEvaluations as PlannedEvaluations
+from wattune.records.plan import Schedule as Schedule
+from wattune.records.plan import ScheduledTime as ScheduledTime
+from wattune.records.profile import AbortedProbe as AbortedProbe
+from wattune.records.profile import Confirmation as Confirmation
+from wattune.records.profile import Guidance as Guidance
+from wattune.records.profile import Pick as Pick
+from wattune.records.profile import ProfileCell as ProfileCell
+from wattune.records.profile import ProfileCost as ProfileCost
+from wattune.records.profile import ProfileKey as ProfileKey
+from wattune.records.profile import ProfileTable as ProfileTable
+from wattune.records.profile import Program as Program
+from wattune.records.profile import ReferencePower as ReferencePower
+from wattune.records.profile import ReferenceSet as ReferenceSet
+from wattune.records.session import EfficiencySource as EfficiencySource
+from wattune.records.session import SessionEnding as SessionEnding
+from wattune.records.session import SessionRecipe as SessionRecipe
+from wattune.records.session import SessionRecord as SessionRecord
+from wattune.records.training import CapInterval as CapInterval
+from wattune.records.training import Comparison as Comparison
+from wattune.records.training import ComparisonRow as ComparisonRow
+from wattune.records.training import Emissions as Emissions
+from wattune.records.training import Ending as Ending
+from wattune.records.training import Evaluation as Evaluation
+from wattune.records.training import ExactFigures as ExactFigures
+from wattune.records.training import GuardEvent as GuardEvent
+from wattune.records.training import LearningCurve as LearningCurve
+from wattune.records.training import PointChange as PointChange
+from wattune.records.training import PowerSample as PowerSample
+from wattune.records.training import TrainingRecord as TrainingRecord
+from wattune.records.work import AtPoint as AtPoint
+from wattune.records.work import AtPointIfAny as AtPointIfAny
+from wattune.records.work import Operation as Operation
+from wattune.records.work import PhaseWork as PhaseWork
+from wattune.records.work import PointRecord as PointRecord
+from wattune.records.work import StepWork as StepWork
+from wattune.records.work import flat as flat
