@@ -331,7 +331,7 @@ def test_every_field_is_documented(kind):
     for part in (schema, *schema["$defs"].values()):
         for field in part.get("properties", ()):
             described = f"{PAGE}{part.get('description')}"
-            assert f"`{field}`" in described, f"{field} of {kind.name} is neither in docs/records.md nor in its docstring"
+            assert f"`{field}`" in described, f"{field} of {kind.name} is in no docstring and not in the page"
 
 
 def test_the_examples_of_the_documentation_are_read():
