@@ -69,7 +69,6 @@ def test_it_trains_at_its_times_only(planned, trained):
     for evaluation in trained.evaluations:
         assert 4 < evaluation.time_s < 9 or evaluation.time_s > 12
     assert trained.above_cap_s == 0
-    assert trained.of_foresight is None
 
 
 def test_the_carbon_is_that_of_every_joule_by_the_forecast(trained):

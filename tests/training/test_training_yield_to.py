@@ -38,9 +38,6 @@ def test_the_wait_is_no_part_of_a_step(workload, alone):
     assert record.paused_s > 0.1 * record.time_s
     assert record.exact.time_s == pytest.approx(alone.exact.time_s + record.paused_s, rel=0.01)
     assert alone.paused_s is None
-    # Neither do steps seem to take longer, nor to draw less.
-    assert not [event for event in record.board_events if event.kind == "plan stale"]
-    assert not record.replanned
 
 
 def test_a_resumed_run_counts_all_waits(workload, alone, tmp_path):

@@ -136,11 +136,6 @@ class CappedRun:
         """Context in which no cap moves the setting, with the limit that the setting is for."""
         return nullcontext(self.limit) if self._follower is None else self._follower.settled()
 
-    def look_at_cap(self) -> None:
-        """Choose the setting for the present cap again."""
-        if self._follower is not None:
-            self._follower.look()
-
     @property
     def cap_intervals(self) -> tuple[CapInterval, ...]:
         """The caps so far, with setting and pauses; empty under a constant cap."""

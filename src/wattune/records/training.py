@@ -113,15 +113,12 @@ class TrainingRecord(Record):
     it was stopped for safety; ``max_temp_c``: the temperature limit; ``temperature_max_c``: the highest temperature;
     ``evaluation_s``, ``checkpoint_s``: the seconds of ``time_s`` that evaluations and checkpoints took,
     None if the run was resumed from a checkpoint that does not record them.
-    ``board_events``: events on the board, in the run's time. ``replanned``: the points that the plan was changed to
-    because time or power of the steps deviated from it. ``power_window_w``: the highest mean power over the window of
-    the plan's cap, None if it has none.
+    ``board_events``: events on the board, in the run's time. ``power_window_w``: the highest mean power over the window
+    of the plan's cap, None if it has none.
 
-    Under a cap that changes: ``cap_intervals`` are its caps and what was done, and ``of_foresight`` the progress over
-    that of the fastest point under each of the caps, without the pauses that foresight avoids. ``paused_s``: seconds in
-    which nothing ran, or other work on the board went first; None if neither was possible. ``emissions``,
-    ``energy_cost``: carbon, or money, of the energy of the run, with what was drawn in pauses, by the forecast of the
-    plan's schedule.
+    Under a cap that changes: ``cap_intervals`` are its caps and what was done. ``paused_s``: seconds in which nothing
+    ran, or other work on the board went first; None if neither was possible. ``emissions``, ``energy_cost``: carbon, or
+    money, of the energy of the run, with what was drawn in pauses, by the forecast of the plan's schedule.
     """
 
     name = "training"
@@ -148,10 +145,8 @@ class TrainingRecord(Record):
     temperature_max_c: Number | None = None
     guard: tuple[GuardEvent, ...] = ()
     board_events: tuple[BoardEvent, ...] = ()
-    replanned: tuple[PointChange, ...] = ()
     cap_intervals: tuple[CapInterval, ...] = ()
     paused_s: NotNegative | None = None
-    of_foresight: NotNegative | None = None
     emissions: Emissions | None = None
     energy_cost: Number | None = None
     trace: tuple[PowerSample, ...] = ()

@@ -41,8 +41,6 @@ def moving_cap(plan: Plan, training: TrainingRecord | None = None) -> str:
         )
     if training is not None and training.paused_s:
         parts.append(f"training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}")
-    if training is not None and training.of_foresight is not None:
-        parts.append(f"it made {percent(training.of_foresight)} of the progress that perfect foresight would have made")
     return "; ".join(parts) + "."
 
 

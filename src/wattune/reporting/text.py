@@ -175,12 +175,8 @@ def _ending(training: TrainingRecord) -> str:
 
 
 def _board(training: TrainingRecord) -> str:
-    """Lines on replanning, on the first few board events, and on the temperature if it had a limit."""
-    lines = [
-        f"replanned after {phrases.seconds(change.time_s)}, for {phrases.setting(change.point.point)}: {change.why}"
-        for change in training.replanned
-    ]
-    lines += [f"{phrases.seconds(e.time_s)}: {e.kind}: {e.text}" for e in training.board_events[:SHOWN_EVENTS]]
+    """Lines on the first few board events, and on the temperature if it had a limit."""
+    lines = [f"{phrases.seconds(e.time_s)}: {e.kind}: {e.text}" for e in training.board_events[:SHOWN_EVENTS]]
     if (more := len(training.board_events) - SHOWN_EVENTS) > 0:
         lines.append(f"and {more} more events in the record")
     if training.max_temp_c is not None:

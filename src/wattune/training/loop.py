@@ -15,7 +15,7 @@ from wattune.algorithms import Batch, EvaluationPoint, LossTally, TrainingAlgori
 from wattune.cap_source import CapSource
 from wattune.devices import Device, MeterFigures
 from wattune.errors import SafetyStop
-from wattune.point import Knobs, OperatingPoint
+from wattune.point import Knobs
 from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun, Readings
 from wattune.records import (
@@ -26,12 +26,10 @@ from wattune.records import (
     ExactFigures,
     GuardEvent,
     Plan,
-    PointChange,
-    PointRecord,
     PowerSample,
     StepWork,
 )
-from wattune.training.plan_drift import DriftWatch
+from wattune.training.planned_settings import PlannedSettings
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -81,7 +79,6 @@ class Outcome:
     reason: str | None = None
     temperature_max_c: float | None = None
     board_events: tuple[BoardEvent, ...] = ()
-    replanned: tuple[PointChange, ...] = ()
     cap_intervals: tuple[CapInterval, ...] = ()
     paused_s: float | None = None
     evaluation_s: float | None = None
@@ -110,21 +107,20 @@ class TrainingLoop:
         self.save, self.state, self.progress, self.on_evaluation = save, state, progress, on_evaluation
         self.samples = 0
         self.evaluations: list[Evaluation] = []
-        self.drift = DriftWatch(device, plan, task.budget_samples)
+        self.planned = PlannedSettings(plan)
         limit, knobs = replace(plan.limit, max_temp_c=task.max_temp_c), plan.knobs
         if task.cap is not None:
             # The follower finds its limit, and goes up from the safest setting.
             limit, knobs = replace(limit, limit_w=None), device.safest if plan.knobs else plan.knobs
-        self.capped = CappedRun(device, limit, knobs, on_reading=self.drift.read)
+        self.capped = CappedRun(device, limit, knobs)
         if task.cap is not None:
             self.capped.follow(
                 CapFollower(
                     self.capped,
                     task.cap,
-                    self.drift.setting_under,
+                    self.planned.best_under,
                     supply=plan.supply,
                     averaging_s=plan.sensor_window_s,
-                    on_move=self._moved,
                 )
             )
         self.tally = LossTally()
@@ -132,8 +128,6 @@ class TrainingLoop:
         self._costs_known = True  # whether these two are those of the whole run
         self._evaluation_s = 0.0  # that the last evaluation took
         self._evaluated_parts = 0  # of the evaluation in progress
-        self.replanned: list[PointChange] = []
-        self._moves = 0  # of the limiter, until the last evaluation
         self._reason: str | None = None
         self._diverged = False
 
@@ -180,7 +174,6 @@ class TrainingLoop:
             reason=self._reason if self.ended == "stopped for safety" else None,
             temperature_max_c=capped.monitor.temperature_max_c,
             board_events=capped.monitor.events,
-            replanned=tuple(self.replanned),
             cap_intervals=capped.cap_intervals,
             paused_s=capped.paused_s if capped.follows or self.task.yield_to is not None else None,
             **self._costs_s,
@@ -221,8 +214,8 @@ class TrainingLoop:
         if self.task.yield_to is not None:
             capped.wait_while(self.task.yield_to)
         # Afterwards, so that what it lets begin is not put off.
-        capped.hold(self.drift.expected_step_s, on_pause=self._paused)
-        with self.drift.step(), capped.device.step(self.task.step_work):
+        capped.hold(self._step_s, on_pause=self._paused)
+        with capped.device.step(self.task.step_work):
             yield
         self.samples += self.task.plan.batch_size
 
@@ -239,7 +232,7 @@ class TrainingLoop:
             return
         # If nothing runs on the device, the parts of the evaluation pass one after the other.
         for work in works[self._evaluated_parts :]:
-            self.capped.hold(self.drift.expected_step_s, on_pause=self._paused)
+            self.capped.hold(self._step_s, on_pause=self._paused)
             begun_s = device.now_s()
             with device.step(work):
                 pass
@@ -253,8 +246,10 @@ class TrainingLoop:
         if self.progress is not None:
             self.progress(self.samples, self.task.budget_samples, f"waits: {self.capped.pause}")
 
-    def _moved(self, knobs: Knobs) -> None:
-        self.drift.move(knobs, self.samples)
+    @property
+    def _step_s(self) -> float:
+        """Seconds that a step is expected to take at the present setting; 0 if that is unknown."""
+        return self.planned.step_s(self.capped.limiter.top)
 
     def _evaluated(self, at: EvaluationPoint) -> None:
         capped = self.capped
@@ -264,7 +259,6 @@ class TrainingLoop:
         self.evaluations.append(
             Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
         )
-        self._plan_again()
         size, begun_s = self.task.checkpoint_bytes(), capped.device.now_s()
         if size is not None and not capped.device.executes_steps:
             capped.device.wait(size / WRITE_BYTES_PER_S)
@@ -281,7 +275,7 @@ class TrainingLoop:
     def _left(self, samples: int) -> str:
         """The time that the samples which the plan predicts still take, and the pauses that it has planned."""
         plan = self.task.plan
-        expected, step_s = plan.expected_samples, self.drift.expected_step_s
+        expected, step_s = plan.expected_samples, self._step_s
         if expected is None or not step_s or samples >= expected or self._reached():
             return ""
         left_s = (expected - samples) / plan.batch_size * step_s
@@ -291,38 +285,11 @@ class TrainingLoop:
             left_s = max(left_s, plan.schedule.finish_s - self.capped.meter.elapsed_s)
         return f"; by the plan about {timedelta(seconds=math.ceil(left_s))} left"
 
-    def _plan_again(self) -> None:
-        """If steps take or draw something else than planned, continue at the setting that is then the best."""
-        capped, limiter = self.capped, self.capped.limiter
-        moves, self._moves = self._moves, len(limiter.events)
-        if self._moves != moves or limiter.knobs != limiter.top:
-            self.drift.forget(self.samples)  # some of it was at another setting than the plan's
-            return
-        drift = self.drift.look(self.samples)
-        if drift is None or not drift.is_stale:
-            return
-        knobs: Knobs | None
-        if capped.follows:
-            before = limiter.top
-            self.drift.correct(drift)
-            capped.look_at_cap()
-            knobs = None if limiter.top == before else limiter.top
-        elif (knobs := self.drift.follow(drift)) is not None:
-            limiter.move(knobs)
-        if knobs is None:
-            capped.monitor.note(capped.meter.elapsed_s, "plan stale", f"{drift}")
-            return
-        point = PointRecord.model_validate(OperatingPoint(self.task.plan.shape, knobs))
-        self.replanned.append(
-            PointChange(samples=self.samples, time_s=capped.meter.elapsed_s, point=point, why=str(drift))
-        )
-
     def _settings(self) -> list[tuple[float, Knobs]]:
         """When the setting was changed, and to what."""
         events, names = self.capped.limiter.events, self.task.plan.knobs
         changes = [(event.time_s, event.setting_of(names)) for event in events if event.action != "at lowest"]
-        changes += [(one.time_s, one.setting_of(names)) for one in self.capped.cap_intervals]
-        return sorted([*changes, *((change.time_s, change.point.knobs) for change in self.replanned)])
+        return sorted([*changes, *((one.time_s, one.setting_of(names)) for one in self.capped.cap_intervals)])
 
     def _save(self, *, regained: bool = False) -> None:
         if self.save is None:
@@ -332,9 +299,6 @@ class TrainingLoop:
                 **self.capped.state_dict(regained=regained),
                 "samples": self.samples,
                 "evaluations": [evaluation.model_dump() for evaluation in self.evaluations],
-                "drift": self.drift.state_dict(),
-                "replanned": [change.model_dump() for change in self.replanned],
-                "moves": self._moves,
                 "tally": asdict(self.tally),
                 "evaluated_parts": self._evaluated_parts,
                 **self._costs_s,
@@ -344,9 +308,6 @@ class TrainingLoop:
     def _load(self, state: dict[str, Any]) -> None:
         self.samples = state["samples"]
         self.evaluations = [Evaluation(**evaluation) for evaluation in state["evaluations"]]
-        self.drift.load_state_dict(state["drift"])
-        self.replanned = [PointChange(**change) for change in state["replanned"]]
-        self._moves = state["moves"]
         # Neither is in states of before caps could change.
         self.tally = LossTally(**state.get("tally", {}))
         self._evaluated_parts = state.get("evaluated_parts", 0)

@@ -142,7 +142,6 @@ def train(
         seed=seed,
         data=identity["data"],
         max_temp_c=max_temp_c,
-        caps_are_given=cap is not None and plan.schedule is None,
     )
 
 

@@ -9,7 +9,6 @@ from wattune.devices import Device
 from wattune.intensity import JOULES_PER_KWH, Intensity
 from wattune.point import OperatingPoint
 from wattune.records import CapInterval, Emissions, Plan, Schedule, StepWork, TrainingRecord, provenance
-from wattune.training.foresight import of_foresight
 from wattune.training.loop import Outcome
 from wattune.workloads import Workload
 
@@ -26,12 +25,8 @@ def training_record(
     seed: int | None,
     data: str | None,
     max_temp_c: float | None = None,
-    caps_are_given: bool = False,
 ) -> TrainingRecord:
-    """Everything that a training run took, with what profiling cost against it.
-
-    ``caps_are_given``: the cap changed from outside, so the record says what foresight would have gained.
-    """
+    """Everything that a training run took, with what profiling cost against it."""
     figures = outcome.figures
     cost = plan.profile_cost
     left_out = {} if counts_all(device) else {"left_out": "evaluations and checkpoints, which were not recorded"}
@@ -58,10 +53,8 @@ def training_record(
         temperature_max_c=outcome.temperature_max_c,
         guard=outcome.guard,
         board_events=outcome.board_events,
-        replanned=outcome.replanned,
         cap_intervals=outcome.cap_intervals,
         paused_s=outcome.paused_s,
-        of_foresight=of_foresight(plan, outcome.cap_intervals, figures.time_s) if caps_are_given else None,
         **_of_the_grid(plan.schedule, outcome),
         trace=outcome.trace,
         exact=outcome.exact,
