@@ -13,9 +13,8 @@ from tests.support.agent_trees import texts
 from tests.support.board_records import unpack
 from tests.support.live_board import live
 
-from wattune.devices.group import open_group, watch
-from wattune.devices.group.watch import Watcher, restore
-from wattune_agent.errors import Busy
+from wattune.devices.group import open_group
+from wattune.devices.group.watch import Watcher
 
 LEADER = """
 import os, sys, time
@@ -117,20 +116,6 @@ def test_a_watcher_of_what_could_not_be_restored_stays(tmp_path):
     assert process.poll() is None
     process.kill()
     process.wait()
-
-
-def test_what_cannot_be_restored_yet_is_tried_again_and_told_in_the_end(tmp_path, monkeypatch):
-    said = iter([Busy("a fork of it has the lock"), Busy("a fork of it has the lock"), ["as it was"], Busy("another")])
-
-    def attempt(tree):
-        if isinstance(answer := next(said), Busy):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("wattune_agent.leftover.restore_left_behind", attempt)
-    monkeypatch.setattr(watch, "PAUSE_S", 0.0)
-    assert restore([str(tmp_path)]) == ["as it was"]
-    assert restore([str(tmp_path)], try_for_s=0.0) == ["another"]
 
 
 @pytest.mark.slow

@@ -108,17 +108,6 @@ def test_settings_near_each_other_bound_a_probe_as_one_does() -> None:
     assert third.knobs["clock_mhz"] <= 140.25 * 6.3016 / 5.292
 
 
-@pytest.mark.parametrize(("ripple_w", "clock_mhz"), [(0.0, 200), (0.15, 100)])
-def test_a_point_is_chosen_only_if_its_ripple_stays_under_the_cap_too(ripple_w: float, clock_mhz: int) -> None:
-    search = Search([START], CLOCKS, cap_w=6.0, start=START, noise_w=0.03, cap_window_s=1.0)
-    for mhz, mean_w in ((100, 5.0), (200, 5.88)):
-        stretch = Stretch(40 / mhz, mean_w, mean_w + 0.01, 3.0, ripple_w)
-        search.tell(OperatingPoint(START, Knobs(clock_mhz=mhz)), stretch)
-    best = search.best()
-    assert best is not None
-    assert best.knobs["clock_mhz"] == clock_mhz
-
-
 @pytest.mark.parametrize("is_windowed", [True, False], ids=["window", "peak"])
 @pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6, 6.5])
 @pytest.mark.parametrize("seed", range(4))

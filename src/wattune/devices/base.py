@@ -297,12 +297,6 @@ class Device(ABC):
         """Properties of the sensor that ``guarded_w`` is of."""
         return self.sensor
 
-    def ripple_w(self, step_s: float, window_s: float) -> float:
-        """The most by which the mean power over a window of this length may exceed that over many steps of ``step_s``
-        seconds, since members of a group compute and wait in turn; by the readings at the present setting. In watts.
-        """
-        return 0.0
-
     @property
     def offered(self) -> tuple[Knob, ...]:
         """The knobs that ``select`` can choose from: more than ``knobs`` on a board that leaves some alone at first."""

@@ -243,9 +243,7 @@ class Explorer:
         assert measured.step_s is not None
         assert measured.power_mean_w is not None
         assert measured.highest_w is not None
-        # A few windows do not show by how much their means differ.
-        ripple_w = self._device.ripple_w(measured.step_s, self._limiter.limit.window_s or self.window_s)
-        stretch = Stretch(measured.step_s, measured.power_mean_w, measured.highest_w, seconds, ripple_w)
+        stretch = Stretch(measured.step_s, measured.power_mean_w, measured.highest_w, seconds)
         self.search.tell(measured.point, stretch)
 
     def _abort(self, power_w: float) -> None:

@@ -108,8 +108,7 @@ class SettingLadder:
 
     def tell(self, point: OperatingPoint, stretch: Stretch) -> None:
         """Take in a stretch of training at a point."""
-        highest_w = max(stretch.power_peak_w, stretch.power_mean_w + stretch.ripple_w)
-        self._known[point.knobs] = KnownSetting(stretch.step_s, highest_w + ERROR * stretch.power_mean_w)
+        self._known[point.knobs] = KnownSetting(stretch.step_s, stretch.power_peak_w + ERROR * stretch.power_mean_w)
         self._above.pop(point.knobs, None)
 
     def above(self, point: OperatingPoint, power_w: float) -> None:

@@ -59,14 +59,12 @@ class Stretch(NamedTuple):
     """Figures of a stretch of training at one point.
 
     ``step_s``: mean step time; ``power_mean_w``, ``power_peak_w``: mean and highest reading; ``seconds``: its length.
-    ``ripple_w``: the most by which the mean over the cap's window may exceed that over many steps.
     """
 
     step_s: float
     power_mean_w: float
     power_peak_w: float
     seconds: float
-    ripple_w: float = 0.0
 
 
 @dataclass
@@ -74,8 +72,7 @@ class PointStats:
     """Means over all measurements at one point, the highest reading, their total time and the number of stretches.
 
     ``rise_w``: how far the highest reading of a stretch was above its mean; ``rank``: how far the noise alone is
-    expected to bring it there, in standard deviations. Both are means over the stretches. ``ripple_w``: that of the
-    newest one.
+    expected to bring it there, in standard deviations. Both are means over the stretches.
     """
 
     step_s: float
@@ -85,15 +82,14 @@ class PointStats:
     times: int
     rise_w: float
     rank: float
-    ripple_w: float = 0.0
 
     @classmethod
     def of(cls, readings: SensorModel, stretch: Stretch) -> PointStats:
         """The figures of one stretch."""
-        step_s, mean_w, peak_w, seconds, ripple_w = stretch
+        step_s, mean_w, peak_w, seconds = stretch
         # When steps are uneven, only some readings fall on their busiest part: fewer of them can be the highest.
         rank = readings.expected_max(seconds / 2)
-        return cls(step_s, mean_w, peak_w, seconds, 1, peak_w - mean_w, rank, ripple_w)
+        return cls(step_s, mean_w, peak_w, seconds, 1, peak_w - mean_w, rank)
 
     def add(self, other: PointStats) -> None:
         """Add another stretch at the same point."""
@@ -106,7 +102,6 @@ class PointStats:
         share = other.times / self.times
         self.rise_w += share * (other.rise_w - self.rise_w)
         self.rank += share * (other.rank - self.rank)
-        self.ripple_w = other.ripple_w
 
     def step_sd(self) -> float:
         """Standard deviation of ln(step time)."""
@@ -116,15 +111,13 @@ class PointStats:
         """The highest that a sensor without noise would read here, and its standard deviation, in watts.
 
         That is the mean power, unless steps are longer than the sensor's window: their busiest part is then above it.
-        ``ripple_w`` comes on top.
         """
-        excess_w = max(0.0, self.rise_w - self.ripple_w - self.rank * scatter_w)
+        excess_w = max(0.0, self.rise_w - self.rank * scatter_w)
         uneven = min(1.0, excess_w / scatter_w) if scatter_w > 0 else 1.0
         count = max(1.0, self.seconds / max(readings.period_s, readings.window_s))
         rise_sd_w = MAX_SD * uneven * scatter_w / math.sqrt(self.times)
         sd_w = math.hypot(scatter_w / math.sqrt(count), rise_sd_w, DRIFT * self.power_mean_w)
-        noisy_w = NOISE_LIMIT * scatter_w + self.ripple_w
-        highest_w = max(self.power_mean_w + uneven * excess_w, self.power_peak_w - noisy_w)
+        highest_w = max(self.power_mean_w + uneven * excess_w, self.power_peak_w - NOISE_LIMIT * scatter_w)
         return highest_w, sd_w
 
     def state_dict(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Search:
         self._goal, self._rest_w = goal, rest_w
         self._manner = manner if cap_window_s is None else manner.windowed(grid.several)
         self._margin_w = margin_w
-        self._most_w = math.inf if cap_w is None else cap_w - margin_w
+        self._cap_w = math.inf if cap_w is None else cap_w - margin_w
         self._readings = SensorModel(noise_w, resolution_w, window_s, max(period_s, 0.1))
         if cap_window_s is not None:
             self._readings = windowed(self._readings, cap_window_s, self._readings.scatter_w if noise_w else 0.0)
@@ -151,7 +151,7 @@ class Search:
         self._known = np.isfinite(self._samples)
 
     def tell(self, point: OperatingPoint, stretch: Stretch) -> None:
-        """Add the measurements of a probe at this point, or of training there after it. The ripple stays unused."""
+        """Add the measurements of a probe at this point, or of training there after it."""
         index = self._grid.index(point)
         stats = PointStats.of(self._readings, stretch)
         if index in self._seen:
@@ -286,7 +286,10 @@ class Search:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``; points that this search does not have are skipped."""
         of = self._grid.of
-        self._seen = {i: PointStats(**one) for key, one in state["seen"] if (i := of(key)) is not None}
+        self._seen = {}
+        for key, one in state["seen"]:
+            if (index := of(key)) is not None:  # "ripple_w" was written before 0.1.0
+                self._seen[index] = PointStats(**{name: one[name] for name in one if name != "ripple_w"})
         self._above = {i: power_w for key, power_w in state["above"] if (i := of(key)) is not None}
         self._open[:] = True
         for key in state["closed"]:
@@ -361,13 +364,6 @@ class Search:
             costs = costs + FAR * (times > times[fastest] + math.log1p(goal.max_slowdown))
         return costs, np.hypot(time.sd, (more - prices) / STEP * power.sd)
 
-    @property
-    def _cap_w(self) -> float:
-        """The cap, without the ripple of the point that draws most: points near the cap have about the same."""
-        if not self._seen:
-            return self._most_w
-        return self._most_w - max(self._seen.values(), key=lambda one: one.power_mean_w).ripple_w
-
     def _limit_w(self) -> float:
         """The most that a point may draw so that no reading exceeds the cap, with all the noise that there may be."""
         noise_w = self._readings.noise_w or self._forecasts().scatter_w
@@ -377,10 +373,8 @@ class Search:
         """The points that stay under the cap, as far as is known."""
         if math.isinf(self._cap_w):
             return self._open
-        power, highest_w = self._forecasts().power, np.full(len(self._open), self._limit_w())
-        for index, one in self._seen.items():
-            highest_w[index] = min(highest_w[index], highest_w[index] + self._most_w - self._cap_w - one.ripple_w)
-        return np.asarray(self._open & (np.exp(power.mean + self._manner.deviations * power.sd) <= highest_w))
+        power = self._forecasts().power
+        return np.asarray(self._open & (np.exp(power.mean + self._manner.deviations * power.sd) <= self._limit_w()))
 
     def _short(self, sure: float | Array) -> Mask:
         """The points that stay under the cap for as long as a probe, in which the noise hardly reaches its limit."""

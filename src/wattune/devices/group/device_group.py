@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from wattune.cap import SensorLimit
 from wattune.devices.base import Conditions, Device, Sensor
 from wattune.devices.group import parts
 from wattune.devices.group.balance import Balance
-from wattune.devices.group.member_readings import MemberReadings
 from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
 from wattune.records import BoardEvent, StepWork
@@ -54,7 +53,6 @@ class DeviceGroup(Device):
         self._set: Knobs | None = None  # inside ``at``
         self._changes = 0
         self._begun: tuple[Hashable, int] | None = None  # the work of the step under way, and ``_changes`` then
-        self._readings = MemberReadings(self.sensor)
 
     # ---------------------------------------------------------------------------------------------------------- power
 
@@ -120,22 +118,11 @@ class DeviceGroup(Device):
                 self._apply(self.safest)
         return True
 
-    def ripple_w(self, step_s: float, window_s: float) -> float:
-        """The most by which the mean power over a window may exceed that over many steps; see ``Device.ripple_w``."""
-        each_w = self._readings.ripples_w(self.compute_s, step_s, window_s)
-        return parts.highest_pool(each_w, self.pools) if len(each_w) == len(self.members) else 0.0
-
-    def _pooled(self, watts: Sequence[float]) -> parts.PoolReading:
-        self._readings.add(self.now_s(), watts, is_at_rest=self._begun is None)
-        return parts.PoolReading.of(watts, self.pools)
-
     def member_settings(self, knobs: Knobs) -> tuple[Knobs, ...]:
         """Settings of all members at a setting of the group."""
         if not self.knobs:
             return tuple(Knobs() for _ in self.members)
-        return self._settings(self._table[knobs[self.knobs[0].name]])
-
-    def _settings(self, values: Sequence[float]) -> tuple[Knobs, ...]:
+        values = self._table[knobs[self.knobs[0].name]]
         return tuple(Knobs({member.knobs[0].name: value}) for member, value in zip(self.members, values, strict=True))
 
     def _use_table(self) -> None:
@@ -162,19 +149,13 @@ class DeviceGroup(Device):
 
     def _apply(self, knobs: Knobs) -> None:
         with self._changing:
-            self._apply_each(self.member_settings(knobs))
+            settings = self.member_settings(knobs)
+            self._changes += 1
+            # Those that fall first, so that at no time all of them draw more than before or afterwards.
+            for rank in sorted(range(len(settings)), key=lambda rank: self._rises(rank, settings[rank])):
+                with parts.named(rank, self.members[rank]):
+                    self.members[rank]._apply(settings[rank])
             self._set = knobs
-
-    def _apply_each(self, settings: Sequence[Knobs]) -> None:
-        self._begin_setting()
-        # Those that fall first, so that at no time all of them draw more than before or afterwards.
-        for rank in sorted(range(len(settings)), key=lambda rank: self._rises(rank, settings[rank])):
-            with parts.named(rank, self.members[rank]):
-                self.members[rank]._apply(settings[rank])
-
-    def _begin_setting(self) -> None:
-        self._changes += 1
-        self._readings.restart(self.now_s())
 
     def _rises(self, rank: int, knobs: Knobs) -> bool:
         before, knob = self.members[rank].current(), self.members[rank].knobs[0]
@@ -187,17 +168,10 @@ class DeviceGroup(Device):
 
     def _restore(self, snapshot: object) -> None:
         assert isinstance(snapshot, tuple)
-        failures: list[DeviceError] = []
         with self._changing:
             self._set, snapshots = snapshot
-            self._begin_setting()
-            for rank, (member, own) in enumerate(zip(self.members, snapshots, strict=True)):
-                try:
-                    with parts.named(rank, member):
-                        member._restore(own)
-                except DeviceError as error:
-                    failures.append(error)
-        parts.raise_all(failures)
+            self._changes += 1
+            self._for_each(lambda member, own: member._restore(own), snapshots)
 
     # ------------------------------------------------------------------------------------------------------- the rest
 
@@ -214,13 +188,9 @@ class DeviceGroup(Device):
         states = [member.state_dict() for member in self.members]
         if any(state is None for state in states):
             return None
-        return {"members": states, **self._balance_state()}
-
-    def _balance_state(self) -> dict[str, Any]:
-        if self.balance is None:
-            return {}
         table = [[value, list(values)] for value, values in self._table.items()]
-        return {"balance": self.balance.state_dict(), "table": table, "rest_w": list(self._readings.rest_w)}
+        own = {} if self.balance is None else {"balance": self.balance.state_dict(), "table": table}
+        return {"members": states, **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``. Raises: InputError if it belongs to another group."""
@@ -234,15 +204,21 @@ class DeviceGroup(Device):
             self.balance.load_state_dict(state["balance"])
             self.knobs = self._reference.knobs
             self._table = {value: tuple(values) for value, values in state["table"]}
-            self._readings.rest_w = tuple(state.get("rest_w", [0.0] * len(self.members)))
 
     def close(self) -> None:
         """Release all members. Raises: DeviceError, after doing as much as possible."""
+        self._for_each(lambda member, _: member.close(), self.members)
+
+    def _for_each(self, call: Callable[[Device, Any], None], values: Sequence[Any]) -> None:
+        """Call for each member with its value, although it fails for some. Raises: DeviceError, all of them as one."""
         failures: list[DeviceError] = []
-        for rank, member in enumerate(self.members):
+        for rank, (member, value) in enumerate(zip(self.members, values, strict=True)):
             try:
                 with parts.named(rank, member):
-                    member.close()
+                    call(member, value)
             except DeviceError as error:
                 failures.append(error)
-        parts.raise_all(failures)
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise DeviceError("; ".join(map(str, failures)))

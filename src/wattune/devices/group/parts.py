@@ -46,14 +46,6 @@ def named(rank: int, device: Device) -> Iterator[None]:
         raise
 
 
-def raise_all(failures: Sequence[DeviceError]) -> None:
-    """Raise these errors as one; nothing without any."""
-    if len(failures) == 1:
-        raise failures[0]
-    if failures:
-        raise DeviceError("; ".join(map(str, failures)))
-
-
 def group_name(members: Sequence[Device]) -> str:
     """Name such as "4 x sim:jetson-nano" or "2 x A + 1 x B"."""
     return " + ".join(f"{count} x {name}" for name, count in Counter(member.name for member in members).items())

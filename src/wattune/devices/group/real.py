@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from wattune.devices.base import Device
 from wattune.devices.group.device_group import DeviceGroup
-from wattune.devices.group.parts import named
+from wattune.devices.group.parts import PoolReading, named
 from wattune.devices.group.watch import Watcher
 from wattune.errors import SensorError
 from wattune.point import Knobs
@@ -87,7 +87,8 @@ class RealGroup(DeviceGroup):
         with self._reading:
             answers = [reader.ask() for reader in self._readers]
             wait(answers, ANSWER_WITHIN_S)
-            return self._pooled([self._answer(rank, answer) for rank, answer in enumerate(answers)])
+            watts = [self._answer(rank, answer) for rank, answer in enumerate(answers)]
+            return PoolReading.of(watts, self.pools)
 
     def _answer(self, rank: int, answer: Future[float]) -> float:
         member = self.members[rank]

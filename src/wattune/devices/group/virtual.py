@@ -8,7 +8,7 @@ from typing import Any
 
 from wattune.devices.base import GroundTruth
 from wattune.devices.group.device_group import DeviceGroup
-from wattune.devices.group.parts import highest_pool, named
+from wattune.devices.group.parts import PoolReading, highest_pool, named
 from wattune.devices.virtual_time import NEVER, VirtualDevice, VirtualTime, next_multiple
 from wattune.records import ExactFigures, StepWork
 
@@ -85,7 +85,7 @@ class VirtualGroup(DeviceGroup, VirtualTime):
         for rank, member in enumerate(self.members):
             with named(rank, member):
                 watts.append(member.power_w())
-        return self._pooled(watts)
+        return PoolReading.of(watts, self.pools)
 
     # ---------------------------------------------------------------------------------------------------------- steps
 

@@ -67,36 +67,27 @@ class Watcher:
         return bool(self._leftovers) and self._pid == os.getpid()
 
 
-def restore(leftovers: Sequence[str], try_for_s: float = TRY_FOR_S) -> list[str]:
-    """Restore the boards that dead processes left below these roots, and try again for a while. Returns: what was done,
-    in words."""
+def main() -> None:
+    """Watch, and restore; print what was done."""
     from wattune_agent.leftover import restore_left_behind
     from wattune_agent.tree import Tree
 
-    said: list[str] = []
-    waiting = list(leftovers)
-    until_s = time.monotonic() + try_for_s
+    parent, *waiting = sys.argv[1:]
+    while os.getppid() == int(parent):
+        time.sleep(LOOK_S)
+    until_s = time.monotonic() + TRY_FOR_S
     while waiting:
-        failed = {}
-        for leftover in waiting:
+        for leftover in list(waiting):
             try:
-                said += restore_left_behind(Tree(leftover))
+                said = restore_left_behind(Tree(leftover))
             except Exception as error:  # noqa: BLE001 - nobody is left who could handle it
-                failed[leftover] = str(error)
-        waiting = list(failed)
-        if time.monotonic() > until_s:
-            return said + list(failed.values())
+                if time.monotonic() < until_s:
+                    continue
+                said = [str(error)]
+            waiting.remove(leftover)
+            sys.stderr.writelines(f"wattune: {line}\n" for line in said)
         if waiting:
             time.sleep(PAUSE_S)
-    return said
-
-
-def main() -> None:
-    """Watch, and restore."""
-    while os.getppid() == int(sys.argv[1]):
-        time.sleep(LOOK_S)
-    for line in restore(sys.argv[2:]):
-        sys.stderr.write(f"wattune: {line}\n")
 
 
 if __name__ == "__main__":
