@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from wattune.errors import DeviceError, InputError
 from wattune.online.ranks import channel as channels
-from wattune.online.ranks.channel import Channel, Mailbox, Peer, RankLost
+from wattune.online.ranks.channel import Channel, Peer, RankLost
 from wattune.online.ranks.meeting import Ranks
 
 NAMES = ["rank 0", "rank 1", "rank 2"]
@@ -28,9 +28,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def three() -> Iterator[list[Channel]]:
     """The channels of three ranks."""
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)  # type: ignore[attr-defined]
-    made = [
-        Channel(Mailbox(store, "job", rank), [Peer(name, os.getpid()) for name in NAMES], 600.0) for rank in range(3)
-    ]
+    made = [Channel(store, rank, [Peer(name, os.getpid()) for name in NAMES], 600.0) for rank in range(3)]
     yield made
     for channel in made:
         channel.close()
@@ -44,27 +42,26 @@ def lost_of(channel: Channel, within_s: float = 30.0) -> str | None:
 
 
 def test_messages_reach_the_others_in_order(three: list[Channel]) -> None:
-    for number in range(100):
-        three[0].send({"number": number})
-        three[2].send({"at": number})
-    three[1].send({"at": "here"})
+    for number in range(channels.OLD):
+        three[0].tell_all(number=number)
+        three[2].send("at/2", number)
+    three[1].send("at/1", "here")
     for follower in three[1:]:
-        assert [follower.receive()["number"] for _ in range(100)] == list(range(100))
-    assert [three[0].receive(2, "at")["at"] for _ in range(100)] == list(range(100))
-    assert three[0].receive(1, "at") == {"at": "here"}
+        assert [follower.receive("all")["number"] for _ in range(channels.OLD)] == list(range(channels.OLD))
+    assert [three[0].receive("at/2", 2) for _ in range(channels.OLD)] == list(range(channels.OLD))
+    assert three[0].receive("at/1", 1) == "here"
     with pytest.raises(DeviceError, match="rank 1 has not answered within 0"):
-        three[0].receive(1, "board", 0.01)
+        three[0].receive("board/1", 1, 0.01)
 
 
 def test_a_stop_is_received_although_the_leader_has_left_since(three: list[Channel]) -> None:
-    three[0].send({"step": 1})
-    three[0].send({"stop": "above the cap"})
+    three[0].tell_all(stop="above the cap")
     three[0].close("above the cap")
     follower = three[1]
     assert lost_of(follower) is not None
-    assert follower.receive() == {"stop": "above the cap"}
+    assert follower.receive("all") == {"stop": "above the cap"}
     with pytest.raises(RankLost, match="above the cap"):
-        follower.receive()
+        follower.receive("all")
 
 
 def test_a_rank_that_gives_no_sign_of_life_is_lost(three: list[Channel]) -> None:
@@ -76,7 +73,7 @@ def test_a_rank_that_gives_no_sign_of_life_is_lost(three: list[Channel]) -> None
 def test_a_rank_that_goes_on_without_rank_0_hears_so(three: list[Channel]) -> None:
     three[0].close()
     with pytest.raises(RankLost, match="rank 0 has ended its session"):
-        three[1].receive()
+        three[1].receive("all")
 
 
 def test_an_error_of_a_device_is_not_the_cause_once_a_rank_is_lost(three: list[Channel]) -> None:

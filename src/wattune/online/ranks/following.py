@@ -74,7 +74,7 @@ class FollowingRun(LoopRun):
         self._left -= 1
         if self._left > 0:
             return self._step
-        message = self.channel.receive()
+        message = self.channel.receive("all")
         raise_stop(message)
         if "at" in message:
             names = self.channel.names
@@ -82,8 +82,7 @@ class FollowingRun(LoopRun):
                 f"{names[LEADER]} has come to {message['at']}, and {names[self.channel.rank]} to another step"
             )
             self.channel.check()
-        wanted, current, *others = message["step"]
-        self._step, self._left = NextStep(BatchShape(*wanted), BatchShape(*current), *others), message["for"]
+        self._step, self._left = message["step"], message["times"]
         return self._step
 
     @property
@@ -108,7 +107,7 @@ class FollowingRun(LoopRun):
         self.times.compute_s += self.device.now_s() - self._begun_s
         self.channel.stepped()
         if self._left <= 1 and (seconds := self._timer.end()) is not None:
-            self.channel.send({"computed_s": seconds})  # before the next agreement
+            self.channel.send(f"computed_s/{self.channel.rank}", seconds)  # before the next agreement
         self.channel.reach(0)
 
 
@@ -119,12 +118,13 @@ def follow(ranks: Ranks, device: object, model: nn.Module, start: BatchShape, se
         try:
             run.board = ServedBoard(ranks.channel, ranks.spec(ranks.rank), seed=seed + ranks.rank)
         except WattuneError as error:
-            ranks.channel.send({"board": {"error": str(error)}})  # which rank 0 refuses
+            ranks.channel.send(f"board/{ranks.rank}", str(error))  # which rank 0 refuses
     try:
-        raise_stop(ranks.channel.receive())
+        raise_stop(ranks.channel.receive("all"))
     except WattuneError:
         if run.board is not None:
             run.board.close(waits=False)
+        ranks.channel.close()
         raise
     return run
 

@@ -69,21 +69,20 @@ class Leading:
         self.channel.check()
         if self.stop is not None:
             is_input = isinstance(self.stop, InputError)
-            self.channel.send({"stop": str(self.stop), "is_input": is_input})
+            self.channel.tell_all(stop=str(self.stop), is_input=is_input)
             raise refused(LEADER, self.stop) if is_input else self.stop
         self._rebalance()
         step = wanted()
         is_settled = not step.probing and step.wanted == step.current and step_s > 0
         self._left = max(1, min(MOST_STEPS, int(AGREE_EVERY_S / step_s))) if is_settled else 1
         self._agreed = step
-        self.channel.send({"step": step, "for": self._left})
+        self.channel.tell_all(step=step, times=self._left)
         return step
 
     def _rebalance(self) -> None:
         for rank in range(1, len(self._members)):
-            told = self.channel.inbox(rank, "computed_s")
-            while not told.empty():
-                self._computed_s[rank] = told.get()["computed_s"]
+            while (own_s := self.channel.received(f"computed_s/{rank}")) is not None:
+                self._computed_s[rank] = own_s
         group = self.device.group
         if group is None:
             return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
+import pickle
 import socket
 import sys
 import time
@@ -19,7 +19,7 @@ from torch import nn
 
 from wattune.cap import Over
 from wattune.errors import DeviceError, InputError, SafetyStop, WattuneError
-from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, Mailbox, Peer, RankLost, under
+from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, Peer, RankLost, job_store
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.version import __version__
 
@@ -79,10 +79,10 @@ class Ranks:
         try:
             yield
         except WattuneError as error:
-            self.channel.send({"stop": str(error), "is_input": True})
+            self.channel.tell_all(stop=str(error), is_input=True)
             self.channel.close()
             raise refused(self.rank, error) from error
-        self.channel.send({"ready": True})
+        self.channel.tell_all(ready=True)
 
     def come_to(self, place: str, *, is_last: bool = False) -> None:
         """Wait until all ranks have come to a place, after as many steps. Raises: RankLost, JobRefused, SafetyStop.
@@ -91,15 +91,16 @@ class Ranks:
         """
         self.channel.reach(1)
         own = f"{place} after {self.channel.place.steps} steps"
-        self.channel.send({"at": own})
-        if not self.is_leader:
-            message = self.channel.receive()
-            while is_last and "step" in message:
-                message = self.channel.receive()
-            self._compare(LEADER, message, own)
+        if self.is_leader:
+            self.channel.tell_all(at=own)
+            for rank in range(1, self.size):
+                self._compare(rank, self.channel.receive(f"at/{rank}", rank), own)
             return
-        for rank in range(1, self.size):
-            self._compare(rank, self.channel.receive(rank, "at"), own)
+        self.channel.send(f"at/{self.rank}", {"at": own})
+        message = self.channel.receive("all")
+        while is_last and "step" in message:
+            message = self.channel.receive("all")
+        self._compare(LEADER, message, own)
 
     def is_end_of_pass(self, sync: GradientSync, even: Even | None, has_batch: bool, batches: int) -> bool:
         """Agree on the end of a pass whose length no rank knows. Raises: JobRefused if some have more, unless
@@ -126,10 +127,10 @@ class Ranks:
             self.channel.close(str(error).strip() or type(error).__name__)
             return None
         if self.is_leader:
-            self.channel.send({"stop": str(error), "is_input": True})  # in place of the first step
+            self.channel.tell_all(stop=str(error), is_input=True)  # in place of the first step
         else:
             with suppress(RankLost):  # rank 0 most likely has the same error, and is to say it
-                self.channel.receive()
+                self.channel.receive("all")
         self.channel.close(None if self.is_leader else str(error))
         return refused(self.rank, error)
 
@@ -206,7 +207,7 @@ def meet(make: Callable[[], Request], device: object) -> tuple[Ranks, Request]:
         "same": None if asked is None else asked.same,
         "failure": None if failure is None else str(failure),
     }
-    facts, place = _gathered(own, RANK_TIMEOUT_S if asked is None else asked.rank_timeout_s)
+    facts, store = _gathered(own, RANK_TIMEOUT_S if asked is None else asked.rank_timeout_s)
     problem = _difference(facts)
     if asked is None or problem is not None:
         raise refused(rank, problem or InputError(str(failure))) from failure
@@ -218,7 +219,7 @@ def meet(make: Callable[[], Request], device: object) -> tuple[Ranks, Request]:
         )
         for number, fact in enumerate(facts)
     ]
-    return Ranks(rank, facts, Channel(Mailbox(_job_store(), place, rank), peers, asked.rank_timeout_s)), asked
+    return Ranks(rank, facts, Channel(store, rank, peers, asked.rank_timeout_s)), asked
 
 
 def raise_stop(message: Mapping[str, Any]) -> None:
@@ -271,20 +272,19 @@ def _difference(facts: Sequence[Mapping[str, Any]]) -> InputError | None:
     return None
 
 
-def _gathered(own: dict[str, Any], timeout_s: float) -> tuple[list[dict[str, Any]], str]:
-    """Each rank's value, and the prefix of the meeting's keys in the job's store.
+def _gathered(own: dict[str, Any], timeout_s: float) -> tuple[list[dict[str, Any]], Any]:
+    """Each rank's value, and the keys of this meeting in the job's store.
 
     ``timeout_s``: seconds in which all ranks have to come.
 
     A job that ``torchrun`` has restarted has the store of its first attempt. Raises: JobRefused, with a line of each
     rank that has come, if one does not come.
     """
-    place = f"wattune/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
     size, rank = dist.get_world_size(), own_rank()
     missing, until_s = list(range(size)), time.monotonic() + timeout_s
     try:
-        store = under(place, _job_store())
-        store.set(f"fact/{rank}", json.dumps(own))
+        store = job_store(f"wattune/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}")
+        store.set(f"fact/{rank}", pickle.dumps(own))
         while missing := [number for number in missing if not store.check([f"fact/{number}"])]:
             if time.monotonic() > until_s:
                 absent = f"rank {', '.join(map(str, missing))} has not called wattune.capped within {timeout_s:g} s"
@@ -293,12 +293,12 @@ def _gathered(own: dict[str, Any], timeout_s: float) -> tuple[list[dict[str, Any
             if store.check(["absent"]):
                 raise TimeoutError(store.get("absent").decode())
             time.sleep(0.02)
-        facts = [json.loads(store.get(f"fact/{number}")) for number in range(size)]
+        facts = [pickle.loads(store.get(f"fact/{number}")) for number in range(size)]
         read, until_s = store.add("read", 1), time.monotonic() + RANK_TIMEOUT_S
         while rank == LEADER and read < size and time.monotonic() < until_s:  # the store may end with this process
             time.sleep(0.005)
             read = store.add("read", 0)
-        return facts, place
+        return facts, store
     except (RuntimeError, TimeoutError) as error:
         what = f"rank {LEADER} has ended, and the store of the job with it"
         if isinstance(error, TimeoutError):
@@ -306,10 +306,6 @@ def _gathered(own: dict[str, Any], timeout_s: float) -> tuple[list[dict[str, Any
             time.sleep(1.0 if rank == LEADER else 0.0)  # for the others to read it
         hint = "call it on all ranks of the job, or give a longer rank_timeout_s="
         raise refused(LEADER, InputError(what, hint=hint)) from error
-
-
-def _job_store() -> Any:
-    return dist.distributed_c10d._get_default_store()
 
 
 def _running_system() -> tuple[str, str]:

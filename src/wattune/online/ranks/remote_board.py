@@ -1,4 +1,4 @@
-"""Boards of ranks on other computers: each rank opens its own, and rank 0 reads and sets it through the job's channel.
+"""Boards of ranks on other computers: each rank opens its own, and rank 0 reads and sets it through the job's store.
 
 A board is restored by its own rank: when rank 0 says so, when the connection to rank 0 is lost, and by the watcher of a
 group (``devices.group``) if the rank itself is killed.
@@ -9,20 +9,23 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any
 
-from wattune.devices import Device
-from wattune.devices.base import Conditions, Knob, Sensor, Setting
+from wattune.devices.base import Conditions, Setting
 from wattune.devices.group import open_group
 from wattune.devices.real_time import RealDevice
 from wattune.errors import DeviceError, SensorError, WattuneError
-from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel
+from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, RankLost
 from wattune.point import Knobs
-from wattune.records import Supply
 
 ANSWER_WITHIN_S = 2.0
 """Longest wait for an answer of a board on another computer."""
+
+LOOK_EVERY_S = 0.02
+"""Seconds from one look for a call of rank 0 to the next."""
+
+DESCRIBED = ("name", "mode", "knobs", "sensor", "memory_bytes", "data_types", "shares_memory", "supply")
+"""Attributes of a board that rank 0 has to know."""
 
 
 class ServedBoard:
@@ -33,16 +36,18 @@ class ServedBoard:
         self._group = open_group([spec], seed=seed)  # of one: it brings the watcher
         self._stack = ExitStack()
         self._setting: Setting | None = None
-        self._calls = channel.inbox(LEADER, "call")
+        self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="wattune-board", daemon=True)
         self._thread.start()
-        channel.send({"board": _description(self._group.members[0])})
+        board = self._group.members[0]
+        described = {name: getattr(board, name) for name in DESCRIBED}
+        channel.send(f"board/{channel.rank}", {**described, "_present": board.current()})
 
     def close(self, *, waits: bool) -> None:
         """Restore the board, once rank 0 needs it no more if this ``waits``. Raises: DeviceError."""
         while waits and self._channel.has(LEADER):
-            time.sleep(0.02)
-        self._calls.put(None)
+            time.sleep(LOOK_EVERY_S)
+        self._is_ending.set()
         self._thread.join()
         try:
             self._stack.close()
@@ -50,45 +55,32 @@ class ServedBoard:
             self._group.close()
 
     def _serve(self) -> None:
-        while (message := self._calls.get()) is not None:
+        rank = self._channel.rank
+        while not self._is_ending.wait(LOOK_EVERY_S):
             try:
-                answer = self._answer(message)
+                call = self._channel.received(f"call/{rank}")
+            except RankLost:
+                return
+            if call is None:
+                continue
+            number, what, *knobs = call
+            try:
+                self._channel.send(f"reply/{rank}", (number, self._answer(what, *knobs)))
             except WattuneError as error:
-                answer = {"error": str(error)}
-            self._channel.send({"reply": message["call"], **answer})
+                self._channel.send(f"reply/{rank}", (number, str(error)))
 
-    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, what: str, knobs: Knobs | None = None) -> Any:
         device = self._group
-        if message["what"] == "read":
-            power_w, conditions = float(device.power_w()), device.conditions()
-            return {
-                "power_w": power_w,
-                "temperature_c": conditions.temperature_c,
-                "throttled": conditions.throttled,
-                "clock_mhz": device.clock_mhz(),
-            }
-        if message["what"] == "restore":
+        if what == "read":
+            return float(device.power_w()), device.conditions(), device.clock_mhz()
+        if knobs is None:
             self._setting = None
             self._stack.close()
         elif self._setting is None:
-            self._setting = self._stack.enter_context(device.at(Knobs(message["knobs"])))
+            self._setting = self._stack.enter_context(device.at(knobs))
         else:
-            self._setting.change(Knobs(message["knobs"]))
-        return {}
-
-
-def _description(device: Device) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        "mode": device.mode,
-        "knobs": [asdict(knob) for knob in device.knobs],
-        "current": None if (knobs := device.current()) is None else dict(knobs),
-        "sensor": asdict(device.sensor),
-        "memory_bytes": device.memory_bytes,
-        "data_types": sorted(device.data_types),
-        "shares_memory": device.shares_memory,
-        "supply": None if device.supply is None else device.supply.model_dump(),
-    }
+            self._setting.change(knobs)
+        return None
 
 
 class RemoteBoard(RealDevice):
@@ -98,23 +90,13 @@ class RemoteBoard(RealDevice):
     """
 
     kind = "measured"
+    _present: Knobs | None
 
     def __init__(self, channel: Channel, rank: int):
-        description = channel.receive(rank, "board", RANK_TIMEOUT_S)["board"]
-        if "error" in description:
-            raise DeviceError(f"{channel.names[rank]}: {description['error']}")
-        self.name = description["name"]
-        self.mode = description["mode"]
-        self.knobs = tuple(
-            Knob(knob["name"], tuple(knob["values"]), knob["power_rises"], tuple(knob["volts"]))
-            for knob in description["knobs"]
-        )
-        self.sensor = Sensor(**description["sensor"])
-        self.memory_bytes = description["memory_bytes"]
-        self.data_types = frozenset(description["data_types"])
-        self.shares_memory = description["shares_memory"]
-        self.supply = None if description["supply"] is None else Supply(**description["supply"])
-        self._present = None if description["current"] is None else Knobs(description["current"])
+        described = channel.receive(f"board/{rank}", rank, RANK_TIMEOUT_S)
+        if isinstance(described, str):
+            raise DeviceError(f"{channel.names[rank]}: {described}")
+        vars(self).update(described)
         self._channel, self._rank = channel, rank
         self._calling, self._number = threading.Lock(), 0
         self._conditions = Conditions()
@@ -133,27 +115,26 @@ class RemoteBoard(RealDevice):
         """The clock at the last reading."""
         return self._clock_now_mhz
 
-    def _call(self, what: str, **values: Any) -> dict[str, Any]:
+    def _call(self, *call: Any) -> Any:
         with self._calling:
             self._number += 1
-            self._channel.send({"call": self._number, "what": what, **values}, to=self._rank)
-            while (answer := self._channel.receive(self._rank, "reply", ANSWER_WITHIN_S))["reply"] != self._number:
-                pass  # late, of a call that was given up
-        if "error" in answer:
-            raise DeviceError(answer["error"])
+            self._channel.send(f"call/{self._rank}", (self._number, *call))
+            number, answer = 0, None
+            while number != self._number:  # an earlier one is late, of a call that was given up
+                number, answer = self._channel.receive(f"reply/{self._rank}", self._rank, ANSWER_WITHIN_S)
+        if isinstance(answer, str):
+            raise DeviceError(answer)
         return answer
 
     def _read_w(self) -> float:
         try:
-            answer = self._call("read")
+            power_w, self._conditions, self._clock_now_mhz = self._call("read")
         except DeviceError as error:
             raise SensorError(str(error)) from None
-        self._conditions = Conditions(answer["temperature_c"], tuple(answer["throttled"]))
-        self._clock_now_mhz = answer["clock_mhz"]
-        return float(answer["power_w"])
+        return float(power_w)
 
     def _apply(self, knobs: Knobs) -> None:
-        self._call("apply", knobs=dict(knobs))
+        self._call("set", knobs)
         self._present = knobs
 
     def _snapshot(self) -> object:
