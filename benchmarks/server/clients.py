@@ -96,8 +96,8 @@ class Client:
         self._connection.close()
 
 
-def device(number: int, port: int, token: str, tally: Tally, shared: World, pace_s: float, kind: str) -> None:
-    """Make the calls of one device. ``kind``: "mix", "status" or "look"."""
+def device(number: int, port: int, token: str, tally: Tally, shared: World, pace_s: float) -> None:
+    """Make the calls of one device in a run."""
     name, rng, next_s = f"device-{number:04}", random.Random(number), time.monotonic()
     client = Client(port, token, tally)
 
@@ -124,10 +124,6 @@ def device(number: int, port: int, token: str, tally: Tally, shared: World, pace
         call("GET job", "GET", f"/v1/jobs/{shared.running}")
 
     try:
-        if kind in ("status", "look"):
-            for step in range(STATUSES):
-                look() if kind == "look" else report("train", step / STATUSES)
-            return
         call("GET model", "GET", f"/v1/models/{MODEL}")
         content = call("GET weights", "GET", f"/v1/models/{MODEL}/weights")
         if len(content) < 4 * WEIGHTS:
@@ -164,7 +160,6 @@ def run(
     shared: World,
     together: int,
     rate_per_s: float | None,
-    kind: str,
     *,
     at_once: bool = True,
 ) -> Tally:
@@ -186,7 +181,7 @@ def run(
                 number, token = waiting.get_nowait()
             except queue.Empty:
                 return
-            device(number, port, token, tally, shared, pace_s, kind)
+            device(number, port, token, tally, shared, pace_s)
 
     begin = time.perf_counter()
     apart_s = (1 if at_once else CALLS) * pace_s

@@ -1,14 +1,13 @@
-"""A fleet of simulated clients against a real server: `python -m benchmarks fleet [sqlite|postgresql ...]`.
+"""A fleet of simulated clients against a real server: `python -m benchmarks fleet`.
 
 Each client makes the calls that a device makes in a run, `CALLS` in all: 46 statuses, 40 looks at the job that it waits
 for, and 11 others. It has its own token and connection. The clients are threads of one process on the same machine,
 which takes its share of the cores, so the figure to trust is the CPU time of the API process per call.
 
-Per database: `mix` is these calls as fast as they go, which is also the highest rate; `status` and `look` are one kind
-of call alone; `paced` is the mix at 60 % of that rate, in several rounds, for the latency, of devices that begin their
-runs at different times; `at_once` is the same of devices that all begin together; `fleet` is 1,000 clients.
-A look is at a job that is running, a run of which ends every few seconds, by a client that polls: a current one is
-notified of the changes by a long poll.
+Per database: `mix` is these calls as fast as they go, which is also the highest rate; `paced` is 60 % of that rate, in
+several rounds, for the latency, of 300 devices that begin their runs at different times; `at_once` is the same of
+devices that all begin together. A look is at a job that is running, a run of which ends every few seconds, by a client
+that polls: a current one is notified of the changes by a long poll.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ from tests.support import report_records as samples
 from tests.support.server.postgresql import Cluster, binaries
 
 from benchmarks.server.clients import ASKED, MODEL, WEIGHTS, Client, Tally, World, run, world
-from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, KINDS, LOAD, NAMES, ROUNDS
-from benchmarks.timing import RESULTS, keep, measured_at, median_s
+from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, LOAD, NAMES, ROUNDS
+from benchmarks.timing import keep, measured_at
+from wattune.errors import InputError
 from wattune.records.served import ServedModel, SweepRequest, digest
 from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
@@ -44,6 +44,9 @@ from wattune.server.store.schema import JobRow
 
 CHANGE_S = 5.0
 """Interval at which a run of the job that the clients wait for ends."""
+
+DEVICES, TOGETHER = 300, 50
+"""Devices of the paced rounds, and how many of them are in a run at one time."""
 
 NAME = "server_fleet"
 
@@ -160,18 +163,9 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(
-    folder: Path,
-    url: str | None,
-    *,
-    kind: str,
-    devices: int,
-    together: int,
-    rate_per_s: float | None = None,
-    at_once: bool = True,
-) -> dict[str, Any]:
+def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | None, *, at_once: bool) -> dict[str, Any]:
     """Measure one server on one database under this load; no ``rate_per_s``: as fast as it answers."""
-    store, loop_s = folder / "store", core_s()
+    store = folder / "store"
     with server(store, url) as (pid, port):
         database = Database(url or sqlite_url(store))
         try:
@@ -180,22 +174,20 @@ def measure(
             device_tokens, shared = prepare(store, database, devices)
             before_s, begin = cpu_s(pid), time.perf_counter()
             with worked_on(database, shared.running):
-                tally = run(port, device_tokens, shared, together, rate_per_s, kind, at_once=at_once)
+                tally = run(port, device_tokens, shared, TOGETHER, rate_per_s, at_once=at_once)
             used_s, total_s = cpu_s(pid) - before_s, time.perf_counter() - begin
             peak = peak_bytes(pid)
             has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
             load = os.getloadavg()[0]
-            missing = lost(port, admin, device_tokens, tally) if kind == "mix" else {}
+            missing = lost(port, admin, device_tokens, tally)
         finally:
             database.close()
     count, seconds = sum(map(len, tally.calls.values())), tally.seconds()
     json_calls = [s for what, times in seconds.items() if what != "GET weights" for s in times]
     return {
-        "kind": kind,
         "load_average": load,
         "devices": devices,
-        "together": together,
-        "loop_s": loop_s,
+        "together": TOGETHER,
         "seconds": total_s,
         "calls": {what: figures(times) for what, times in sorted(seconds.items())},
         "json calls": figures(json_calls),
@@ -211,17 +203,6 @@ def measure(
     }
 
 
-def core_s() -> float:
-    """Seconds of a fixed Python loop: the speed of a shared machine's cores varies."""
-
-    def loop() -> None:
-        total = 0
-        for number in range(1_000_000):
-            total += number * number
-
-    return median_s(loop, repeats=5, warm_up=0)["median_s"]
-
-
 def figures(seconds: list[float]) -> dict[str, float]:
     """Median, 99th percentile and largest, in seconds."""
     ordered = sorted(seconds)
@@ -230,64 +211,33 @@ def figures(seconds: list[float]) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, and store the results; databases that are not named keep their figures.
-
-    "fleet" among the arguments: also all 1,000 clients; "cost": only the CPU time.
-    """
-    path = RESULTS / f"{NAME}.json"
-    data = json.loads(path.read_text()) if path.exists() else {}
-    databases, moments = data.get("databases", {}), data.get("measured_at", {})
-    for name in [name for name in arguments if name in NAMES] or list(NAMES):
-        found = databases.setdefault(name, {})
-        for kind in KINDS:
-            found[kind] = least([turn(name, kind, 100) for _ in range(COST_ROUNDS)])
-        rate_per_s = LOAD * found["mix"]["calls_per_s"]
-        if "cost" not in arguments:
-            found["paced"] = [turn(name, "mix", 150, rate_per_s, at_once=False) for _ in range(ROUNDS)]
-            found["at_once"] = turn(name, "mix", 100, rate_per_s)
-        if "fleet" in arguments:
-            found["fleet"] = fleet(name)
-        moments[name] = measured_at()
-        keep(NAME, {"measured_at": moments, "aims": AIMS, "databases": databases})
+    """Measure, and store the results. Raises: InputError for arguments."""
+    if arguments:
+        raise InputError("arguments of fleet", value=" ".join(arguments), allowed="none")
+    moment, databases = measured_at(), {}
+    for name in NAMES:
+        rounds = [turn(name, 100) for _ in range(COST_ROUNDS)]
+        # Other work on the cores adds to the CPU time, so the round with the least counts.
+        mix = min(rounds, key=lambda one: float(one["api_cpu_s_per_call"]))
+        rate_per_s = LOAD * mix["calls_per_s"]
+        databases[name] = {
+            "mix": {**mix, "cpu_s_per_call_by_round": [one["api_cpu_s_per_call"] for one in rounds]},
+            "paced": [turn(name, DEVICES, rate_per_s, at_once=False) for _ in range(ROUNDS)],
+            "at_once": turn(name, 100, rate_per_s),
+        }
+    keep(NAME, {"measured_at": moment, "aims": AIMS, "databases": databases})
 
 
-def fleet(name: str) -> dict[str, Any]:
-    """Measure 1,000 clients, at the load relative to the highest rate just before: other work on the cores changes."""
-    highest_per_s = turn(name, "mix", 100)["calls_per_s"]
-    paced = turn(name, "mix", 1000, LOAD * highest_per_s, at_once=False)
-    return {**paced, "highest_per_s": highest_per_s}
-
-
-def least(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The round with the least CPU time, to which other work on the cores adds, and the figures of all."""
-    best = min(rounds, key=lambda one: float(one["api_cpu_s_per_call"]))
-    return {**best, "cpu_s_per_call_by_round": [one["api_cpu_s_per_call"] for one in rounds]}
-
-
-def turn(
-    name: str,
-    kind: str,
-    devices: int,
-    rate_per_s: float | None = None,
-    *,
-    at_once: bool = True,
-) -> dict[str, Any]:
+def turn(name: str, devices: int, rate_per_s: float | None = None, *, at_once: bool = True) -> dict[str, Any]:
     """Run one measurement on this database."""
-    how: dict[str, Any] = {
-        "devices": devices,
-        "together": 50,
-        "rate_per_s": rate_per_s,
-        "kind": kind,
-        "at_once": at_once,
-    }
     with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
         if name == "sqlite":
-            return measure(Path(folder), None, **how)
+            return measure(Path(folder), None, devices, rate_per_s, at_once=at_once)
         if binaries() is None:
             sys.exit("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
         cluster = Cluster(durable=True)
         try:
             cluster.start()
-            return measure(Path(folder), cluster.new(), **how)
+            return measure(Path(folder), cluster.new(), devices, rate_per_s, at_once=at_once)
         finally:
             cluster.close()

@@ -7,17 +7,12 @@ from typing import Any
 
 from benchmarks.server.clients import CALLS
 
-AIMS = {"p99_s": 0.25, "bytes": 200e6, "mix_s": 1.6e-3, "status_s": 0.5e-3}
+AIMS = {"p99_s": 0.25, "bytes": 200e6, "mix_s": 1.6e-3}
 ROUNDS, COST_ROUNDS = 5, 3
 LOAD = 0.6
 APART = "at different times"
 
 NAMES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
-KINDS = {
-    "mix": "average of the {calls} calls of a run",
-    "status": "status",
-    "look": "look at a running job",
-}
 
 
 def markdown(data: dict[str, Any]) -> str:
@@ -27,9 +22,8 @@ def markdown(data: dict[str, Any]) -> str:
         f"| CPU of the API process per call | {' | '.join(NAMES[name] for name in names)} |",
         "|---" * (len(names) + 1) + "|",
     ]
-    for kind, text in KINDS.items():
-        cells = [_cost(parts[kind]) for parts in data["databases"].values()]
-        lines.append(f"| {text.format(calls=CALLS)} | {' | '.join(cells)} |")
+    cells = [_cost(parts["mix"]) for parts in data["databases"].values()]
+    lines.append(f"| average of the {CALLS} calls of a run | {' | '.join(cells)} |")
     heads = (
         "database",
         "clients",
@@ -47,21 +41,11 @@ def markdown(data: dict[str, Any]) -> str:
     for name in names:
         parts = data["databases"][name]
         groups = [(parts["paced"], APART), ([parts["at_once"]], "together")]
-        groups += [([parts["fleet"]], APART)] if "fleet" in parts else []
         lines += [_row(name, rounds, begin, parts["mix"]["calls_per_s"]) for rounds, begin in groups]
-    lines += ["", f"| best round | {' | '.join(f'{NAMES[name]}: median | p99' for name in names)} |"]
-    lines.append(f"|---|{'---|---|' * len(names)}")
-    best = {name: min(data["databases"][name]["paced"], key=_p99_s) for name in names}
-    for kind in best[names[0]]["calls"]:
-        each = [best[name]["calls"][kind] for name in names]
-        cells = [f"{1000 * one['median_s']:.0f} ms | {1000 * one['p99_s']:.0f} ms" for one in each]
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
     machine = data["machine"]
-    loops_s = [part["loop_s"] for part in _parts(data)]
     lines += [
         "",
-        f"Measured on {machine['cores']} cores of {machine['cpu']}, with the clients and other work on the same cores: "
-        f"a fixed Python loop took {_range(loops_s)}.",
+        f"Measured on {machine['cores']} cores of {machine['cpu']}, with the clients and other work on the same cores.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -74,7 +58,7 @@ def _cost(part: dict[str, Any]) -> str:
 
 def _row(name: str, rounds: list[dict[str, Any]], begin: str, highest_per_s: float) -> str:
     best = min(rounds, key=_p99_s)
-    calls, highest_per_s = best["json calls"], best.get("highest_per_s", highest_per_s)
+    calls = best["json calls"]
     cells = [NAMES[name], f"{best['devices']:,}", begin, f"{best['calls_per_s']:.0f}"]
     cells += [f"{100 * best['calls_per_s'] / highest_per_s:.0f}%", f"{calls['n']:,}"]
     cells += [f"{1000 * calls[which]:.0f} ms" for which in ("median_s", "p99_s")]
@@ -107,8 +91,8 @@ def verdict(data: dict[str, Any]) -> str:
     def each(text: Callable[[dict[str, Any]], str]) -> str:
         return ", ".join(f"{text(parts)} ({NAMES[name]})" for name, parts in data["databases"].items())
 
-    def cpu(kind: str) -> str:
-        return each(lambda parts: f"{1000 * parts[kind]['api_cpu_s_per_call']:.2f} ms")
+    def cpu(parts: dict[str, Any]) -> str:
+        return f"{1000 * parts['mix']['api_cpu_s_per_call']:.2f} ms"
 
     def p99(parts: dict[str, Any]) -> str:
         return _range([min(map(_p99_s, parts["paced"]))])
@@ -118,8 +102,8 @@ def verdict(data: dict[str, Any]) -> str:
     most = max(one["devices"] for one in parts)
     resident = max(one["api_resident_peak_bytes"] for one in parts)
     return (
-        f"A device makes about {CALLS} calls in a run. One takes {cpu('mix')} of CPU time on average (aim: "
-        f"{1000 * AIMS['mix_s']:g} ms), a status {cpu('status')} (aim: {1000 * AIMS['status_s']:g} ms). At "
+        f"A device makes about {CALLS} calls in a run. One takes {each(cpu)} of CPU time on average "
+        f"(aim: {1000 * AIMS['mix_s']:g} ms). At "
         f"{100 * LOAD:.0f}% of the highest rate that two shared cores sustain, clients included ({each(_per_s)}), the "
         f"p99 latency is {each(p99)} in the best of {ROUNDS} rounds (aim: {1000 * AIMS['p99_s']:g} ms), and "
         f"{each(lambda parts: _range([_p99_s(parts['at_once'])]))} while all devices begin together. "
