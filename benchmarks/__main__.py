@@ -16,7 +16,6 @@ NAMES = (
     "startup",
     "planning",
     "profiling",
-    "metering",
     "boards",
     "agent_cost",
     "session",

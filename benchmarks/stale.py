@@ -31,7 +31,6 @@ MEASURED = {
     "guard": ("benchmarks/guard", "src/wattune_agent/cap_level.py", "src/wattune_agent/power_log.py"),
     "jetsons": ("benchmarks/jetsons.py", *SEARCH),
     "learning_rate": ("benchmarks/learning_rate.py", "src/wattune/workloads/optimizers.py"),
-    "metering": ("benchmarks/metering.py", "src/wattune/devices/meter.py"),
     "moving_caps": ("benchmarks/moving_caps.py", "src/wattune/planning", "src/wattune/power"),
     "paper_calibration": ("benchmarks/paper", *SIMULATOR),
     "paper_measured": ("benchmarks/paper", *SAMPLES, *SIMULATOR),

@@ -60,8 +60,8 @@ def profiling_cost() -> str:
 
 def speed() -> str:
     """Speed of the tool itself."""
-    startup, planning, profiling, metering = (read(n) for n in ("startup", "planning", "profiling", "metering"))
-    machine, (low, high) = startup["machine"], metering["quartiles"]
+    startup, planning, profiling = (read(name) for name in ("startup", "planning", "profiling"))
+    machine = startup["machine"]
     return (
         f"Measured on {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}: median (fastest to "
         "slowest).\n\n"
@@ -70,16 +70,7 @@ def speed() -> str:
         f"| simulated profile of ResNet-8, {profiling['cells']} points, without imports | 2 s "
         f"| {seconds(profiling)} |\n"
         f"| `wattune --help` | 0.5 s | {seconds(startup)} |\n"
-        f"| CPU time of the meter's thread, sampling at 10 Hz beside a real training loop | under 1% "
-        f"| {metering['sampling_thread']:.2%} |\n"
-        f"| slowdown of that loop by the meter, {metering['pairs']} pairs with and without | under 1% "
-        f"| {metering['overhead']:+.1%} (quartiles {low:+.1%} to {high:+.1%}: the machine's noise) |\n"
     )
-
-
-def span(values: list[float]) -> str:
-    """Smallest to largest."""
-    return f"{min(values):.2f} to {max(values):.2f}" if values else "unknown"
 
 
 def seconds(figures: dict[str, float]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.tables.results import percent, read
 
@@ -44,26 +43,14 @@ def session() -> str:
 
 
 def session_overhead() -> str:
-    """CPU time that a session adds to a step, by kind of loop, and its share of the step."""
-    lines = [
-        "| loop | CPU time per step (median, 95% band) | share of the step time | step time at which it is 1% |",
-        "|---|---|---|---|",
-    ]
-    for name, title in (("capped", "your own loop"), ("lightning", "Lightning"), ("transformers", "Transformers")):
-        figures = read("session_overhead")[name]
-        extra = figures["tiny"]["extra_s"]
-        low, high = (1e3 * bound for bound in extra["band"])
-        shares = ", ".join(f"{percent(one['overhead'])} of {1e3 * one['step_s']:.0f} ms" for one in steps_of(figures))
-        least = 1e3 * figures["least_step_s"]
-        lines.append(
-            f"| {title} | {1e3 * extra['median']:.2f} ms ({low:.2f} to {high:.2f}) | {shares} | {least:.0f} ms |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def steps_of(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results for steps of usual length, without the tiny model that only measures the difference."""
-    return [one for size, one in figures.items() if size not in ("tiny", "least_step_s")]
+    """CPU time that a session adds to a step of one's own loop, and its share of a step."""
+    data = read("session_overhead")
+    low, high = (1e3 * bound for bound in data["band_s"])
+    return (
+        f"A session adds {1e3 * data['extra_s']:.2f} ms of CPU time to a step of your own loop (95% band {low:.2f} to "
+        f"{high:.2f}), and the thread that reads the sensor takes {data['sampling_thread']:.2%} of one core. Together "
+        f"they are 1% of a step of {1e3 * data['least_step_s']:.0f} ms.\n"
+    )
 
 
 PARTS: dict[str, Callable[[], str]] = {
