@@ -27,7 +27,7 @@ from benchmarks.paper.calibration_model import (
     rms,
     value_of,
 )
-from benchmarks.paper.published import CELLS, CLOCKS, NANO, RESNET18, TX2_NX
+from benchmarks.paper.published import CELLS, NANO, RESNET18, TX2_NX
 from benchmarks.timing import keep
 from wattune.devices import SimulatedBoard, builtin_board
 
@@ -85,11 +85,9 @@ def measure() -> dict[str, Any]:
         "fits": fits,
         "errors": {way: _errors(boards[way], used[way]) for way in WAYS},
         "allowed": ALLOWED,
-        "one_constant_more": _one_constant_more(boards["ii"]),
         "met": {way: _met(boards[way]) for way in ("iii", "as shipped")},
         "cells": [_row(ratio, boards, used) for ratio in RATIOS],
         "doubtful": {cell.name: cell.doubt for cell in CELLS if cell.doubt},
-        "other_clocks": _other_clocks(files),
         "constants_as_shipped": {name: {place: value_of(b, place) for place in FREE} for name, b in files.items()},
     }
 
@@ -149,47 +147,11 @@ def _row(ratio: Ratio, boards: dict[str, dict[str, SimulatedBoard]], used: dict[
     available = [way for way in WAYS if {ratio.cell.device, ratio.anchor.device} <= set(boards[way])]
     return {
         **dataclasses.asdict(ratio.cell),
-        "clock_mhz": ratio.cell.clock_mhz(),
+        "clock_mhz": ratio.cell.clock_mhz,
         "against": f"{ratio.anchor.device}, no limit",
         "predicted_s": {way: ratio.predicted_s(boards[way]) for way in available},
         "error": {way: ratio.error(boards[way]) for way in available},
         "fitted": [way for way in WAYS if ratio in used[way]],
-    }
-
-
-def _one_constant_more(boards: dict[str, SimulatedBoard]) -> dict[str, Any]:
-    """Fit of one constant, which is not in the data sheet, to the TX2 NX; the others are carried over."""
-    place = "memory.clock_share"
-    mine = [ratio for ratio in SOUND_RATIOS if ratio.cell.device == TX2_NX]
-    fitted = fit(boards, {TX2_NX: (place,)}, mine)
-    errors = [ratio.error(fitted.boards) for ratio in mine if not ratio.between_boards]
-    return {
-        "constant": place,
-        "carried": value_of(boards[TX2_NX], place),
-        "fitted": value_of(fitted.boards[TX2_NX], place),
-        "rms": rms(errors),
-        "largest": max(errors, key=abs),
-    }
-
-
-def _other_clocks(files: dict[str, SimulatedBoard]) -> dict[str, Any]:
-    """Fits with the second set of clocks: the basis on which the clocks were inferred."""
-    only_resnet = [ratio for ratio in ON_NANO if ratio.cell.model == RESNET18]
-    first = fit(files, {NANO: NANO_CONSTANTS}, only_resnet, reading=1)
-    third = fit(files, ALL_CONSTANTS, SOUND_RATIOS, reading=1)
-
-    def off(fitted: Fit, ratios: list[Ratio]) -> dict[str, float]:
-        errors = [ratio.error(fitted.boards, reading=1) for ratio in ratios]
-        return {"rms": rms(errors), "largest": max(errors, key=abs)}
-
-    others = [ratio for ratio in ON_NANO if ratio.cell.model != RESNET18]
-    return {
-        "clocks": {name: list(CLOCKS[name][1].values()) for name in CLOCKS},
-        "i, fitted": off(first, only_resnet),
-        "i, predicted models": off(first, others),
-        "iii, Nano": off(third, list(ON_NANO)),
-        "iii, TX2 NX": off(third, [r for r in SOUND_RATIOS if r.cell.device == TX2_NX]),
-        "iii, level_s": level_s(third.boards[NANO]),
     }
 
 
@@ -215,21 +177,13 @@ def markdown(data: dict[str, Any]) -> str:
             mark = "" if one is None else "fitted" if one["fitted"] else "as shipped" if fitted is None else "predicted"
             shown.append("" if one is None else f"{_percent(one['rms'])}, {_signed(one['largest'])}, {mark}")
         lines.append(f"{begin} {' | '.join(shown)} |")
-    other, level, more = data["other_clocks"], data["level_s"], data["one_constant_more"]
-    unknown, nano = (_percent(abs(other[key]["largest"])) for key in ("i, predicted models", "iii, Nano"))
+    level = data["level_s"]
     lines += [
         "",
         "In each field: RMS error, largest error, and whether these times were part of the fit. The absolute level "
         f"rests on one published time, {LEVEL_S:g} s for a step of ResNet18 at 224x224 with batch size 8; it becomes "
         + ", ".join(f"{level[way]:.2f} s in {way}" for way in WAYS)
         + ".",
-        "",
-        f"With {more['constant']} alone fitted to the TX2 NX ({more['fitted']:.2f} instead of {more['carried']:.2f}), "
-        f"(ii) is off by {_percent(more['rms'])} (RMS) within that board, {_signed(more['largest'])} at most.",
-        "",
-        f"With the other reading of the clocks (Nano {_clocks(other, NANO)} MHz, TX2 NX {_clocks(other, TX2_NX)} MHz) "
-        f"fit (i) misses the two models that it has not seen by up to {unknown}, and fit (iii) misses the Nano by up "
-        f"to {nano}, with {other['iii, level_s']:.2f} s for that step.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -241,10 +195,6 @@ GROUP_TITLES = {
     TX2_NX: "TX2 NX, ResNet18",
     "between": "TX2 NX against Nano",
 }
-
-
-def _clocks(other: dict[str, Any], name: str) -> str:
-    return "/".join(f"{clock:g}" for clock in other["clocks"][name])
 
 
 def _percent(share: float) -> str:

@@ -53,16 +53,14 @@ class Ratio:
         """True if the two cells are of different boards."""
         return self.cell.device != self.anchor.device
 
-    def predicted_s(self, boards: dict[str, SimulatedBoard], reading: int = 0) -> float:
-        """The anchor's printed time times the ratio of the steps; ``reading``: index of the set of clocks."""
-        step, anchor = (
-            step_s(boards[c.device], c.model, c.batch_size, c.clock_mhz(reading)) for c in (self.cell, self.anchor)
-        )
+    def predicted_s(self, boards: dict[str, SimulatedBoard]) -> float:
+        """The anchor's printed time times the ratio of the steps."""
+        step, anchor = (step_s(boards[c.device], c.model, c.batch_size, c.clock_mhz) for c in (self.cell, self.anchor))
         return self.anchor.mean_s * step / anchor
 
-    def error(self, boards: dict[str, SimulatedBoard], reading: int = 0) -> float:
+    def error(self, boards: dict[str, SimulatedBoard]) -> float:
         """Predicted over published time, less one."""
-        return self.predicted_s(boards, reading) / self.cell.mean_s - 1
+        return self.predicted_s(boards) / self.cell.mean_s - 1
 
 
 def _ratios(cells: Iterable[Cell]) -> tuple[Ratio, ...]:
@@ -158,9 +156,7 @@ class Fit:
         return sum(len(places) for places in self.constants.values())
 
 
-def fit(
-    boards: dict[str, SimulatedBoard], constants: dict[str, tuple[str, ...]], ratios: Sequence[Ratio], reading: int = 0
-) -> Fit:
+def fit(boards: dict[str, SimulatedBoard], constants: dict[str, tuple[str, ...]], ratios: Sequence[Ratio]) -> Fit:
     """Fit the constants to the ratios and the level by least squares, from the boards' own values and random starts.
 
     The spread of a constant is two standard errors of the linearised fit; data sets that repeat a ratio count once.
@@ -180,7 +176,7 @@ def fit(
         def seconds(cell: Cell) -> float:
             key = cell.device, cell.model, cell.batch_size, cell.rung
             if key not in times:
-                times[key] = step_s(trial[cell.device], cell.model, cell.batch_size, cell.clock_mhz(reading))
+                times[key] = step_s(trial[cell.device], cell.model, cell.batch_size, cell.clock_mhz)
             return times[key]
 
         errors = [math.log(seconds(r.cell) / seconds(r.anchor) * r.anchor.mean_s / r.cell.mean_s) for r in ratios]
@@ -196,7 +192,7 @@ def fit(
     best = unpacked(solution.x)
     points = len({ratio.point for ratio in ratios})
     spread = _spread(names, solution, points, len(ratios))
-    return Fit(best, constants, points + 1, len(ratios), rms([r.error(best, reading) for r in ratios]), spread)
+    return Fit(best, constants, points + 1, len(ratios), rms([r.error(best) for r in ratios]), spread)
 
 
 def _between(place: str, share: float) -> float:

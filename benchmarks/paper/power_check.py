@@ -5,7 +5,7 @@ most the limit, and one clock higher it is above. At Baseline 1's clock every mo
 and one clock higher some model is not. It is arithmetic to find limits for which all of that holds on the simulated
 board; these limits are this simulation's, not the paper's.
 
-The Nano's powers were fitted with these choices in view, with the first set of clocks: their agreement is not a test.
+The Nano's powers were fitted with these choices in view: their agreement is not a test.
 The TX2 NX's are those of recordings, made by others, of the same chip. Only ResNet18 is published on it: that all three
 models set its baseline's clocks, as on the Nano, is assumed.
 """
@@ -86,18 +86,18 @@ class Powers:
         return above[0] if above else None
 
 
-def inequalities(powers: Powers, reading: int) -> list[Inequality]:
+def inequalities(powers: Powers) -> list[Inequality]:
     """Inequalities that the choices under both limits imply on this board."""
     by_text: dict[tuple[object, ...], Inequality] = {}
     for cell in CELLS:
         if cell.device == powers.board.name and cell.method in ("Ours", "Fastest") and cell.limit in ENDS:
             point = cell.model, cell.batch_size
-            for clock, above in _both(powers, cell.clock_mhz(reading)):
+            for clock, above in _both(powers, cell.clock_mhz):
                 text = f"P({cell.model}, {cell.batch_size}, {clock:g}) {'>' if above else '<='} {cell.limit}"
                 by_text[text,] = Inequality(cell.limit, powers.peak_w(*point, clock), above, text)
     rungs: dict[Limit, Rung] = {"P1": "baseline P1", "P2": "baseline P2"}
     for limit, rung in rungs.items():
-        for clock, above in _both(powers, CLOCKS[powers.board.name][reading][rung]):
+        for clock, above in _both(powers, CLOCKS[powers.board.name][rung]):
             watts, who = powers.worst_w(clock)
             text = f"worst case at {clock:g} ({who}) {'>' if above else '<='} {limit}"
             by_text[text,] = Inequality(limit, watts, above, text)
@@ -136,7 +136,7 @@ def interval(conditions: list[Inequality], limit: Limit) -> Interval:
 
 
 def our_limits_w(name: str) -> dict[Limit, float]:
-    """P1 and P2 of a board in this simulation: the middles of the intervals, with the first set of clocks."""
+    """P1 and P2 of a board in this simulation: the middles of the intervals."""
     powers = Powers(builtin_board(name))
-    conditions = inequalities(powers, 0)
+    conditions = inequalities(powers)
     return {limit: interval(conditions, limit).middle_w for limit in ENDS}

@@ -85,7 +85,7 @@ def samples() -> dict[tuple[str, str], Samples]:
     """(model, data set) -> samples by batch size, from the sound cells of both boards."""
     by_curve: dict[tuple[str, str], dict[int, list[float]]] = {}
     for cell in SOUND:
-        needed = cell.mean_s / sample_s(cell.device, cell.model, cell.batch_size, cell.clock_mhz())
+        needed = cell.mean_s / sample_s(cell.device, cell.model, cell.batch_size, cell.clock_mhz)
         by_curve.setdefault(Case.of(cell).curve, {}).setdefault(cell.batch_size, []).append(needed)
     return {curve: {b: geometric_mean(n) for b, n in sorted(sizes.items())} for curve, sizes in by_curve.items()}
 
@@ -213,7 +213,7 @@ def replayed(case: Case, target: Samples, guess: Samples, caps_w: dict[Limit, fl
             else:
                 baseline = next(c for c in CELLS if Case.of(c) == case and (c.method, c.limit) == ("Baseline 1", limit))
                 size = max(target) if method == "Baseline 1" else min(guess, key=lambda b: (guess[b], -b))
-                choice = at(profiled(case.device, case.model), size, baseline.clock_mhz())
+                choice = at(profiled(case.device, case.model), size, baseline.clock_mhz)
             rows.append(
                 {
                     "method": method,
@@ -226,7 +226,7 @@ def replayed(case: Case, target: Samples, guess: Samples, caps_w: dict[Limit, fl
                         "mean_s": cell.mean_s,
                         "std_s": cell.std_s,
                         "batch_size": cell.batch_size,
-                        "clock_mhz": cell.clock_mhz(),
+                        "clock_mhz": cell.clock_mhz,
                         "doubt": cell.doubt,
                     },
                 }
