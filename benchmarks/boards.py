@@ -1,4 +1,4 @@
-"""Cost of reading and controlling a board, on files in place of one: aim 0.2 ms per reading, and no memory growth.
+"""Cost of reading and controlling a board, on files in place of one: aim 0.2 ms per reading.
 
 Readings are taken on the files of every board in ``tests/boards``. These are plain files; on a board, the kernel's
 driver also has to query the chip over a bus. Clock, guard and agent are measured on a live board in user space, which
@@ -9,29 +9,19 @@ from the moment at which the board's power is above the cap.
 
 from __future__ import annotations
 
-import gc
-import random
 import statistics
 import tempfile
 import time
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.agent_socket import serving
 from tests.support.board_records import RECORDS, unpack
-from tests.support.live.tree import LiveTree
 from tests.support.live_board import compiled, live, rises
 
 from benchmarks.timing import keep
-from wattune.cap import SensorLimit
-from wattune.devices import Meter
 from wattune.devices.agent import BoardDevice
-from wattune.point import Knobs
-from wattune.power.limiter import PowerLimiter
-from wattune.power.monitor import BoardMonitor
 from wattune_agent.client import AgentClient
 from wattune_agent.conditions import conditions
 from wattune_agent.controller import Controller
@@ -43,9 +33,6 @@ SENSED = [path for path in sorted(RECORDS.glob("*.json")) if "raspberry" not in 
 
 READINGS = 400
 RISES = 16
-HOUR_S = 3600.0
-WARM_S = 600.0
-"""Time of a run after which the meter's trace has its full length."""
 
 
 def main() -> None:
@@ -61,7 +48,6 @@ def main() -> None:
                 "pinning": pinning(folder / "pinned"),
                 "agent": round_trips(folder / "asked"),
                 "guard": latency(folder / "guarded"),
-                "memory": memory(folder),
             },
         )
 
@@ -134,67 +120,6 @@ def latency(folder: Path) -> dict[str, Any]:
     }
 
 
-def memory(folder: Path) -> dict[str, Any]:
-    """Memory growth over an hour of virtual time with ten readings a second, from minute ten on."""
-    rss_bytes = hour(folder / "hour", _resident)
-    tracemalloc.start()
-    try:
-        traced_bytes = hour(folder / "traced", lambda: tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    return {
-        "readings": rss_bytes["readings"],
-        "guard_events": rss_bytes["guard_events"],
-        "resident_growth_bytes": rss_bytes["growth"],
-        "traced_growth_bytes": traced_bytes["growth"],
-    }
-
-
-class VirtualBoard(BoardDevice):
-    """A live board on virtual time, which is sampled whenever time passes."""
-
-    def __init__(self, tree: LiveTree) -> None:
-        super().__init__(Controller(find_board(tree, "jetson")), tree)
-        self._call: Callable[[], None] = lambda: None
-
-    @contextmanager
-    def every(self, period_s: float, call: Callable[[], None]) -> Iterator[None]:
-        """Store the function that ``wait`` calls."""
-        self._call = call
-        yield
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, and take one sample."""
-        super().wait(seconds)
-        self._call()
-
-
-def hour(root: Path, bytes_now: Callable[[], int], seconds: float = HOUR_S, warm_s: float = WARM_S) -> dict[str, Any]:
-    """Run everything that a training run does beside its steps; ``growth``: bytes at its end less those at ``warm_s``.
-
-    The board's load changes every minute, so that the guard has something to do.
-    """
-    tree = LiveTree(root)
-    device, shuffle, before, tick = VirtualBoard(tree), random.Random(0), 0, 0
-    with device.at(Knobs(clock_mhz=816.0)) as setting:
-        limiter, monitor = PowerLimiter(device, setting, SensorLimit(7.5, max_temp_c=90.0)), BoardMonitor(device)
-        with Meter(device, limit=SensorLimit(7.5), on_reading=limiter) as meter:
-            for tick in range(1, round(10 * seconds) + 1):
-                if tick % 600 == 1:
-                    tree.board.load = shuffle.random()
-                device.wait(0.1)
-                monitor.look(meter.elapsed_s)
-                if tick == round(10 * warm_s):
-                    gc.collect()
-                    before = bytes_now()
-            gc.collect()
-            growth = bytes_now() - before
-            events = len(limiter.events)
-            readings = meter.figures().readings
-    device.close()
-    return {"growth": growth, "readings": readings, "guard_events": events, "ticks": tick}
-
-
 def timed(call: Callable[[], object]) -> float:
     """Seconds of one call."""
     begin_s = time.perf_counter()
@@ -205,13 +130,6 @@ def timed(call: Callable[[], object]) -> float:
 def spread(times_s: list[float]) -> dict[str, float]:
     """Median and worst, in seconds, and the number of repeats."""
     return {"median_s": statistics.median(times_s), "max_s": max(times_s), "repeats": len(times_s)}
-
-
-def _resident() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return 1024 * int(line.split()[1])
-    return 0
 
 
 if __name__ == "__main__":

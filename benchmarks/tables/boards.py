@@ -10,7 +10,7 @@ from benchmarks.tables.results import percent, read
 def boards() -> str:
     """Overhead and response times on a board."""
     data = read("boards")
-    machine, guard, memory, pinning = data["machine"], data["guard"], data["memory"], data["pinning"]
+    machine, guard, pinning = data["machine"], data["guard"], data["pinning"]
     files = data["boards"]
     slowest = max(files, key=lambda board: board["device"]["median_s"])
     return (
@@ -31,9 +31,6 @@ def boards() -> str:
         f"a reading every {guard['sampling_s']:g} s | | {worst_ms(guard['from_power'], 0)} |\n"
         f"| the same, from the moment the program starts working, on a board that reports its load every 100 ms | "
         f"| {worst_ms(guard['from_program'], 0)} |\n"
-        f"| memory growth from minute 10 to minute 60 of a training run of one virtual hour, {memory['readings']:,} "
-        f"readings | none | {memory['traced_growth_bytes'] / 1024:+.0f} KiB of Python objects, "
-        f"{memory['resident_growth_bytes'] / 1024:+.0f} KiB resident |\n"
     )
 
 
