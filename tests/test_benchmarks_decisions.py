@@ -69,16 +69,6 @@ def test_the_round_with_the_most_batch_sizes_stands_for_its_benchmark(tmp_path: 
         mlperf_part.read(tmp_path)
 
 
-def test_rivals_find_the_best_size_of_a_hyperbola() -> None:
-    runs = {size: [Run(100.0 * (1 + size / 50), True)] for size in (4, 8, 16, 32, 64)}
-    times = {size: (20 + size) / size for size in runs}
-    best = min(times, key=lambda size: times[size] * runs[size][0].samples)
-    bank = Bank(runs)
-    assert (mlperf_part.hyperbola(bank, times).batch_size, len(bank.made)) == (best, 2)
-    bank = Bank(runs)
-    assert (mlperf_part.interpolated(bank, times).batch_size, len(bank.made)) == (best, 4)
-
-
 def test_the_truth_of_runs_that_all_reached_is_their_geometric_mean() -> None:
     found = sweeps.truth({4: [Run(100, True), Run(400, True)], 8: [Run(300, True), Run(300, True)]})
     assert found[4] == pytest.approx(200)

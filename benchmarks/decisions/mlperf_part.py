@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.decisions.efficiency_part import covered, regret
-from benchmarks.decisions.estimators import Bank, Decision, cheapest, largest, ours, raw_means
+from benchmarks.decisions.estimators import Bank, Decision, largest, ours, raw_means
 from benchmarks.decisions.scoring import regrets
 from benchmarks.decisions.sweeps import Run, Runs
 
@@ -93,31 +93,11 @@ def ways(own: int, spacing: float) -> dict[str, Callable[[Bank, Times], Decision
     """The methods by name."""
     return {
         "largest": lambda bank, times: largest(times),
-        "middle": lambda bank, times: Decision(sorted(times)[len(times) // 2]),
         "own": lambda bank, times: Decision(own),
         "ours": lambda bank, times: ours(bank, times, own=own, spacing=spacing, whole=True),
         "ours, two runs": lambda bank, times: ours(bank, times, spacing=spacing, whole=True, most=2),
-        "two runs and 1 + b/B": hyperbola,
         "one run at each size": lambda bank, times: raw_means(bank, times, seeds=1),
-        "four runs, interpolated": interpolated,
     }
-
-
-def hyperbola(bank: Bank, times: Times) -> Decision:
-    """Choose by N (1 + b/B) through one run at either end; no batch size is preferred if the runs are equal."""
-    sizes = sorted(times)
-    low, high = (bank.make(size).samples for size in (sizes[0], sizes[-1]))
-    slope = (high - low) / (sizes[-1] - sizes[0])
-    return Decision(cheapest(times, {size: low + slope * (size - sizes[0]) for size in sizes}))
-
-
-def interpolated(bank: Bank, times: Times) -> Decision:
-    """Choose by ln N, interpolated over ln b through one run at each of four batch sizes, spread evenly."""
-    sizes = sorted(times)
-    at = [sizes[round(place)] for place in np.linspace(0, len(sizes) - 1, 4)]
-    logs = [math.log(bank.make(size).samples) for size in at]
-    line = np.interp(np.log(sizes), np.log(at), logs)
-    return Decision(cheapest(times, dict(zip(sizes, np.exp(line).tolist(), strict=True))))
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

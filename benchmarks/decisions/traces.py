@@ -28,16 +28,8 @@ SPLITS = 4
 FEWEST_EPOCHS = 3.0
 """Least epochs of the fastest batch size: targets that are met sooner are skipped, since an epoch is the resolution."""
 
-RESOLVED_EPOCHS = 8.0
-"""Least epochs at which the resolution of an epoch no longer hides which batch size is faster."""
-
 SURE = 1.64
 """Standard errors of the judging runs beyond which a loss is one of the choice, and not of the judge."""
-
-MARKED = {("imagenet", size, run) for size in ("128", "192") for run in ("4", "5")}
-"""Runs that look like another recipe: they meet a target of 0.6 at exactly epoch 31, after 10 to 16 epochs of the
-others, and 0.7 at exactly epoch 61, which the others never meet, as if their learning rate had been stepped at 30 and
-60. The table states one recipe for all of them, so this is inferred."""
 
 NONE = 0.005
 """Gains within this distance of 1 count as no gain."""
@@ -76,16 +68,9 @@ def read_times(folder: Path) -> Times:
     return times
 
 
-def read_runs(folder: Path, *, clean: bool = False) -> RecordedRuns:
-    """Read the epochs to each target; a run that missed one is censored at the last epoch at which it met another.
-
-    ``clean``: without the runs in ``MARKED``.
-    """
-    rows = [
-        row
-        for row in _rows(folder / "summary_train.csv")
-        if not (clean and (row["dataset"], row["batch_size"], row["run"]) in MARKED)
-    ]
+def read_runs(folder: Path) -> RecordedRuns:
+    """Read the epochs to each target; a run that missed one is censored at the last epoch at which it met another."""
+    rows = list(_rows(folder / "summary_train.csv"))
     last: dict[tuple[str, ...], float] = {}
     for row in rows:
         if row["target_epoch"] != "nan":
@@ -109,23 +94,8 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def cases(folder: Path) -> list[dict[str, Any]]:
-    """Every GPU, task, target, limit and split of the runs; one row per method that chooses the batch size.
-
-    Cases with marked runs occur twice: ``data`` is "recorded" with them, "clean" without, and "both" for the others.
-    """
-    times = read_times(folder)
-    return [row | {"data": data} for data, runs in by_recipe(folder).items() for row in _cases(times, runs)]
-
-
-def by_recipe(folder: Path) -> dict[str, RecordedRuns]:
-    """The runs by ``data``: "both" of data sets without marked runs; of the others "recorded", and "clean" of them."""
-    marked = {dataset for dataset, _, _ in MARKED}
-    recorded, clean = read_runs(folder), read_runs(folder, clean=True)
-    return {
-        "both": {key: runs for key, runs in recorded.items() if key[0].dataset not in marked},
-        "recorded": {key: runs for key, runs in recorded.items() if key[0].dataset in marked},
-        "clean": {key: runs for key, runs in clean.items() if key[0].dataset in marked},
-    }
+    """Every GPU, task, target, limit and split of the runs; one row per method that chooses the batch size."""
+    return list(_cases(read_times(folder), read_runs(folder)))
 
 
 class Split(NamedTuple):
@@ -236,17 +206,6 @@ WAYS: dict[str, Way] = {
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of all cases as recorded, and in "clean" of those without marked runs, all and with more epochs."""
-    clean = [row for row in rows if row["data"] != "recorded"]
-    resolved = [row for row in clean if row["epochs"] >= RESOLVED_EPOCHS]
-    return {
-        **_figures([row for row in rows if row["data"] != "clean"]),
-        "clean": _figures(clean),
-        "clean, resolved": _figures(resolved) if resolved else None,
-    }
-
-
-def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Regret of every method, and the gain of ours over the other methods."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

@@ -36,42 +36,32 @@ def gpu_workload(group: str) -> str:
 
 
 def decisions_gpus() -> str:
-    """The ways to choose a batch size on real GPUs: as recorded, without marked runs, and with more epochs."""
+    """The ways to choose a batch size on real GPUs."""
     data = read("decisions")["gpus"]
-    parts = {
-        "as recorded": data,
-        "without the marked runs": data["clean"],
-        "and at least 8 epochs": data["clean, resolved"],
-    }
     lines = [
-        "| cases | way | regret: mean, median | runs (most) | times as fast as the default: equal weight, by cases | "
+        "| way | regret: mean, median | runs (most) | times as fast as the default: equal weight, by cases | "
         "loses to the default (beyond the judge's error) |",
-        "|---|---|---|---|---|---|",
+        "|---|---|---|---|---|",
     ]
-    for name, part in parts.items():
-        gains = {
-            "ours": part["gain"]["default batch"],
-            "ours, no own batch size": part["ours, no own batch size over default batch"],
-            "best of all": part["best of all over default batch"],
-        }
-        for way, gain in gains.items():
-            regret = part["regret"].get(way)
-            shown = "-" if regret is None else f"{percent(regret['mean'])}, {percent(regret['median'])}"
-            runs = "-" if regret is None else f"{regret['runs_mean']:.1f} ({regret['runs_max']})"
-            lines.append(
-                f"| {name} ({part['cases']}) | {way} | {shown} | {runs} | {gain['equal_weight']:.2f}, "
-                f"{gain['geometric_mean']:.2f} | {percent(gain['loses'])} ({percent(gain['loses_surely'])}) |"
-            )
-    own = [part["ours"] for part in parts.values()]
+    gains = {
+        "ours": data["gain"]["default batch"],
+        "ours, no own batch size": data["ours, no own batch size over default batch"],
+        "best of all": data["best of all over default batch"],
+    }
+    for way, gain in gains.items():
+        regret = data["regret"].get(way)
+        shown = "-" if regret is None else f"{percent(regret['mean'])}, {percent(regret['median'])}"
+        runs = "-" if regret is None else f"{regret['runs_mean']:.1f} ({regret['runs_max']})"
+        lines.append(
+            f"| {way} | {shown} | {runs} | {gain['equal_weight']:.2f}, {gain['geometric_mean']:.2f} | "
+            f"{percent(gain['loses'])} ({percent(gain['loses_surely'])}) |"
+        )
+    own = data["ours"]
     lines += [
         "",
-        "Coverage of the 90% band: "
-        + ", ".join(percent(one["coverage"]) for one in own)
-        + "; "
-        + ", ".join(percent(one["coverage_but_error"]) for one in own)
-        + " if the judge's own error is allowed for. Realized relative to stated regret: "
-        + ", ".join(f"{one['realised_over_stated']:.2f}" for one in own)
-        + ".",
+        f"{data['cases']} cases. Coverage of the 90% band: {percent(own['coverage'])}; "
+        f"{percent(own['coverage_but_error'])} if the judge's own error is allowed for. Realized relative to stated "
+        f"regret: {own['realised_over_stated']:.2f}.",
     ]
     return "\n".join(lines) + "\n"
 
