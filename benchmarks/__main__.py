@@ -15,7 +15,6 @@ from wattune.errors import WattuneError
 NAMES = (
     "startup",
     "planning",
-    "profiling",
     "boards",
     "agent_cost",
     "session",
@@ -33,7 +32,6 @@ ALONE = {
     "gpu_table": "benchmarks.gpu_table",
     "guard": "benchmarks.guard.command",
     "jetsons": "benchmarks.jetsons",
-    "learning_rate": "benchmarks.learning_rate",
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",
     "ranks": "benchmarks.ranks.command",

@@ -130,7 +130,3 @@ def timed(call: Callable[[], object]) -> float:
 def spread(times_s: list[float]) -> dict[str, float]:
     """Median and worst, in seconds, and the number of repeats."""
     return {"median_s": statistics.median(times_s), "max_s": max(times_s), "repeats": len(times_s)}
-
-
-if __name__ == "__main__":
-    main()

@@ -53,7 +53,3 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         boards = [board(device, cap, Path(folder) / str(i)) for i, (device, cap) in enumerate(BOARDS.items())]
     keep("example", {"boards": boards})
-
-
-if __name__ == "__main__":
-    main()

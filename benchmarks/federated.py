@@ -303,9 +303,3 @@ def summed(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "faster": [statistics.median(faster), faster[0], faster[-1]] if faster else None,
         "energy_saved": [statistics.median(saved), saved[0], saved[-1]] if saved else None,
     }
-
-
-if __name__ == "__main__":
-    import sys
-
-    main(sys.argv[1:])

@@ -244,7 +244,3 @@ def _step(run: CappedRun, work: StepWork, step_s: float) -> None:
     run.hold(step_s)
     with run.device.step(work):
         pass
-
-
-if __name__ == "__main__":
-    main()

@@ -33,7 +33,3 @@ def main() -> None:
             "over_parsing_the_profile": planning["median_s"] / parsing["median_s"],
         },
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,6 @@ PAGES = (
     ROOT / "docs" / "moving-caps.md",
     ROOT / "docs" / "own-loop.md",
     ROOT / "docs" / "results.md",
-    ROOT / "docs" / "decisions" / "0014-the-learning-rate-keeps-its-rule.md",
     ROOT / "docs" / "server.md",
     ROOT / "docs" / "several-devices.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
@@ -53,7 +52,3 @@ def main() -> None:
     for page in PAGES:
         page.write_text(filled(page.read_text()))
         print(f"{page.name} filled")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Screenshot for the README: the top of a real report in a browser.
 
-``python -m benchmarks.report_picture [REPORT.html [PICTURE.png]]``; by default the report of ``make demo`` and
+``python -m benchmarks report_picture [REPORT.html [PICTURE.png]]``; by default the report of ``make demo`` and
 docs/report.png. Needs Chromium.
 """
 
@@ -43,7 +43,3 @@ def take_screenshot(report: Path, picture: Path) -> None:
     if process.returncode or not picture.exists():
         sys.exit(f"the browser saved no screenshot:\n{process.stderr}")
     print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

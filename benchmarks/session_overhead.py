@@ -231,7 +231,3 @@ def main() -> None:
     """Measure, and store the results."""
     torch.set_num_threads(1)
     keep("session_overhead", {"aim": AIM, **measure()})
-
-
-if __name__ == "__main__":
-    main()

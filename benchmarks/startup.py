@@ -24,7 +24,3 @@ def main() -> None:
             "over_bare_interpreter": help_["median_s"] / nothing["median_s"],
         },
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -210,7 +210,3 @@ def main(arguments: Sequence[str] = ()) -> None:
     if arguments:
         sys.exit(f"calibration takes no arguments, not {' '.join(arguments)}")
     keep(NAME, measure())
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,6 @@ reference workloads stay under the limit.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import math
 import os
@@ -32,7 +31,7 @@ from benchmarks.paper.published import NANO, Limit
 from benchmarks.paper.sections import results
 from benchmarks.paper.targets import cut, smoothed, target_of
 from benchmarks.paper.training import SEEDS, curves, workload
-from benchmarks.timing import RESULTS, keep
+from benchmarks.timing import keep
 from wattune import planning, training
 from wattune.cap import SensorLimit
 from wattune.devices import open_device
@@ -195,31 +194,6 @@ def are_kin(one: str, other: str) -> bool:
     return other in kin if kin is not None else not any(other in names for names in KINSHIP)
 
 
-def write_runs(all_measured: Sequence[Measured], path: Path) -> None:
-    """Write every run as a row that `wattune estimate --from-runs` reads."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(
-            ("workload", "target_accuracy", "batch_size", "seed", "samples_to_target", "reached", "samples_budget")
-        )
-        for measured in all_measured:
-            for name, runs in measured.curves.items():
-                for one in runs:
-                    target = f"{one.target:.5f}"
-                    needed = one.samples if one.reached else ""
-                    rows.writerow(
-                        (
-                            f"{measured.family.name} on {name}",
-                            target,
-                            one.batch_size,
-                            one.seed,
-                            needed,
-                            int(one.reached),
-                            one.budget_samples,
-                        )
-                    )
-
-
 def main(arguments: list[str]) -> None:
     """Train missing runs, then compute and store the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks paper measured", description=__doc__)
@@ -229,7 +203,6 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     limits = results()["replay"]["caps_w"][NANO]
     families_measured = [Measured(family, options.data, options.processes) for family in FAMILIES]
-    write_runs(families_measured, RESULTS / "paper_runs.csv")
     families = [family_figures(one, limits) for one in families_measured]
     ways = [way for way in WAYS if any(way in family["ways"] for family in families)]
     keep(

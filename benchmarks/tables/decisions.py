@@ -119,19 +119,6 @@ def decisions_efficiency() -> str:
     return "\n".join(lines) + "\n"
 
 
-def learning_rate() -> str:
-    """Time to the target by other rules for the learning rate, over the square root's."""
-    data = read("learning_rate")
-    winner, means, judged = data["winner"], data["means"], data["judged"]["times"]
-    chosen_on, judged_on = ("; ".join(data[part]) for part in ("chosen_on", "judged_on"))
-    error = max(one["times"][winner]["error"] for one in data["judged_on"].values())
-    rows = [f"| {name} | {mean:.3f} | {f'{judged:.3f}' if name == winner else ''} |" for name, mean in means.items()]
-    return (
-        f"| rate by batch size | {chosen_on} | {judged_on} |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
-        f"One workload's figure has a standard error of up to {error:.3f}.\n"
-    )
-
-
 def ways(part: str) -> Callable[[], str]:
     """The ways to decide that one part of the decisions compares."""
 
@@ -160,6 +147,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "decisions_gpus": decisions_gpus,
     "decisions_mlperf": decisions_mlperf,
     "gpus": gpus,
-    "learning_rate": learning_rate,
     "mlperf": mlperf,
 }

@@ -60,15 +60,13 @@ def profiling_cost() -> str:
 
 def speed() -> str:
     """Speed of the tool itself."""
-    startup, planning, profiling = (read(name) for name in ("startup", "planning", "profiling"))
+    startup, planning = read("startup"), read("planning")
     machine = startup["machine"]
     return (
         f"Measured on {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}: median (fastest to "
         "slowest).\n\n"
         "| | aim | measured |\n|---|---|---|\n"
         f"| planning {planning['cells']} points | 1 ms | {ms(planning)} |\n"
-        f"| simulated profile of ResNet-8, {profiling['cells']} points, without imports | 2 s "
-        f"| {seconds(profiling)} |\n"
         f"| `wattune --help` | 0.5 s | {seconds(startup)} |\n"
     )
 
