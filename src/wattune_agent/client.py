@@ -28,8 +28,7 @@ class AgentClient:
     """One connection to an agent. May be used from several threads, but not from a fork of this process.
 
     After the first ``pin`` or ``guard``, a thread tells the agent that this process is still alive. When the process
-    ends, for any reason, the connection closes and the agent restores the board. If the client holds nothing, and the
-    agent has closed the connection or restarted, the next request connects again.
+    ends, for any reason, the connection closes and the agent restores the board.
     """
 
     def __init__(self, path: str = SOCKET, timeout_s: float = TIMEOUT_S, time: Optional[TimeSource] = None) -> None:
@@ -41,7 +40,6 @@ class AgentClient:
         self._events: List[Dict[str, Any]] = []
         self._number = 0
         self._holds = False
-        self._closed = False
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._renewing: Optional[threading.Thread] = None
@@ -49,7 +47,7 @@ class AgentClient:
         self._connect()
         _open.add(self)
         try:
-            self._board = self._ask_here("discover")
+            self._board = self._ask("discover")
         except BaseException:
             self.close()
             raise
@@ -128,7 +126,7 @@ class AgentClient:
                 self._hang_up()
                 try:
                     self._connect()
-                    self._ask_here("restore")
+                    self._ask("restore")
                 except Busy:
                     pass
                 except AgentError as error:
@@ -143,7 +141,6 @@ class AgentClient:
             return
         self._stop_renewing()
         with self._lock:
-            self._closed = True
             self._hang_up()
         _open.discard(self)
 
@@ -176,57 +173,25 @@ class AgentClient:
         if self._is_forked:  # checked first: another thread may have held the lock when this process was forked
             raise Gone("the connection to the agent belongs to process {}".format(self._pid))
         with self._lock:
+            if self._socket is None:
+                raise Gone("no connection to the agent at {}".format(self._path))
+            self._number += 1
+            message = dict(fields, wattune=PROTOCOL, id=self._number, request=request)
             held_before = self._holds
             self._holds = held_before or request in ("pin", "guard")  # even if the answer is lost
             try:
-                try:
-                    return self._ask_here(request, **fields)
-                except _Closed as error:
-                    if held_before or self._closed:  # its hold is lost, and the caller has to know
-                        raise
-                    try:
-                        self._connect()
-                    except AgentError:
-                        self._holds = False
-                        raise error from None
-                    return self._ask_here(request, **fields)
+                reply = self._exchange(message)
+                self._events.extend(reply.get("events") or [])
+                del self._events[:-1000]
+                return read_answer(reply)
             except Busy:
                 self._holds = held_before
                 raise
 
-    def _ask_here(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
-        """Send the request on the current connection and return the answer."""
-        with self._lock:
-            if self._socket is None:
-                raise _Closed("no connection to the agent at {}".format(self._path))
-            self._number += 1
-            message = dict(fields, wattune=PROTOCOL, id=self._number, request=request)
-            try:
-                reply = self._exchange(message)
-            except socket.timeout as error:
-                self._hang_up()
-                raise Gone("no answer from the agent within {:g} s".format(self._timeout_s)) from error
-            except OSError as error:
-                self._hang_up()
-                raise _Closed(
-                    "lost the connection to the agent at {}: {}".format(self._path, error.strerror or error)
-                ) from error
-            except FileFailed:  # a value is not finite: nothing was sent
-                raise BadRequest("{} needs finite numbers".format(request)) from None
-            except BadRequest as error:
-                self._hang_up()
-                raise Gone(
-                    "the process listening at {} is not a wattune-agent: {}".format(self._path, error)
-                ) from error
-            self._events.extend(reply.get("events") or [])
-            del self._events[:-1000]
-            return read_answer(reply)
-
     def _exchange(self, message: Dict[str, Any]) -> Dict[str, Any]:
-        is_sent = False
+        """Send a request and receive its answer. Raises: Gone, BadRequest."""
         try:
-            self._lines.send(message, self._timeout_s)
-            is_sent = True
+            self._send(message)
             while True:
                 reply = self._lines.receive(self._timeout_s)
                 if reply is None:
@@ -234,9 +199,26 @@ class AgentClient:
                 # Skip the answer to a request that was interrupted here, for example by Ctrl-C.
                 if reply.get("id") in (message["id"], None):
                     return reply
-        except KeyboardInterrupt:
-            if not is_sent:  # perhaps half a line, after which the next one could not be parsed
-                self._hang_up()
+        except socket.timeout as error:
+            self._hang_up()
+            raise Gone("no answer from the agent within {:g} s".format(self._timeout_s)) from error
+        except OSError as error:
+            self._hang_up()
+            text = "lost the connection to the agent at {}: {}"
+            raise Gone(text.format(self._path, error.strerror or error)) from error
+        except FileFailed:  # a value is not finite: nothing was sent
+            raise BadRequest("{} needs finite numbers".format(message["request"])) from None
+        except BadRequest as error:
+            self._hang_up()
+            raise Gone("the process listening at {} is not a wattune-agent: {}".format(self._path, error)) from error
+
+    def _send(self, message: Dict[str, Any]) -> None:
+        try:
+            self._lines.send(message, self._timeout_s)
+        except BrokenPipeError:
+            pass  # an agent that refused the connection has said why
+        except KeyboardInterrupt:  # perhaps half a line, after which the next one could not be parsed
+            self._hang_up()
             raise
 
     def _hang_up(self) -> None:
@@ -266,10 +248,6 @@ class AgentClient:
     def _stop_renewing(self) -> None:
         self._ended.set()
         self._renewing = None
-
-
-class _Closed(Gone):
-    """A connection that no longer exists."""
 
 
 _open: "weakref.WeakSet[AgentClient]" = weakref.WeakSet()

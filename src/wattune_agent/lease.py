@@ -115,10 +115,6 @@ class BoardLease:
         """The settings at which the clock can be held."""
         return list(self._controller.describe()["settings_mhz"])
 
-    def holds(self, party: Party) -> bool:
-        """True if this party holds the board now."""
-        return self._holder is party
-
     def describe(self) -> Dict[str, Any]:
         """The board, as its controller describes it, and the lease."""
         return dict(self._controller.describe(), lease_s=self.lease_s)

@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import grp
-import math
 import os
 import signal
 import socket
@@ -12,8 +11,7 @@ import struct
 import threading
 import time as real_time
 import traceback
-from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
 from wattune_agent.lease import LEASE_S, BoardLease, Party, say
@@ -29,17 +27,8 @@ MOST = 32
 MOST_OF_USER = 24
 """Most connections of one user other than root: the others must still be able to ask."""
 
-MOST_REFUSED = 16
-"""Most refused connections that stay open until their client has read why."""
-
-REFUSED_S = 1.0
-"""Time for which they do."""
-
 BACKLOG = 128
 """Connections that may wait to be accepted."""
-
-IDLE_S = 60.0
-"""Silence after which a connection that does not hold the board is closed; the client reconnects if needed."""
 
 EVENTS = 50
 """Most events in one answer; the rest follow with the next."""
@@ -75,7 +64,6 @@ class AgentServer:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._peers: Set[_Peer] = set()
-        self._refused: Deque[Tuple[float, socket.socket]] = deque()
         self._beats: Dict[str, float] = {}
         """When each thread of the guard began its latest step."""
         self._claim = _claim(path)
@@ -112,7 +100,6 @@ class AgentServer:
     # ------------------------------------------------------------------------------------------------- connections
 
     def _accept(self) -> None:
-        self._close_refused(self._time.now_s() - REFUSED_S)
         try:
             self._listener.settimeout(TICK_S)
             connection, _ = self._listener.accept()
@@ -135,37 +122,25 @@ class AgentServer:
         threading.Thread(target=self._attend, args=(peer,), name=peer.name, daemon=True).start()
 
     def _refuse(self, connection: socket.socket, most: int) -> None:
-        """Answer at once, and leave the connection open for a moment: the client sends its request before it reads."""
+        """Say why, and close the connection at once: the client reads that even if it cannot send its request."""
         message = failure(None, Full("{} connections are open already".format(most)), [])
         try:
             connection.setblocking(False)
             connection.send(line_of(message))
-            connection.shutdown(socket.SHUT_WR)
         except OSError:
-            connection.close()
-            return
-        self._refused.append((self._time.now_s(), connection))
-        if len(self._refused) > MOST_REFUSED:
-            self._refused.popleft()[1].close()
-
-    def _close_refused(self, until_s: float) -> None:
-        while self._refused and self._refused[0][0] <= until_s:
-            self._refused.popleft()[1].close()
+            pass
+        connection.close()
 
     def _attend(self, peer: "_Peer") -> None:
         try:
             while not self._stop.is_set():
                 number = None
                 try:
-                    message = peer.lines.receive(IDLE_S)
+                    message = peer.lines.receive()
                     if message is None:
                         return
                     number = _number_of(message)
                     reply = self._reply(peer, message)
-                except socket.timeout:
-                    if self._keeper.holds(peer):
-                        continue
-                    return
                 except AgentError as error:
                     reply = failure(number, error, peer.take())
                     if number is None:  # not the protocol: the start of the next request is unknown
@@ -218,7 +193,6 @@ class AgentServer:
 
     def _end(self) -> None:
         self._listener.close()
-        self._close_refused(math.inf)
         try:
             if os.stat(self._path).st_ino == self._inode:
                 os.unlink(self._path)

@@ -1,10 +1,12 @@
 """Slices of time at two neighbouring clocks: where they are worth it, and how a switch between the two is measured."""
 
+import json
+import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from wattune_agent import figures
 from wattune_agent.cap_level import LEAST_GAIN, WINDOW_S
-from wattune_agent.errors import AgentError
+from wattune_agent.errors import AgentError, NotKept
+from wattune_agent.folders import write_whole
 from wattune_agent.tree import Tree
 
 __all__ = ["MODES", "SLICE_S", "gains_for", "gains_of", "load_switch", "measure_switch", "save_switch"]
@@ -12,7 +14,8 @@ __all__ = ["MODES", "SLICE_S", "gains_for", "gains_of", "load_switch", "measure_
 MODES = ("auto", "off")
 """The modes of ``--slices``: where they are worth it, or never."""
 
-FILE = "switch.json"
+FILE = "/etc/wattune/switch.json"
+"""Figures of switches on this machine, by the board's name."""
 
 SLICE_S = 0.05
 """Time between two looks at the slices."""
@@ -88,11 +91,29 @@ def _is_at(now_mhz: Optional[float], mhz: float, other_mhz: float) -> bool:
 def load_switch(tree: Tree, board_name: str) -> Optional[List[float]]:
     """The figures of ``measure_switch`` for this board; None if there are none that can be used."""
     try:
-        return figures.load(tree, FILE, board_name, ["shows_s", "takes_s"])
-    except AgentError:
+        entry = _saved(tree.inside(FILE))[board_name]
+        return [float(entry["shows_s"]), float(entry["takes_s"])]
+    except (AgentError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
 def save_switch(tree: Tree, board_name: str, shows_s: float, takes_s: float) -> str:
-    """Save the figures of this board and return the file. Raises: as ``figures.save``."""
-    return figures.save(tree, FILE, board_name, {"shows_s": shows_s, "takes_s": takes_s})
+    """Save the figures of this board and return the file. Raises: NotKept, FileFailed."""
+    path = tree.inside(FILE)
+    text = json.dumps({**_saved(path), board_name: {"shows_s": shows_s, "takes_s": takes_s}}, indent=2, sort_keys=True)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_whole(path, text + "\n", 0o644)
+    except OSError as error:
+        raise NotKept("the figures of the switch cannot be saved: {}".format(error)) from error
+    return path
+
+
+def _saved(path: str) -> Dict[str, Any]:
+    """The entries of the file; none if there is no such file, or something else is in it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            entries = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return entries if isinstance(entries, dict) else {}

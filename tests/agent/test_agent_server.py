@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import select
 import signal
 import socket
 import stat
@@ -22,7 +21,7 @@ import wattune_agent.server as server_module
 from wattune_agent.client import AgentClient
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, Gone, NotThere
 from wattune_agent.lease import BoardLease
-from wattune_agent.server import MOST, MOST_REFUSED, AgentServer
+from wattune_agent.server import MOST, AgentServer
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +260,7 @@ def test_a_flood_of_connections_takes_no_threads_and_few_descriptors(path):
                 most = max(most, threading.active_count())
             assert most <= before + MOST
             ours = len(os.listdir("/proc/self/fd")) - len(others)
-            assert wait_for(lambda: ours <= MOST + MOST_REFUSED + 100)
+            assert wait_for(lambda: ours <= MOST + 100)
             assert holder.read()["power_w"] == 3.0
             assert board.mhz == 300.0
         finally:
@@ -430,30 +429,6 @@ def test_a_board_that_an_agent_without_a_place_may_hold_is_not_called_restored(p
         monkeypatch.setattr(server_module, "MOST", 1)
         client.restore()
         client.close()
-
-
-def test_a_connection_that_says_nothing_is_closed_unless_it_holds_the_board(path, monkeypatch):
-    monkeypatch.setattr(server_module, "IDLE_S", 0.2)
-    board = MadeBoard()
-    with served(path, BoardLease(board, now_s=VirtualTime().now_s)):  # on which no lease lapses
-        idle, holder = AgentClient(str(path)), AgentClient(str(path))
-        holder.pin(300.0)
-        holder._stop_renewing()
-        assert select.select([idle._socket], [], [], 30.0)[0]
-        assert idle._socket.recv(1) == b""
-        assert not select.select([holder._socket], [], [], 2 * server_module.IDLE_S)[0]
-        assert board.mhz == 300.0
-        assert idle.read()["power_w"] == 3.0  # by a new connection
-        with pytest.raises(Busy):
-            idle.pin(100.0)
-        assert not select.select([holder._socket], [], [], 2 * server_module.IDLE_S)[0]
-        holder.restore()
-        assert idle.pin(100.0) == {"mhz": 100.0}
-        idle.close()
-        assert wait_for(lambda: board.mhz is None)
-        with pytest.raises(Gone):
-            idle.read()
-        holder.close()
 
 
 def test_a_pin_is_not_carried_over_to_another_agent(path):

@@ -165,8 +165,11 @@ def test_a_switch_is_measured_and_found_again(tmp_path):
         assert measured is not None
         save_switch(tree, board.name, *measured)
         assert tuple(controller.describe()["switch_s"]) == measured
-    (tmp_path / "etc/wattune/switch.json").write_text("{")
-    assert load_switch(tree, board.name) is None
+    for text in ("{", "[]", '{"x": 1}'.replace("x", board.name), 100_000 * "["):
+        (tmp_path / "etc/wattune/switch.json").write_text(text)
+        assert load_switch(tree, board.name) is None
+    save_switch(tree, board.name, *measured)
+    assert tuple(load_switch(tree, board.name)) == measured
 
 
 # -------------------------------------------------------------------------------------------------------------- a guard

@@ -11,10 +11,10 @@ from tests.support.board_records import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
-from wattune_agent.figures import load, save
 from wattune_agent.folders import state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
 from wattune_agent.lock import board_lock
+from wattune_agent.slicing import load_switch, save_switch
 from wattune_agent.snapshot import Snapshot, snapshots
 from wattune_agent.tree import Tree
 
@@ -244,9 +244,8 @@ def test_figures_stay_in_their_tree(tmp_path):
     (tmp_path / "tree/etc").symlink_to(tmp_path / "theirs")
     tree = Tree(str(tmp_path / "tree"))
     with pytest.raises(FileFailed, match="leads out"):
-        save(tree, "switch.json", "a nano", {"shows_s": 0.1})
-    with pytest.raises(FileFailed, match="leads out"):
-        load(tree, "switch.json", "a nano", ["shows_s"])
+        save_switch(tree, "a nano", 0.1, 0.01)
+    assert load_switch(tree, "a nano") is None
     assert os.listdir(tmp_path / "theirs") == []
 
 
@@ -254,6 +253,6 @@ def test_a_link_beside_the_file_of_figures_is_not_followed(tmp_path):
     put(tmp_path, "/theirs", "precious")
     (tmp_path / "etc/wattune").mkdir(parents=True)
     (tmp_path / "etc/wattune/switch.json.part").symlink_to(tmp_path / "theirs")
-    save(Tree(str(tmp_path)), "switch.json", "a nano", {"shows_s": 0.1})
+    save_switch(Tree(str(tmp_path)), "a nano", 0.1, 0.01)
     assert (tmp_path / "theirs").read_text() == "precious"
-    assert load(Tree(str(tmp_path)), "switch.json", "a nano", ["shows_s"]) == [0.1]
+    assert load_switch(Tree(str(tmp_path)), "a nano") == [0.1, 0.01]
