@@ -9,13 +9,13 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from typing_extensions import Self
 
 from wattune.errors import OutputError, RecordError
-from wattune_agent.new_file import rename_to_free
 
 PART_BYTES = 1 << 20
 
@@ -98,17 +98,42 @@ def write_new(path: str | Path, content: bytes) -> Path:
     """Write a new file whole, and return its path: ``path``, or the first free name beside it (``name-2.json``) if that
     is taken. No file is ever replaced. Raises: OutputError."""
     with _written_beside(Path(path), content) as temporary:
-        return Path(rename_to_free(str(temporary), str(path)))
+        return _rename_to_free(temporary, Path(path))
 
 
 def set_aside(path: Path) -> Path:
     """Rename a file to the first free name beside it (``name-2.json``), which is returned. Raises: OutputError."""
     try:
-        return Path(rename_to_free(str(path), str(path)))
+        return _rename_to_free(path, path)
     except OSError as error:
         raise OutputError(
             f"cannot rename {path}", value=error.strerror or str(error), hint="move it to another folder"
         ) from error
+
+
+def _rename_to_free(source: Path, target: Path) -> Path:
+    """Rename a file to the target, or to the first free name beside it, which is returned. Raises: OSError."""
+    names = (target.with_name(f"{target.stem}-{number}{target.suffix}") for number in count(2))
+    for free in chain([target], names):
+        try:
+            rename_new(source, free)
+        except FileExistsError:
+            continue
+        return free
+    raise AssertionError("the names have an end")
+
+
+def rename_new(source: Path, target: Path) -> None:
+    """Rename a file unless the target exists, also at the last moment. Raises: FileExistsError, OSError."""
+    try:
+        os.link(source, target)  # unlike a rename, a link replaces nothing
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links, such as a USB stick's
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL))
+        os.replace(source, target)
+    else:
+        os.unlink(source)
 
 
 class Held:

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
@@ -12,7 +11,6 @@ from wattune_agent.cap_level import WINDOW_S
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
 from wattune_agent.meter_sensor import MeterSensor
-from wattune_agent.new_file import rename_to_free
 from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, SECONDS, limit, quantity, window
 from wattune_agent.settings import nearest
@@ -60,7 +58,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="60s",
         help="tell when the power is near the power at rest for so long: the program may hang",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the report to a new file, as JSON")
     parser.add_argument(
         "--json", action="store_true", help="print the report as JSON; the program's output goes to stderr"
     )
@@ -79,8 +76,6 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
     """Run ``options.program`` and return its exit code. Raises: AgentError."""
     if not options.program:
         raise BadRequest("no program: wattune-agent guard --cap 10W -- COMMAND...")
-    if options.output:
-        _check_output(options.output)
     report: Optional[Report] = None
     try:
         with controller_of(options) as controller:
@@ -105,8 +100,6 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
     kind = "measured" if board["real"] else "simulated"
     mode = ", ".join("{} {}".format(*item) for item in board["mode"].items()) or "as it is"
     record = as_record(report, request, device=board["name"], mode=mode, kind=kind)
-    if options.output:
-        _say("the report is in " + _write(options.output, record))
     if options.json:
         print(json.dumps(record, indent=1))
         return report.exit_code
@@ -162,28 +155,3 @@ def stdout_aside(aside: bool) -> Iterator[None]:
     finally:
         os.dup2(copy, 1)
         os.close(copy)
-
-
-def _check_output(path: str) -> None:
-    """Check that the report can be written, before anything runs. Raises: BadRequest."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.lexists(path):
-        raise BadRequest("the output file exists already: {}; choose another with -o FILE".format(path))
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = error.strerror or error
-        raise BadRequest("-o {}: cannot write in {}: {}; choose another file".format(path, folder, why)) from error
-
-
-def _write(path: str, content: Dict[str, Any]) -> str:
-    """Write the report to a new file, and return its name: ``path``, or a free one beside it."""
-    beside = "{}.{}.part".format(path, os.getpid())
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=1) + "\n")
-        return rename_to_free(beside, path)
-    except OSError as error:
-        raise AgentError("the report cannot be written to {}: {}".format(path, error.strerror or error)) from error

@@ -8,7 +8,7 @@ from wattune_agent.cap_guard import CapGuard, is_too_hot, told
 from wattune_agent.cap_level import CapLevel, Sensing
 from wattune_agent.cap_record import CapNow, CapRecord
 from wattune_agent.errors import AgentError, BadRequest, NotThere
-from wattune_agent.outcome import GuardRequest, Report, missed
+from wattune_agent.outcome import GuardRequest, Report
 from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
 from wattune_agent.readings import Joules, Stall, Stuck
@@ -103,7 +103,6 @@ class _Run:
         self._window_s = window_s
         self._set_w: Optional[float] = None  # the cap that another client of the agent set
         self._asked_w = cap_w
-        self._has_moved = caps is not None  # readings at the lowest clock then say nothing about the last cap
         delay_s = board["lag_s"] + (board["window_s"] + board["period_s"]) / 2
         self._joules = Joules(delay_s, cap_w, window_s)
         self._period_s = PERIOD_S / 2 if 0 < board["window_s"] < QUICK_S else PERIOD_S
@@ -188,7 +187,8 @@ class _Run:
                 if not program.end_group():
                     text = "processes that the program started are still running {:g} s after SIGKILL"
                     self._tell("not ended", text.format(DEAD_S))
-                self._tell_missed()
+                if not self._joules.readings:  # it ended before the first reading: use the one from before its start
+                    self._joules.add(0.0, self._first_w)
             finally:
                 program.let_go()
                 self.restore()
@@ -306,7 +306,7 @@ class _Run:
         if self._why:
             return
         if reading.get("set_cap_w") != self._set_w and self._moving is None:
-            self._set_w, self._has_moved = reading.get("set_cap_w"), True
+            self._set_w = reading.get("set_cap_w")
             self._cap_w = self._joules.cap_w = self._asked_w if self._set_w is None else self._set_w
             guard.move_cap(self._cap_w)
         if self._choose(time_s, power_w):
@@ -371,8 +371,9 @@ class _Run:
         """Bring the limit to the present cap; returns true if the program is held."""
         moving = self._moving
         held_before, now_before = moving.held, moving.now
-        for kind, text in moving.look(time_s, self._lead_s, self._program.now_s):
-            self._tell(kind, text)
+        problem = moving.look(time_s, self._lead_s, self._program.now_s)
+        if problem is not None:
+            self._tell(*problem)
         if moving.held != held_before:
             self._guard.move_cap(moving.held.limit_w)
         pause = self._why_held(moving.held, time_s)
@@ -466,16 +467,6 @@ class _Run:
                 self._steady_s = self._program.now_s()
 
     # ----------------------------------------------------------------------------------------------------- the report
-
-    def _tell_missed(self) -> None:
-        """Report exceeded limits of a program that ended before the guard's patience did."""
-        if not self._joules.readings:  # it ended before the first reading: use the one from before its start
-            self._joules.add(0.0, self._first_w)
-        events = [event for event in self._events if event["kind"] == "guard" and "action" in event]
-        events = [] if self._has_moved else events
-        text = missed(events, self._joules.above_s(self._program.end_s), self._joules.is_above, self._cap_w)
-        if text and not self._why:
-            self._tell("not kept", text)
 
     def _tell(self, kind: str, text: str) -> None:
         self._keep({"time_s": self._program.now_s(), "kind": kind, "text": text})

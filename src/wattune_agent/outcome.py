@@ -2,9 +2,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from wattune_agent.cap_guard import HEAT_PATIENCE_S, PATIENCE_S, is_above
-
-__all__ = ["GuardRequest", "Report", "as_record", "in_words", "missed"]
+__all__ = ["GuardRequest", "Report", "as_record", "in_words"]
 
 
 class GuardRequest(NamedTuple):
@@ -44,12 +42,11 @@ class Report(NamedTuple):
     Time is the program's: it stops while the program is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
     reading, or the mean over the cap's window, was above the cap. ``hottest_c``: the highest temperature, None without
     any. ``events``: ``{"time_s", "kind", "text"}`` in seconds since the program began; those of the guard also have
-    ``power_w``, ``action``, ``setting``. An event of kind "not kept" means that a limit was exceeded, one of kind "not
-    restored" that the board is not in its original state; ``restore_left_behind`` can then restore it. ``exit_code``:
-    the program's (128 + n if signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped for safety".
-    ``cap_intervals``, ``paused_s``: under a cap that changes, its intervals, as in a training record, and the seconds
-    in which the program was held. ``settings_s``: each setting that the guard held (each value of the first knob, where
-    clocks were chosen), and for how many seconds.
+    ``power_w``, ``action``, ``setting``. One of kind "not restored" means that the board is not in its original state;
+    ``restore_left_behind`` can then restore it. ``exit_code``: the program's (128 + n if signal n ended it), or 4.
+    ``ended``: "finished", "interrupted" or "stopped for safety". ``cap_intervals``, ``paused_s``: under a cap that
+    changes, its intervals, as in a training record, and the seconds in which the program was held. ``settings_s``: each
+    setting that the guard held (each value of the first knob, where clocks were chosen), and for how many seconds.
     """
 
     time_s: float
@@ -72,25 +69,6 @@ class Report(NamedTuple):
             return self
         event = {"time_s": self.time_s, "kind": "not restored", "text": why}
         return self._replace(events=[*self.events, event], exit_code=self.exit_code or 1)
-
-
-def missed(events: List[Dict[str, Any]], above_s: float, ends_above: bool, cap_w: Optional[float]) -> str:
-    """The limit that was exceeded, in words; empty if the guard could enforce its limits.
-
-    ``events``: the guard's; ``above_s``: seconds of readings above the cap; ``ends_above``: true if the last one was.
-    """
-    lowest = [event for event in events if event["action"] == "at lowest"]
-    if cap_w is not None and (ends_above or any(is_above(event["power_w"], cap_w) for event in lowest)):
-        text = "above the cap of {:g} W for {:.1f} s, ".format(cap_w, above_s)
-        if not lowest:
-            return text + "and still when the program ended"
-        return text + "even at the lowest clock; a program that stays above it is stopped after {:g} s".format(
-            PATIENCE_S
-        )
-    if not lowest:
-        return ""
-    text = "too hot at {:.1f} C, even at the lowest clock; a program that stays so hot is stopped after {:g} s"
-    return text.format(lowest[-1]["temperature_c"], HEAT_PATIENCE_S)
 
 
 def as_record(report: Report, request: GuardRequest, *, device: str, mode: str, kind: str) -> Dict[str, Any]:
@@ -123,7 +101,9 @@ def in_words(
 ) -> List[str]:
     """The report in a few lines. ``board``: as a controller describes it; ``choice``: lines of a choice of clocks that
     took the board over."""
-    clock = "the clocks held below the cap" if choice else _clock(report, request, board)
+    unit = board.get("setting_unit", "MHz")
+    clock = "the clock left to the board" if request.clock_mhz is None else "{:g} {}".format(request.clock_mhz, unit)
+    clock = "the clocks held below the cap" if choice else clock
     lines = [
         "{} after {:.1f} s on {}, {}{}".format(report.ended, report.time_s, board["name"], clock, _origin(kind)),
         *choice,
@@ -141,7 +121,7 @@ def in_words(
         text = "above {:g} W{} for {:.1f} s by {}"
         lines.append(text.format(request.cap_w, at_supply, report.above_cap_s, by))
     if report.settings_s and (request.cap_w is not None or request.caps is not None):
-        lines.append("held {}".format(_held(report.settings_s, board.get("setting_unit", "MHz"))))
+        lines.append("held {}".format(_held(report.settings_s, unit)))
     if request.caps is not None and report.cap_intervals is not None:
         asked_w = [one["asked_w"] for one in report.cap_intervals if one["asked_w"] is not None]
         text = "above the caps of {} ({:g} to {:g} W) for {:.1f} s, held for {:.1f} s"
@@ -152,7 +132,7 @@ def in_words(
         lines.append("hottest {}, with a limit of {:g} C".format(hottest, request.max_temp_c))
     # Each was also printed when it happened, perhaps hours ago.
     for event in report.events:
-        if event["kind"] in ("not kept", "stuck sensor", "stalled", "slices off", "stood still", "not restored"):
+        if event["kind"] in ("stuck sensor", "stalled", "slices off", "stood still", "not restored"):
             lines.append("{}: {}".format(event["kind"], event["text"]))
     return lines
 
@@ -165,18 +145,6 @@ def _held(settings_s: Sequence[Sequence[float]], unit: str) -> str:
         return "{:g} {}".format(lowest, unit)
     shares = ("{:.0f} % at {:g}".format(100 * seconds / total_s, setting) for setting, seconds in settings_s[1:][-3:])
     return "{:g}-{:g} {} ({})".format(lowest, highest, unit, ", ".join(shares))
-
-
-def _clock(report: Report, request: GuardRequest, board: Dict[str, Any]) -> str:
-    unit = board.get("setting_unit", "MHz")
-    at = "the clock left to the board" if request.clock_mhz is None else "{:g} {}".format(request.clock_mhz, unit)
-    # An agent's own guard reports its steps in words alone.
-    guard_events = [event for event in report.events if event["kind"] == "guard" and "action" in event]
-    changes = [event for event in guard_events if event["action"] != "at lowest"]
-    reached = [event["setting"] for event in changes]
-    if reached and reached[-1] != request.clock_mhz:
-        at += " at first, {:g} {} at its end".format(reached[-1], unit)
-    return at
 
 
 def _origin(kind: str) -> str:

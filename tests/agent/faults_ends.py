@@ -329,19 +329,14 @@ def _(bench):
     with served(bench) as service:
         family, folder = "cpu" if bench.is_cpu else "jetson", Path(service.tree.root)
         report, said, began, over = (folder / name for name in ("report.json", "said", "began", "over"))
-        command = [
-            sys.executable,
-            "-m",
-            "wattune_agent",
-            "guard",
-            "--device",
-            family,
-            "--sysfs-root",
-            service.tree.root,
-        ]
-        command += ["--clock", f"{service.mhz}", "--cap", "900W", "-o", str(report), "--"]
+        command = [sys.executable, "-m", "wattune_agent", "guard", "--json", "--sysfs-root", service.tree.root]
+        command += ["--device", family, "--clock", f"{service.mhz}", "--cap", "900W", "--"]
         command += ["sh", "-c", f"touch {began}; until [ -e {over} ]; do sleep 0.1; done"]
-        with said.open("w") as lines, subprocess.Popen(command, env=ENVIRONMENT, stderr=lines) as guard:
+        with (
+            said.open("w") as lines,
+            report.open("w") as out,
+            subprocess.Popen(command, env=ENVIRONMENT, stdout=out, stderr=lines) as guard,
+        ):
             assert wait_for(began.exists, 20.0)  # the readings before it, at the pinned clock, take a second
             assert service.is_at(service.mhz)
             time.sleep(1.0)

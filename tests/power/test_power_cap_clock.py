@@ -16,7 +16,7 @@ from wattune.cap import SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
 from wattune.errors import InputError
 from wattune.point import Knobs
-from wattune.power.cap_clock import JUMP_S, CapInRun
+from wattune.power.cap_clock import CapInRun
 from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 
@@ -73,35 +73,21 @@ def test_a_clock_set_forward_brings_the_cap_of_the_present_moment():
     seen, _, run = followed(CAPS, 30.0, sets=[(10.0, 60.0)])
     assert at(seen, 9.0) == (HIGH, 6.0)
     assert at(seen, 14.0) == (LOW, 3.5)
-    event = next(event for event in run.monitor.events if event.kind == "clock jumped")
-    assert event.text == "the clock jumped forward by 60 s against the run's own time; the caps follow it"
-    assert event.time_s == pytest.approx(10.0, abs=0.3)
     assert run.meter.figures().above_cap_s <= 1.0  # nobody announced it: at most one window
 
 
 def test_a_clock_set_back_never_takes_the_run_back():
-    seen, follower, run = followed(CAPS, 90.0, sets=[(70.0, -65.0)])
+    seen, follower, _ = followed(CAPS, 90.0, sets=[(70.0, -65.0)])
     assert at(seen, 65.0) == (LOW, 3.5)
     assert at(seen, 71.0) == (HIGH, 6.0)  # it is 12:00:06 again
     times_s = [one.time_s for one in follower.intervals]
     assert times_s == sorted(times_s)
     assert all(earlier[0] < later[0] for earlier, later in pairwise(seen))
-    assert [event.text for event in run.monitor.events if event.kind == "clock jumped"] == [
-        "the clock jumped back by 65 s against the run's own time; the caps follow it"
-    ]
 
 
 def test_a_clock_set_to_before_the_first_row_leaves_its_cap():
-    seen, _, run = followed(CAPS, 20.0, sets=[(10.0, -1e9)])
+    seen, _, _ = followed(CAPS, 20.0, sets=[(10.0, -1e9)])
     assert at(seen, 15.0) == (HIGH, 6.0)
-    assert [event.kind for event in run.monitor.events] == ["clock jumped"]
-
-
-def test_a_clock_that_is_set_step_by_step_is_followed_without_a_word():
-    sets = [(0.1 * index, 0.5) for index in range(1, 121)]  # a minute, half a second at a time
-    seen, _, run = followed(CAPS, 15.0, sets=sets)
-    assert at(seen, 14.0) == (LOW, 3.5)
-    assert run.monitor.events == ()
 
 
 def test_a_run_does_not_begin_before_the_first_row():
@@ -111,9 +97,8 @@ def test_a_run_does_not_begin_before_the_first_row():
 
 def test_seconds_and_callables_do_not_mind_the_clock():
     for cap in (CapTrace(times_s=(0.0, 60.0), caps_w=(6.0, 3.5)), CalledCap(cap_w=lambda time_s: 6.0)):
-        seen, _, run = followed(cap, 15.0, sets=[(5.0, 100.0)])
+        seen, _, _ = followed(cap, 15.0, sets=[(5.0, 100.0)])
         assert at(seen, 14.0) == (HIGH, 6.0)
-        assert run.monitor.events == ()
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=20), st.floats(0.0, 1e6))
@@ -125,16 +110,16 @@ def test_the_time_of_a_bound_cap_is_that_of_the_wall_whatever_it_does(jumps_s, b
     for jump_s in jumps_s:
         device.wait(1.0)
         wall.set(jump_s)
-        told_s = clock.look(device.now_s)
+        clock.look(device.now_s)
         expected_s = max(0.0, (wall() - NOON).total_seconds())
         assert clock.cap_s(device.now_s()) == pytest.approx(expected_s, abs=1e-3)
-        assert told_s == (pytest.approx(jump_s, abs=1e-3) if abs(jump_s) > JUMP_S + 1e-3 else told_s)
-        assert abs(jump_s) > JUMP_S - 1e-3 or not told_s
 
 
-def test_a_thread_that_waited_between_the_two_times_does_not_see_a_jump():
+def test_a_thread_that_waited_between_the_two_times_learns_nothing_from_them():
     device = OwnTimeDevice()
     wall = Wall(device)
     clock = CapInRun(CAPS, is_virtual=False, clock=lambda: (device.wait(30.0), wall())[1])
     clock.begin(0.0)
-    assert clock.look(device.now_s) == 0.0
+    before_s = clock.cap_s(100.0)
+    clock.look(device.now_s)
+    assert clock.cap_s(100.0) == before_s

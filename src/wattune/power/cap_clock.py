@@ -1,15 +1,17 @@
-"""The time of caps in a run: moments on the clock on the wall, which may be set meanwhile, or seconds of the run."""
+"""The caps of a run at each of its moments: by the clock on the wall, which may be set, or in the run's own time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Final
 
-from wattune.cap_source import CapSource
+from wattune.cap import SensorLimit, SupplyLosses
+from wattune.cap_source import CapProblem, CapSource
 
-JUMP_S: Final = 1.0
-"""Least change of the clock on the wall against the run's own time, between two looks, that counts as a jump."""
+APART_S: Final = 0.5
+"""Time between two readings of clocks from which the two do not belong together: this thread had to wait."""
 
 Clock = Callable[[], datetime]
 
@@ -20,29 +22,43 @@ def wall_clock() -> datetime:
 
 
 class CapInRun:
-    """The caps of a source over the time of a run, in seconds since the run began.
+    """The caps of a source over the time of a run, in seconds since the run began, and their limits at the sensor.
 
     A cap at moments is bound to the clock on the wall: it is that of the present moment, also after NTP or a user has
     set the clock, or the machine slept. Before its first row, the first one holds. All other caps have the run's own
-    time. ``is_virtual``: the run's time is a simulated one, which no clock on a wall knows.
+    time. ``is_virtual``: the run's time is a simulated one, which no clock on a wall knows. ``supply`` and
+    ``averaging_s`` are those by which ``PowerCap.at_sensor`` computes limits.
     """
 
-    def __init__(self, source: CapSource, *, is_virtual: bool, clock: Clock = wall_clock):
+    def __init__(
+        self,
+        source: CapSource,
+        *,
+        is_virtual: bool,
+        supply: SupplyLosses | None = None,
+        averaging_s: float | None = None,
+        clock: Clock = wall_clock,
+    ):
         self.source = source
+        self._supply, self._averaging_s = supply, averaging_s
         self._parts = [_Part(one, clock, is_virtual) for one in source.parts]
+        self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
+        self._problem: CapProblem | None = None
 
     def begin(self, run_s: float) -> None:
         """Find the time of the caps, ``run_s`` seconds into the run. Raises: InputError before a trace's first row."""
         for part in self._parts:
             part.begin(run_s)
 
-    def look(self, now_s: Callable[[], float]) -> float:
+    def look(self, now_s: Callable[[], float]) -> CapProblem | None:
         """Follow the clock on the wall; ``now_s`` gives the time of the run.
 
-        Returns: seconds by which the clock has jumped since the last look, negative if back; 0 if it has not.
+        Returns: why the source cannot be read, once for each reason.
         """
-        jumps_s = [part.look(now_s) for part in self._parts]
-        return max(jumps_s, key=abs)
+        for part in self._parts:
+            part.look(now_s)
+        before, self._problem = self._problem, self.source.problem
+        return None if self._problem == before else self._problem
 
     def watts(self, run_s: float) -> float:
         """The lowest cap ``run_s`` seconds into the run. Raises: InputError."""
@@ -53,12 +69,22 @@ class CapInRun:
         changes_s = [change_s for part in self._parts if (change_s := part.next_change_s(run_s)) is not None]
         return min(changes_s, default=None)
 
-    def changes_s(self, run_s: float, within_s: float) -> Iterator[float]:
-        """The run's times of the announced changes of the next ``within_s`` seconds."""
-        change_s = self.next_change_s(run_s)
+    def least_w(self, run_s: float, within_s: float) -> float:
+        """The lowest of the caps that are announced for the next ``within_s`` seconds; infinite if none is."""
+        least_w, change_s = math.inf, self.next_change_s(run_s)
         while change_s is not None and change_s <= run_s + within_s:
-            yield change_s
-            change_s = self.next_change_s(change_s)
+            least_w, change_s = min(least_w, self.watts(change_s)), self.next_change_s(change_s)
+        return least_w
+
+    def is_last(self, run_s: float) -> bool:
+        """True if the present cap holds for good."""
+        return self.source.is_announced and self.next_change_s(run_s) is None
+
+    def limit(self, watts: float) -> SensorLimit | None:
+        """The limit at the sensor under a cap, as ``CapSource.limit`` computes it."""
+        if watts not in self._limits:
+            self._limits[watts] = self.source.limit(watts, self._supply, self._averaging_s)
+        return self._limits[watts]
 
     def cap_s(self, run_s: float) -> float:
         """The time of the last of the caps, ``run_s`` seconds into the run: a plan's times are the last."""
@@ -85,15 +111,11 @@ class _Part:
             self._offset_s = self._elapsed_s() - run_s
             self.source.watts(run_s + self._offset_s)
 
-    def look(self, now_s: Callable[[], float]) -> float:
-        if not self.is_bound:
-            return 0.0
-        before_s = now_s()
-        elapsed_s = self._elapsed_s()
-        if now_s() - before_s >= JUMP_S / 2:
-            return 0.0  # this thread had to wait in between: the two times do not belong together
-        jump_s, self._offset_s = elapsed_s - before_s - self._offset_s, elapsed_s - before_s
-        return jump_s if abs(jump_s) >= JUMP_S else 0.0
+    def look(self, now_s: Callable[[], float]) -> None:
+        if self.is_bound:
+            before_s, elapsed_s = now_s(), self._elapsed_s()
+            if now_s() - before_s < APART_S:
+                self._offset_s = elapsed_s - before_s
 
     def cap_s(self, run_s: float) -> float:
         return max(0.0, run_s + self._offset_s) if self.is_bound else run_s
@@ -107,9 +129,3 @@ class _Part:
         elapsed_s = self.source.elapsed_s(self._clock())
         assert elapsed_s is not None
         return elapsed_s
-
-
-def jump_text(jump_s: float) -> str:
-    """A jump of the clock in words."""
-    direction = "forward" if jump_s > 0 else "back"
-    return f"the clock jumped {direction} by {abs(jump_s):.0f} s against the run's own time; the caps follow it"

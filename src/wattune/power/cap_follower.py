@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from typing_extensions import Self
 
 from wattune.cap import SensorLimit, SupplyLosses
-from wattune.cap_source import UNLIMITED_W, CapProblem, CapSource
+from wattune.cap_source import UNLIMITED_W, CapSource
 from wattune.devices.base import Sensor
 from wattune.devices.meter import RATE_HZ
 from wattune.errors import InputError
 from wattune.point import Knobs
-from wattune.power.cap_clock import CapInRun, Clock, jump_text, wall_clock
+from wattune.power.cap_clock import CapInRun, Clock, wall_clock
 from wattune.records import CapInterval
 from wattune_agent.cap_record import CapRecord
 
@@ -78,18 +78,16 @@ class CapFollower:
     ):
         self.failure: Exception | None = None
         self._capped, self._setting, self._on_move, self._on_rest = capped, setting, on_move, on_rest
-        self._supply, self._averaging_s = supply, averaging_s
         self._unlimited = replace(capped.limit, limit_w=None)
         self._lead_s = lead_s(capped.device.sensor, capped.limit.window_s)
         self._lock = threading.RLock()
         self._ticking: AbstractContextManager[None] | None = None
-        self._caps = CapInRun(source, is_virtual=not capped.device.executes_steps, clock=clock)
-        self._limits: dict[float, SensorLimit | None] = {}  # watts of a cap -> its limit
+        is_virtual = not capped.device.executes_steps
+        self._caps = CapInRun(source, is_virtual=is_virtual, supply=supply, averaging_s=averaging_s, clock=clock)
         self._watts = self._set_for_w = math.inf  # the present cap, and the one that the setting was chosen for
         self._recovers_until_s = -math.inf
         self._is_holding = False
         self._work_s = 0.0  # that the work takes which is held
-        self._problem: CapProblem | None = None
         self._record = CapRecord(self._figures)
 
     # -------------------------------------------------------------------------------------------------------- context
@@ -136,12 +134,11 @@ class CapFollower:
                 self._capped.limiter.move(self._capped.device.safest if self._capped.limiter.knobs else Knobs())
 
     def _follow(self) -> None:
-        if jump_s := self._caps.look(self._now_s):
-            self._capped.monitor.note(self._now_s(), "clock jumped", jump_text(jump_s))
+        if (problem := self._caps.look(self._now_s)) is not None:
+            self._capped.monitor.note(self._now_s(), *problem)
         now_s = self._now_s()
         watts = self._caps.watts(now_s)
-        self._note_problem(now_s)
-        least_w = min(watts, self._least_w(now_s, self._lead_s))
+        least_w = min(watts, self._caps.least_w(now_s, self._lead_s))
         if watts < self._set_for_w and watts < self._watts:  # nobody said so before
             self._recovers_until_s = now_s + self._lead_s
         if self._is_holding and self._fits(self._work_s):
@@ -160,14 +157,8 @@ class CapFollower:
         self._move(knobs)
         self._note_interval(now_s, self._why_paused(least_w))
 
-    def _least_w(self, now_s: float, within_s: float) -> float:
-        """The lowest cap that is announced for the next ``within_s`` seconds; infinite if none is."""
-        return min(map(self._caps.watts, self._caps.changes_s(now_s, within_s)), default=math.inf)
-
     def _under(self, watts: float) -> _UnderCap:
-        if watts not in self._limits:
-            self._limits[watts] = self._caps.source.limit(watts, self._supply, self._averaging_s)
-        limit = self._limits[watts]
+        limit = self._caps.limit(watts)
         return _UnderCap(limit, None if limit is None else self._setting(limit))
 
     def _limit(self) -> None:
@@ -182,12 +173,6 @@ class CapFollower:
 
     def _now_s(self) -> float:
         return self._capped.meter.elapsed_s
-
-    def _note_problem(self, now_s: float) -> None:
-        if (problem := self._caps.source.problem) != self._problem:
-            self._problem = problem
-            if problem is not None:
-                self._capped.monitor.note(now_s, *problem)
 
     @contextmanager
     def settled(self) -> Iterator[SensorLimit | None]:
@@ -240,14 +225,14 @@ class CapFollower:
     def _is_allowed(self, work_s: float) -> bool:
         with self._lock:
             now_s = self._now_s()
-            least_w = min(self._caps.watts(now_s), self._least_w(now_s, self._lead_s + work_s))
+            least_w = min(self._caps.watts(now_s), self._caps.least_w(now_s, self._lead_s + work_s))
             return self._under(least_w).knobs is not None
 
     def _refuse_for_good(self) -> None:
         now_s = self._now_s()
         if self._under(self._caps.watts(now_s)).knobs is not None:
             return
-        if self._caps.source.is_announced and self._caps.next_change_s(now_s) is None:
+        if self._caps.is_last(now_s):
             raise InputError(
                 "the caps leave nothing to train with any more",
                 value=f"{self._caps.watts(now_s):g} W from now on",

@@ -20,10 +20,10 @@ from pathlib import Path
 from sqlalchemy import text
 
 from wattune.errors import InputError, OutputError
+from wattune.files import rename_new
 from wattune.server.settings import sqlite_file
 from wattune.server.store import Database, FileStore, StoreUnavailable
 from wattune.server.store.database import revisions
-from wattune_agent.new_file import rename_new
 
 _FILES = text("SELECT sha256 FROM files ORDER BY sha256")
 
@@ -113,7 +113,7 @@ def _new_file(target: Path) -> Iterator[Path]:
             temporary.chmod(0o600)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-            rename_new(str(temporary), str(target))
+            rename_new(temporary, target)
     except FileExistsError as error:
         raise OutputError("file exists", value=str(target), hint="choose another name") from error
     except OSError as error:
