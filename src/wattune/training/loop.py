@@ -13,23 +13,22 @@ from torch import nn
 
 from wattune.algorithms import Batch, EvaluationPoint, LossTally, TrainingAlgorithm, learn, memory_errors
 from wattune.cap_source import CapSource
-from wattune.devices import Device, MeterFigures
+from wattune.devices import Device
 from wattune.errors import SafetyStop
 from wattune.point import Knobs
 from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun, Readings
 from wattune.records import (
-    BoardEvent,
-    CapInterval,
     Ending,
     Evaluation,
-    ExactFigures,
-    GuardEvent,
     Plan,
     PowerSample,
     StepWork,
+    TrainingRecord,
+    provenance,
 )
 from wattune.training.planned_settings import PlannedSettings
+from wattune.training.training_record import counts_all, of_the_grid, pays_after
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -63,26 +62,6 @@ class TrainingTask:
     max_temp_c: float | None = None
     cap: CapSource | None = None
     yield_to: Callable[[], bool] | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Figures of a training run on the device, and how it ended."""
-
-    ended: Ending
-    samples: int
-    evaluations: tuple[Evaluation, ...]
-    figures: MeterFigures
-    guard: tuple[GuardEvent, ...]
-    trace: tuple[PowerSample, ...]
-    exact: ExactFigures | None
-    reason: str | None = None
-    temperature_max_c: float | None = None
-    board_events: tuple[BoardEvent, ...] = ()
-    cap_intervals: tuple[CapInterval, ...] = ()
-    paused_s: float | None = None
-    evaluation_s: float | None = None
-    checkpoint_s: float | None = None
 
 
 class TrainingLoop:
@@ -160,23 +139,48 @@ class TrainingLoop:
             return "stopped for safety"
         return "diverged" if self._diverged else "budget used up"
 
-    def outcome(self) -> Outcome:
-        """The figures of the run, after its end. Raises: SensorError if the sensor never gave a reading."""
-        capped = self.capped
-        return Outcome(
-            ended=self.ended,
+    def record(self, *, seed: int | None, data: str | None) -> TrainingRecord:
+        """The record of the run after its end, with what profiling cost against it.
+
+        Raises: SensorError if the sensor never gave a reading.
+        """
+        capped, task, plan = self.capped, self.task, self.task.plan
+        device, cost, ended = capped.device, plan.profile_cost, self.ended
+        figures = {name: value for name, value in asdict(capped.meter.figures()).items() if name != "power_std_w"}
+        if plan.cap_w is None:
+            figures["power_window_w"] = None
+        time_s = figures["time_s"]
+        left_out = {} if counts_all(device) else {"left_out": "evaluations and checkpoints, which were not recorded"}
+        return TrainingRecord(
+            plan=plan,
+            metric=task.workload.metric.name,
+            target=task.workload.target,
+            reached=ended == "target reached",
+            ended=ended,
+            reason=self._reason if ended == "stopped for safety" else None,
             samples=self.samples,
+            **figures,
             evaluations=tuple(self.evaluations),
-            figures=capped.meter.figures(),
-            guard=capped.limiter.events,
-            trace=_with_settings(capped.meter.trace, self._settings(), self.task.plan.knobs),
-            exact=None if capped.truth is None else capped.truth.figures(),
-            reason=self._reason if self.ended == "stopped for safety" else None,
+            **self._costs_s,
+            max_temp_c=task.max_temp_c,
             temperature_max_c=capped.monitor.temperature_max_c,
+            guard=capped.limiter.events,
             board_events=capped.monitor.events,
             cap_intervals=capped.cap_intervals,
-            paused_s=capped.paused_s if capped.follows or self.task.yield_to is not None else None,
-            **self._costs_s,
+            paused_s=capped.paused_s if capped.follows or task.yield_to is not None else None,
+            **of_the_grid(plan.schedule, capped.cap_intervals, time_s, figures["energy_j"]),
+            trace=_with_settings(capped.meter.trace, self._settings(), plan.knobs),
+            exact=None if capped.truth is None else capped.truth.figures(),
+            profiling_share=cost.time_s / time_s if cost is not None and time_s else None,
+            pays_after_trainings=pays_after(plan, time_s) if ended == "target reached" else None,
+            provenance=provenance(
+                device.kind,
+                device=device.name,
+                model=task.workload.model_fingerprint(),
+                data=data,
+                seed=seed,
+                **left_out,
+            ),
         )
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from wattune.errors import InputError, RecordError
 from wattune.point import OperatingPoint
 from wattune.records import LearningCurve, Plan, StepWork, TrainingRecord
 from wattune.training.loop import TrainingLoop, TrainingTask
-from wattune.training.training_record import counts_all, evaluation_works, training_record
+from wattune.training.training_record import counts_all, evaluation_works
 from wattune.workloads import Workload
 
 
@@ -114,16 +113,15 @@ def price(
     )
     loop = TrainingLoop(device, task)
     loop.run()
-    outcome = loop.outcome()
-    evaluated_samples = [evaluation.samples for evaluation in outcome.evaluations]
+    record = loop.record(seed=curve.seed, data=curve.provenance.data)
+    evaluated_samples = [evaluation.samples for evaluation in record.evaluations]
     if evaluated_samples != [evaluation.samples for evaluation in curve.evaluations[: len(evaluated_samples)]]:
         raise _other_grid(curve)
-    evaluations = (
+    evaluations = tuple(
         evaluation.model_copy(update={"loss": original.loss})
-        for evaluation, original in zip(outcome.evaluations, curve.evaluations, strict=False)
+        for evaluation, original in zip(record.evaluations, curve.evaluations, strict=False)
     )
-    outcome = dataclasses.replace(outcome, evaluations=tuple(evaluations))
-    return training_record(device, workload, plan, outcome, seed=curve.seed, data=curve.provenance.data)
+    return record.model_copy(update={"evaluations": evaluations})
 
 
 def _other_grid(curve: LearningCurve) -> RecordError:

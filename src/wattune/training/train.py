@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, Schedule, TrainingRecord
 from wattune.training.loop import Progress, TrainingLoop, TrainingTask
-from wattune.training.training_record import counts_all, evaluation_works, training_record
+from wattune.training.training_record import counts_all, evaluation_works
 from wattune.workloads import Workload
 
 
@@ -124,25 +123,17 @@ def train(
         if loop.ended != "stopped for safety":
             raise
         not_restored = error
-    outcome = loop.outcome()
+    record = loop.record(seed=seed, data=identity["data"])
     if not_restored is not None:
         # If the agent is gone, or a file, the board cannot be restored either: that belongs to why it ended.
-        event = BoardEvent(time_s=outcome.figures.time_s, kind="not restored", text=str(not_restored))
-        reason, events = f"{outcome.reason}; {not_restored}", (*outcome.board_events, event)
-        outcome = replace(outcome, reason=reason, board_events=events)
+        event = BoardEvent(time_s=record.time_s, kind="not restored", text=str(not_restored))
+        reason, events = f"{record.reason}; {not_restored}", (*record.board_events, event)
+        record = record.model_copy(update={"reason": reason, "board_events": events})
     if weights is not None:
         # Copies, since safetensors refuses tensors that share memory, as tied weights do.
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
         (write_bytes if resume else write_new)(weights, save(tensors))
-    return training_record(
-        device,
-        workload,
-        plan,
-        outcome,
-        seed=seed,
-        data=identity["data"],
-        max_temp_c=max_temp_c,
-    )
+    return record
 
 
 def _check_knobs(device: Device, plan: Plan) -> None:

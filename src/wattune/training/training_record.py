@@ -1,4 +1,4 @@
-"""The record of a finished training run, and the work of its evaluations and checkpoints."""
+"""Figures of a training run's record that follow from its plan, and the work of its evaluations."""
 
 from __future__ import annotations
 
@@ -8,78 +8,27 @@ from wattune.algorithms import TrainingAlgorithm
 from wattune.devices import Device
 from wattune.intensity import JOULES_PER_KWH, Intensity
 from wattune.point import OperatingPoint
-from wattune.records import CapInterval, Emissions, Plan, Schedule, StepWork, TrainingRecord, provenance
-from wattune.training.loop import Outcome
-from wattune.workloads import Workload
+from wattune.records import CapInterval, Emissions, Plan, Schedule, StepWork
 
 PAID_BACK_AGAINST = "largest batch, fixed clock"
 """The rule that needs no profile of the model: what profiling saves is its time less that of the plan."""
 
 
-def training_record(
-    device: Device,
-    workload: Workload,
-    plan: Plan,
-    outcome: Outcome,
-    *,
-    seed: int | None,
-    data: str | None,
-    max_temp_c: float | None = None,
-) -> TrainingRecord:
-    """Everything that a training run took, with what profiling cost against it."""
-    figures = outcome.figures
-    cost = plan.profile_cost
-    left_out = {} if counts_all(device) else {"left_out": "evaluations and checkpoints, which were not recorded"}
-    return TrainingRecord(
-        plan=plan,
-        metric=workload.metric.name,
-        target=workload.target,
-        reached=outcome.ended == "target reached",
-        ended=outcome.ended,
-        reason=outcome.reason,
-        samples=outcome.samples,
-        time_s=figures.time_s,
-        energy_j=figures.energy_j,
-        power_mean_w=figures.power_mean_w,
-        power_peak_w=figures.power_peak_w,
-        power_window_w=figures.power_window_w if plan.cap_w is not None else None,
-        above_cap_s=figures.above_cap_s,
-        readings=figures.readings,
-        readings_above_cap=figures.readings_above_cap,
-        evaluations=outcome.evaluations,
-        evaluation_s=outcome.evaluation_s,
-        checkpoint_s=outcome.checkpoint_s,
-        max_temp_c=max_temp_c,
-        temperature_max_c=outcome.temperature_max_c,
-        guard=outcome.guard,
-        board_events=outcome.board_events,
-        cap_intervals=outcome.cap_intervals,
-        paused_s=outcome.paused_s,
-        **_of_the_grid(plan.schedule, outcome),
-        trace=outcome.trace,
-        exact=outcome.exact,
-        profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,
-        pays_after_trainings=_pays_after(plan, figures.time_s) if outcome.ended == "target reached" else None,
-        provenance=provenance(
-            device.kind, device=device.name, model=workload.model_fingerprint(), data=data, seed=seed, **left_out
-        ),
-    )
-
-
-def _of_the_grid(schedule: Schedule | None, outcome: Outcome) -> dict[str, Emissions | float]:
+def of_the_grid(
+    schedule: Schedule | None, intervals: tuple[CapInterval, ...], time_s: float, energy_j: float
+) -> dict[str, Emissions | float]:
     """The record's field on carbon or money, if the plan has a forecast of it."""
     if schedule is None:
         return {}
-    figures = outcome.figures
-    cost = taken(schedule, outcome.cap_intervals, figures.time_s)
+    cost = taken(schedule, intervals, time_s)
     if schedule.unit == "price_per_kwh":
         return {"energy_cost": cost}
     return {
         "emissions": Emissions(
-            duration=figures.time_s,
+            duration=time_s,
             emissions=cost / 1000,
-            emissions_rate=cost / 1000 / figures.time_s if figures.time_s else 0.0,
-            energy_consumed=figures.energy_j / JOULES_PER_KWH,
+            emissions_rate=cost / 1000 / time_s if time_s else 0.0,
+            energy_consumed=energy_j / JOULES_PER_KWH,
         )
     }
 
@@ -101,7 +50,7 @@ def taken(schedule: Schedule, intervals: tuple[CapInterval, ...], time_s: float)
     return total
 
 
-def _pays_after(plan: Plan, time_s: float) -> int | None:
+def pays_after(plan: Plan, time_s: float) -> int | None:
     """Number of runs of this length after which profiling pays for itself; None if it never does."""
     other = next((b for b in plan.baselines if b.rule == PAID_BACK_AGAINST), None)
     if plan.profile_cost is None or other is None or other.speed_up is None or other.speed_up <= 1 or not time_s:
