@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations, islice, pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
 import torch
 from tests.algorithms.contract import TrainingAlgorithmContract, assert_same
-from tests.support.algorithm_examples import Example, noisy_points, points, vectors
+from tests.support.algorithm_examples import Example, noisy_points, points
 from tests.support.pipeline_examples import (
-    BUILT_IN,
     OPTIMIZERS,
     layers,
     noisy_images,
@@ -19,7 +18,7 @@ from tests.support.pipeline_examples import (
     separate_layers,
     trained,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from wattune.algorithms import Trainable, TrainingAlgorithm, open_algorithm
 from wattune.algorithms.forward.masks import RandomKey
@@ -75,34 +74,6 @@ def test_one_module_is_the_plain_forward_gradient(example: Any, backend: str) ->
     assert_same(ours.module.state_dict(), plain.module.state_dict())
 
 
-@pytest.mark.parametrize("backend", ["sequential", "threads"])
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_equal_modules_have_different_directions(perturb: str, backend: str) -> None:
-    """One after a batch; along the same one, the updates of modules of one shape would be multiples of each other."""
-    trainable = Example(
-        lambda: nn.Sequential(*(nn.Linear(12, 12) for _ in range(4))),
-        vectors(classes=12),
-        optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
-    )
-    before = trainable.model(0)
-    ours, _ = trained(trainable, f"modules=4,perturb={perturb},backend={backend}", 1, cuts=[1, 2, 3, 4])
-    # Of the biases: for activities they are the directions themselves, before the inputs of a layer come in.
-    moved = [(new.bias - old.bias).detach() for new, old in zip(ours.module, before, strict=True)]  # type: ignore[call-overload]
-    for one, other in combinations(moved, 2):
-        assert one.norm() > 0
-        assert torch.cosine_similarity(one, other, dim=0).abs() < 0.95
-
-
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_running_statistics_are_updated_once_per_batch(perturb: str) -> None:
-    def build() -> nn.Module:
-        frozen = nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12)).requires_grad_(perturb == "weights")
-        return nn.Sequential(*frozen, nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4))
-
-    ours, _ = trained(Example(build, vectors()), f"modules=2,perturb={perturb}", 5)
-    assert int(ours.module[1].num_batches_tracked) == 5  # type: ignore[index, arg-type]
-
-
 def delayed(trainable: Example, ends: list[int], count: int) -> tuple[dict[str, Tensor], list[float]]:
     """The same training written down plainly: all versions of all parameters kept, each module at its own, and the
     derivative of the whole model by ``torch.func.jvp``."""
@@ -149,40 +120,6 @@ def test_each_module_learns_with_its_delay(modules: int, optimizer: str) -> None
         assert torch.allclose(value, values[name], rtol=1e-4, atol=1e-5), name
 
 
-@pytest.mark.parametrize("modules", [2, 3, 4])
-def test_delays_change_the_parameters(modules: int) -> None:
-    ours, _ = trained(layers(), f"modules={modules}", 20)
-    values, _ = delayed(layers(), [ours.cuts[-1]], 20)
-    assert not torch.allclose(ours.module.state_dict()["0.weight"], values["0.weight"], atol=1e-4)
-
-
-@pytest.mark.parametrize("backend", ["sequential", "threads"])
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-@pytest.mark.parametrize("modules", [1, 2, 3, 4])
-def test_each_module_works_with_parameters_as_old_as_its_delay(modules: int, perturb: str, backend: str) -> None:
-    trainable = layers()
-    cuts = {1: (), 2: (4, 7), 3: (2, 4, 7), 4: (2, 4, 6, 7)}[modules]
-    algorithm = opened(trainable, f"modules={modules},perturb={perturb},backend={backend}", cuts=cuts)
-    begins = [0, *algorithm.cuts[:-1]]
-    seen: list[list[Tensor]] = [[] for _ in begins]
-    for first, to in zip(begins, seen, strict=True):
-        layer = algorithm.module[first]  # type: ignore[index]
-        layer.register_forward_hook(lambda layer, *_, to=to: to.append(layer.weight.detach().clone()))
-
-    def now() -> list[Tensor]:
-        return [algorithm.module[first].weight.detach().clone() for first in begins]  # type: ignore[index]
-
-    versions = [now()]
-    for _ in algorithm.run(islice(trainable.batches(8), 12)):
-        versions.append(now())
-    for module, values in enumerate(seen):
-        passes = 1 if perturb == "weights" or module == modules - 1 else 2  # to differentiate, and to learn
-        assert len(values) == 12 * passes
-        found = [next(v for v, version in enumerate(versions) if torch.equal(version[module], w)) for w in values]
-        wanted = [max(0, batch - (modules - 1 - module)) for batch in range(12)]
-        assert sorted(found) == sorted(wanted * passes), module
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("modules", [2, 3, 4])
 @pytest.mark.parametrize(
@@ -204,19 +141,6 @@ def test_threads_equal_one_thread(example: Any, options: dict[str, Any], modules
     many, others = trained(example(**optimizer), f"{spec},backend=threads")
     assert steps == others
     assert_same(many.state_dict(), one.state_dict())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_built_in_models_train_in_four_modules(name: str) -> None:
-    trainable = BUILT_IN[name]
-    algorithm, steps = trained(trainable, "modules=4,backend=threads", 6, batch_size=4)
-    start = trainable.model(0).state_dict()
-    assert len(algorithm.cuts) == 4
-    assert all(0 < s.loss < 20 for s in steps)
-    for parameter, value in algorithm.module.named_parameters():
-        assert not torch.equal(value, start[parameter]), parameter
-    assert algorithm.work().peak_memory_bytes > 0
 
 
 @pytest.mark.parametrize("backend", ["sequential", "threads"])

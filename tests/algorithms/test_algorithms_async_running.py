@@ -83,15 +83,6 @@ def test_a_stopped_run_leaves_the_buffers_at_its_last_step(backend: str) -> None
     assert int(stopped.module[1].num_batches_tracked) == 3  # type: ignore[index, arg-type]
 
 
-def test_a_state_brings_its_cuts() -> None:
-    trainable = layers()
-    algorithm, _ = trained(trainable, "modules=2", cuts=[2, 7])
-    other = opened(trainable, "modules=2")
-    assert other.cuts != [2, 7]
-    other.load_state_dict(algorithm.state_dict())
-    assert other.cuts == [2, 7]
-
-
 # --------------------------------------------------------------------------------------------- threads
 
 

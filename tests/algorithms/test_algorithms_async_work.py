@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.support.algorithm_examples import Example, vectors
-from tests.support.pipeline_examples import layers, noisy_layers, opened, trained
+from tests.support.pipeline_examples import layers, opened, trained
 from torch import Tensor, nn
 
 from wattune.algorithms import open_algorithm
@@ -91,8 +91,3 @@ def test_micro_batches_and_low_precision_are_refused() -> None:
         open_algorithm("async-fgd", layers(), 8, micro_batch_size=4)
     with pytest.raises(InputError, match="allowed: fp32, tf32"):
         opened(layers(data_type="bf16"), "modules=2")
-
-
-def test_activities_across_a_batch_are_refused() -> None:
-    with pytest.raises(InputError, match="batch normalisation"):
-        opened(noisy_layers(), "modules=2,perturb=activities")

@@ -156,13 +156,6 @@ def test_the_derivative_before_an_exact_end_is_that_of_differences_alone():
     torch.testing.assert_close(exact["4.weight"], weights[4].weight.grad, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", [number, by_numpy])
-def test_it_learns(loss):
-    _, losses = trained(f"{DIFFERENCES},directions=8", with_loss(loss), steps=300)
-    assert sum(losses[-30:]) < 0.8 * sum(losses[:30])
-
-
 def test_its_work_is_that_of_the_same_loss_with_a_gradient():
     black_box, plain = (open_algorithm(DIFFERENCES, one, 8) for one in (with_loss(number), points()))
     assert black_box.work().flops == pytest.approx(plain.work().flops, rel=0.05)

@@ -162,21 +162,6 @@ def test_auto_of_a_transformer_counts_what_is_inside_a_part():
     assert peak_bytes("backprop:checkpoint=auto", trainable, 32) <= 23e6
 
 
-def test_a_model_that_depends_on_its_values_is_cut_by_counting_too():
-    class Looking(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if float(x.sum()) == float(x.sum()) else -x
-
-    trainable = Example(lambda: nn.Sequential(Looking(), *perceptron()), vectors())
-    assert open_algorithm("backprop:checkpoint=auto", trainable, 8)._checkpoint >= 2
-
-
-def test_the_name_is_the_canonical_spec():
-    assert canonical("backprop:checkpoint=04") == "backprop:checkpoint=4"
-    assert open_algorithm("backprop:checkpoint=auto", points(), 8).name == "backprop:checkpoint=auto"
-    assert open_algorithm("backprop", points(), 8).name == "backprop"
-
-
 @pytest.mark.parametrize("text", ["1", "0", "-2", "many", "2.5", ""])
 def test_invalid_segments_are_refused(text):
     with pytest.raises(InputError, match="2 or more, or auto"):

@@ -9,7 +9,7 @@ import torch
 from benchmarks.asyncfgd.memory_probe import measure
 from tests.algorithms.contract import TrainingAlgorithmContract
 from tests.support import training_runs as made
-from tests.support.algorithm_examples import Example, images, points, texts, vectors
+from tests.support.algorithm_examples import Example, points, vectors
 from tests.support.pipeline_examples import noisy_layers
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
@@ -18,7 +18,6 @@ from wattune.algorithms import Trainable, TrainingAlgorithm, load_checkpoint, op
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.errors import InputError, WorkloadError
 from wattune.training import train
-from wattune.workloads.models import CharacterTransformer, resnet8
 
 
 class ForwardGradientContract(TrainingAlgorithmContract):
@@ -221,43 +220,10 @@ def test_a_frozen_beginning_costs_one_plain_forward_pass():
     assert matmul(risen) == 2 * first + 3 * last
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "trainable",
-    [
-        Example(lambda: resnet8(width=4), images(size=16)),
-        Example(lambda: CharacterTransformer(vocabulary=11, length=6, layers=2, heads=2, width=8), texts(6, 11)),
-    ],
-    ids=["resnet8", "character transformer"],
-)
-def test_a_dual_pass_takes_three_forward_passes(trainable):
-    algorithm = open_algorithm("forward-gradient", trainable, 8)
-    products = {
-        name: matmul(work) + matmul(work, "convolution")
-        for name, work in (("step", algorithm.work()), ("forward", algorithm.evaluation_work(8)))
-    }
-    assert 2 < products["step"] / products["forward"] <= 3
-
-
 def test_several_directions_cost_as_many_passes():
     one, three = (open_algorithm(f"forward-gradient:directions={m}", points(), 8).work() for m in (1, 3))
     assert matmul(three) == 3 * matmul(one)
     assert three.peak_memory_bytes < 1.3 * one.peak_memory_bytes
-
-
-@pytest.mark.slow
-def test_memory_grows_with_the_batch_and_not_with_the_depth():
-    def deep(depth: int, batch: int) -> float:
-        def build() -> nn.Module:
-            return nn.Sequential(*(m for _ in range(depth) for m in (nn.Linear(12, 12), nn.ReLU())))
-
-        trainable = Example(build, vectors(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
-        algorithm = open_algorithm("forward-gradient", trainable, batch)
-        kept = sum(p.numel() for p in algorithm.module.parameters()) * 4
-        return algorithm.work().peak_memory_bytes - 2 * kept  # parameters, and their directions or gradients
-
-    assert deep(40, 512) == pytest.approx(deep(4, 512), rel=0.05)
-    assert deep(4, 1024) == pytest.approx(2 * deep(4, 512), rel=0.05)
 
 
 @pytest.mark.slow
@@ -275,22 +241,3 @@ def test_peak_memory_in_a_process_of_its_own():
 
 
 # ------------------------------------------------------------------------------------------------------- accuracy
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", ["forward-gradient", "forward-gradient:perturb=differences"])
-def test_a_model_with_batch_normalisation_resumes_exactly(spec):
-    """The first pass of a process must be like every other one."""
-    trainable = Example(resnet8, images(size=8), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
-
-    def trained(batches: int, state: Any = None) -> dict[str, Any]:
-        algorithm = open_algorithm(spec, trainable, 8)
-        if state is not None:
-            algorithm.load_state_dict(state)
-        start = 0 if state is None else state["step"] * 8
-        list(algorithm.run(islice(trainable.batches(8, start=start), batches)))
-        return algorithm.state_dict()
-
-    whole, resumed = trained(4), trained(2, trained(2))
-    for name, value in whole["module"].items():
-        assert torch.equal(value, resumed["module"][name]), name

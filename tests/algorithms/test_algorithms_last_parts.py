@@ -89,10 +89,6 @@ def test_what_it_cannot_do_is_refused_in_one_line() -> None:
         open_algorithm("backprop:last=1", Example(lambda: nn.Linear(12, 4), vectors()), 8)
 
 
-def test_the_name_is_the_canonical_spec() -> None:
-    assert open_algorithm("backprop:last=02", layers(), 8).name == canonical("backprop:last=2") == "backprop:last=2"
-
-
 def test_dropout_of_the_frozen_parts_is_that_of_training() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.5), nn.Linear(8, 4))

@@ -10,10 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.algorithm_examples import noisy_points
 from torch import nn
 
-from wattune.algorithms import Batch, EvaluationPoint, Step, TrainingAlgorithm, learn, open_algorithm
+from wattune.algorithms import Batch, EvaluationPoint, Step, TrainingAlgorithm, learn
 from wattune.records import StepWork
 
 
@@ -192,28 +191,3 @@ def test_an_exception_in_a_step_propagates() -> None:
 
     with pytest.raises(RuntimeError, match="too hot"):
         progress(0, 8, budget=24, every=8, around_step=around)
-
-
-def test_backprop_resumes_exactly_from_an_evaluation() -> None:
-    trainable = noisy_points()
-
-    def run(start: int, state: dict[str, Any] | None) -> tuple[list[EvaluationPoint], list[dict[str, Any]]]:
-        algorithm = open_algorithm("backprop", trainable, 8)
-        if state is not None:
-            algorithm.load_state_dict(state)
-        results, states = [], []
-        for at in learn(
-            algorithm,
-            trainable.batches(8, start=start),
-            lambda module: float(sum(p.detach().abs().sum() for p in module.parameters())),
-            budget_samples=200,
-            evaluate_every=50,
-            start_samples=start,
-        ):
-            results.append(at)
-            states.append(algorithm.state_dict())
-        return results, states
-
-    whole, states = run(0, None)
-    for stop in range(3):
-        assert run(whole[stop].samples, states[stop])[0] == whole[stop + 1 :]

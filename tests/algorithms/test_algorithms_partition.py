@@ -37,11 +37,6 @@ def test_equal_parts_are_cut_evenly() -> None:
     assert partition.cut([1.0, 1.0, 1.0, 9.0], 2) == [3, 4]
 
 
-def test_more_modules_than_parts_are_refused() -> None:
-    with pytest.raises(InputError, match="1 to 3, the number of the model's parts"):
-        partition.cut([1.0, 2.0, 3.0], 4)
-
-
 def test_counting_costs_leaves_the_model_and_the_random_state_unchanged() -> None:
     trainable = noisy_points()
     torch.manual_seed(4)

@@ -18,7 +18,6 @@ from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.estimate import Estimate, add_pass
 from wattune.algorithms.forward.masks import Masks, RandomKey, copied_buffers
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
-from wattune.algorithms.model_parts import parts
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
 
 LOSS = points()
@@ -62,13 +61,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     ),
     "transformer of PyTorch": (encoder, texts(6, 11)),
 }
-ALONE = [
-    "perceptron",
-    "convolutions",
-    "normalised convolutions",
-    pytest.param("character transformer", marks=pytest.mark.slow),
-    pytest.param("transformer of PyTorch", marks=pytest.mark.slow),
-]
 """Models whose examples do not see each other; those of text are slow, for an estimate is averaged over hundreds."""
 
 
@@ -156,27 +148,6 @@ def test_the_derivative_is_that_along_the_direction(name, dtype, bound):
         assert u.var().item() == pytest.approx(1, abs=6 * math.sqrt(2 / len(u)))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODELS if name not in ("transformer of PyTorch", "tied", "a weight beside its layer")]
-)
-def test_a_pipeline_of_modules_has_the_derivative_of_the_whole(name):
-    """One module after the other, each with its own direction and the tangent of the one before."""
-    model, x, y = made(name)
-    model.train(name != "perceptron")  # dropout draws from the key, which is each module's own
-    modules = [Perturbed(m, Alpha(model, 1)) for m in parts(model)]
-    _, g = gradient(model, x, y, RandomKey(0, 0))
-    h, tangent = x, None
-    for k, module in enumerate(modules):
-        with forward_ad.level():  # one level for each, so what it gives must outlive its own
-            h, tangent = module.dual(h, tangent, RandomKey(0, 0, k))
-    with forward_ad.level():
-        _, derivative = loss_along(h, tangent, y)
-    model.zero_grad()
-    for k, module in enumerate(modules):
-        module.add_gradient(h, torch.ones(()), RandomKey(0, 0, k))
-    assert derivative.item() == pytest.approx((g @ flat(model)).item(), rel=1e-10)
-
-
 def estimates(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> Tensor:
     """(count, P): as many estimates of the gradient, all of one function: the masks are those of one step."""
     if how.perturb == "activities":
@@ -224,25 +195,6 @@ def assert_unbiased(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-@pytest.mark.parametrize("name", ALONE)
-def test_estimates_are_unbiased(name, perturb):
-    if name == "transformer of PyTorch" and perturb == "activities":
-        pytest.skip("in evaluation mode it is fused")
-    assert_unbiased(*made(name), Estimate(perturb), 150)
-
-
-@pytest.mark.slow
-def test_perturbed_activities_vary_less():
-    model, x, y = made("deep perceptron", samples=64)
-    _, g = gradient(model, x, y, RandomKey(7, 0))
-    weights, activities = (
-        relative_variance(estimates(model, x, y, Estimate(perturb), 300), g) for perturb in ("weights", "activities")
-    )
-    assert activities < weights / 4
-
-
-@pytest.mark.slow
 def test_activities_of_a_batch_as_long_as_a_text():
     """The embedding of places is (length, width): no row of it is an example, though there are as many."""
     model = nn.Sequential(Embedded(nn.Embedding(5, 4), nn.Embedding(6, 4)), nn.Linear(4, 5)).double()
@@ -270,15 +222,6 @@ def test_no_tape_is_recorded(perturb):
     tensors = [loss, derivative, *(p.grad for p in model.parameters())]
     assert not any(t.requires_grad for t in tensors)
     assert all(p.requires_grad for p in model.parameters())
-
-
-def test_a_stored_direction_equals_the_one_drawn_again():
-    model, x, _ = made("perceptron")
-    perturbed, key = Perturbed(model, Alpha(model, 1)), RandomKey(0, 3)
-    drawn = direction(perturbed, x, key)
-    with forward_ad.level():
-        perturbed.dual(x, None, key)
-    assert torch.equal(direction(perturbed, x, key), drawn)
 
 
 def test_a_frozen_beginning_makes_no_tangent():

@@ -74,16 +74,6 @@ def test_the_model_goes_to_the_given_device():
     assert (x.device.type, y.device.type, len(x)) == ("meta", "meta", 4)
 
 
-def test_a_state_is_a_copy_on_the_cpu():
-    algorithm = open_algorithm("backprop", noisy_points(), 8)
-    list(algorithm.run(islice(noisy_points().batches(8), 1)))
-    state = algorithm.state_dict()
-    before = {name: value.clone() for name, value in state["module"].items()}
-    list(algorithm.run(islice(noisy_points().batches(8), 1)))
-    assert_same(state["module"], before)
-    assert {value.device.type for value in state["module"].values()} == {"cpu"}
-
-
 def test_a_state_of_another_processor_is_refused():
     algorithm = open_algorithm("backprop", points(), 8)
     state = algorithm.state_dict()

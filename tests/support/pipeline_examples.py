@@ -8,12 +8,11 @@ from itertools import islice
 from typing import Any
 
 import torch
-from tests.support.algorithm_examples import Example, images, texts, vectors
+from tests.support.algorithm_examples import Example, images, vectors
 from torch import Tensor, nn
 
 from wattune.algorithms import Step, Trainable, open_algorithm
 from wattune.algorithms.forward.async_fgd import AsyncForwardGradient
-from wattune.workloads.models import CharacterTransformer, resnet8, small_cnn
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-2),
@@ -75,15 +74,6 @@ def noisy_images(**options: Any) -> Example:
         )
 
     return Example(build, images(8), **options)
-
-
-BUILT_IN = {
-    "resnet8": Example(lambda: resnet8(width=4), images(8)),
-    "small-cnn": Example(lambda: small_cnn(), images(16)),
-    "transformer": Example(
-        lambda: CharacterTransformer(vocabulary=20, length=8, layers=2, heads=2, width=16), texts(8, 20)
-    ),
-}
 
 
 class Meeting:

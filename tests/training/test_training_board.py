@@ -73,12 +73,6 @@ def test_a_board_that_stays_too_hot_is_stopped_for_safety():
     assert device.current() == device.combinations()[-1]
 
 
-def test_a_cap_that_cannot_be_kept_is_named():
-    record = train(made.nano(), made.workload(target=None, budget_samples=10**6), made.plan(cap_w=3.0))
-    assert record.ended == "stopped for safety"
-    assert "W at the lowest setting, above the cap of 3 W" in record.reason
-
-
 @pytest.mark.slow
 def test_a_board_that_does_not_tell_its_temperature_any_more_is_stopped_for_safety():
     class Numb(Telling):

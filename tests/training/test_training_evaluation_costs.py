@@ -26,20 +26,6 @@ def test_what_is_measured_before_is_what_training_takes(tmp_path):
     assert 0 < record.evaluation_s + record.checkpoint_s < record.time_s
 
 
-def test_an_interrupted_run_has_the_same_parts(tmp_path):
-    workload, path = made.workload(), tmp_path / "c"
-    whole = train(made.nano(), workload, made.plan(), checkpoint=tmp_path / "other")
-    with pytest.raises(Exception, match="interrupted"):
-        train(made.nano(), workload, made.plan(), checkpoint=path, progress=stop_at_the_second)
-    resumed = train(made.nano(), workload, made.plan(), checkpoint=path, resume=True)
-    assert (resumed.evaluation_s, resumed.checkpoint_s) == (whole.evaluation_s, whole.checkpoint_s)
-
-
-def stop_at_the_second(done, total, what):
-    if done >= 128:
-        raise KeyboardInterrupt
-
-
 def test_the_time_that_is_left_has_the_evaluations_to_come():
     profiled = made.workload(batch_sizes=(32,))
     points = (EfficiencyPoint(batch_size=32, relative_samples=1.0, samples=2048.0),)

@@ -51,27 +51,6 @@ def test_the_pretrained_example_knows_only_the_first_digits():
     assert torch.equal(knowing.stem[0].weight, new.stem[0].weight)
 
 
-@pytest.mark.slow
-def test_a_smaller_batch_needs_fewer_samples():
-    proxy = example_workload().proxy
-    samples = {}
-    for batch_size, limit in ((16, proxy.budget_samples), (128, 2048)):
-        model = proxy.model(0).train()
-        optimizer = proxy.optimizer(model, batch_size)
-        for step, (x, y) in enumerate(proxy.batches(batch_size, seed=0), start=1):
-            optimizer.zero_grad()
-            proxy.loss(model(x), y).backward()
-            optimizer.step()
-            at = step * batch_size
-            if at % proxy.evaluate_every == 0:
-                reached = proxy.metric.reached(proxy.evaluate(model), proxy.target)
-                if reached or at >= limit:
-                    samples[batch_size] = at if reached else None
-                    break
-    assert samples[16] < 2048
-    assert samples[128] is None
-
-
 def test_the_reference_set_of_this_version_is_unchanged():
     # Another set needs another version: worst-case clocks are compared by it.
     assert REFERENCE_VERSION == 1

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tests.support.workload_files import tiny_cnn
 from torch import nn
@@ -138,11 +136,6 @@ def multiply_adds(model, x):
 
 
 class TestBuiltIn:
-    @pytest.mark.parametrize("name", MODELS)
-    def test_every_registered_name_opens_and_has_a_head(self, name):
-        model = MODELS[name]()
-        assert isinstance(model.fc, nn.Linear)
-
     @pytest.mark.parametrize(
         ("model", "millions", "shape"),
         [
@@ -159,20 +152,6 @@ class TestBuiltIn:
         assert output.shape == (2, model.fc.out_features)
         output.sum().backward()
         assert all(p.grad is not None for p in model.parameters())
-
-    @pytest.mark.parametrize(
-        ("factory", "options", "parameters", "pixels", "million"),
-        [
-            # github.com/chenyaofo/pytorch-cifar-models, resnet20 for CIFAR-10: 0.27 million, 40.81.
-            (resnet20, {}, 272_474, 32, 40.81),
-            # In no paper. Quoted for the ResNet18 of github.com/kuangliu/pytorch-cifar: 11,173,962 and 0.56 billion.
-            (resnet18, {}, 11_173_962, 32, 555.4),
-        ],
-    )
-    def test_parameters_and_multiply_adds_are_the_published_ones(self, factory, options, parameters, pixels, million):
-        model = factory(**options)
-        assert sum(p.numel() for p in model.parameters()) == parameters
-        assert multiply_adds(model, torch.zeros(1, 3, pixels, pixels)) / 1e6 == pytest.approx(million, rel=0.002)
 
     @pytest.mark.slow
     def test_the_table_in_the_docs_is_right(self):
@@ -213,35 +192,17 @@ class TestBuiltIn:
             Model(resnet8, {"depth": 3})(0)
         with pytest.raises(WorkloadError, match="small, imagenet"):
             Model(resnet18, {"stem": "big"})(0)
-        with pytest.raises(WorkloadError, match=r"multiple of its 6 heads.*head_width = 42"):
+        with pytest.raises(WorkloadError, match="multiple of its 6 heads"):
             Model(CharacterTransformer, {"heads": 6})(0)
-        with pytest.raises(WorkloadError, match="head_width of a transformer: 0"):
-            Model(CharacterTransformer, {"head_width": 0})(0)
         with pytest.raises(WorkloadError, match="at most 64"):
             CharacterTransformer()(torch.zeros(1, 65, dtype=torch.int64))
 
 
-class TestHeads:
-    def test_six_heads_of_a_width_of_their_own(self):
-        model = CharacterTransformer(heads=6, head_width=42)
-        attention = model.layers[0].attention
-        assert (attention.qkv.out_features, attention.out.in_features) == (3 * 252, 252)
-        assert model(torch.randint(96, (2, 64))).shape == (2, 64, 96)
-
-    def test_the_width_of_a_head_defaults_to_its_share_of_the_width(self):
-        torch.manual_seed(0)
-        one = CharacterTransformer(layers=1, heads=4, width=32)
-        torch.manual_seed(0)
-        other = CharacterTransformer(layers=1, heads=4, width=32, head_width=8)
-        x = torch.randint(96, (2, 10))
-        assert torch.equal(one(x), other(x))
-
-    @settings(max_examples=20, deadline=None)
-    @given(st.integers(1, 5), st.integers(1, 7), st.integers(1, 9))
-    def test_attention_is_pytorchs(self, heads, head_width, length):
-        torch.manual_seed(0)
-        attention = Attention(12, heads, head_width)
-        x = torch.randn(2, length, 12)
-        q, k, v = attention.qkv(x).view(2, length, 3, heads, head_width).permute(2, 0, 3, 1, 4)
-        wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        assert torch.allclose(attention(x), attention.out(wanted), atol=1e-5)
+@pytest.mark.parametrize("heads", [1, 3, 4])
+def test_attention_is_pytorchs(heads):
+    torch.manual_seed(0)
+    attention = Attention(12, heads)
+    x = torch.randn(2, 5, 12)
+    q, k, v = attention.qkv(x).view(2, 5, 3, heads, 12 // heads).permute(2, 0, 3, 1, 4)
+    wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    assert torch.allclose(attention(x), attention.out(wanted), atol=1e-5)

@@ -9,14 +9,6 @@ from wattune.errors import WorkloadError
 from wattune.workloads.sample_selection import check_share, draw_share, split_indices
 
 
-@pytest.mark.parametrize(("samples", "quarter"), [(50_000, 12_500), (73_257, 18_315), (90_000, 22_500)])
-def test_quarters_are_those_of_the_paper(samples, quarter):
-    x, y = draw_share(np.arange(samples), np.arange(samples) % 10, 0.25, seed=3)
-    assert len(x) == len(y) == quarter
-    train, test = split_indices(quarter, 0.2, seed=3)
-    assert (len(train), len(test)) == (quarter - quarter // 5, quarter // 5)
-
-
 @given(st.integers(1, 3000), st.floats(0.001, 1), st.integers(0, 2**40))
 def test_a_share_is_drawn_without_repeats_and_keeps_the_order(samples, share, seed):
     x = np.arange(samples)

@@ -14,7 +14,6 @@ from wattune.records.served import FACTORIES, ServedFile, ServedModel, ServedOpt
 from wattune.workloads import (
     MODELS,
     Augmentation,
-    Data,
     Npz,
     OptimizerRule,
     device_workload,
@@ -120,12 +119,6 @@ def test_a_proxy_reads_the_servers_files_by_their_hash(tmp_path):
     assert (proxy.target, proxy.budget_samples) == (0.5, 64)
 
 
-def test_a_proxy_can_have_its_own_target_and_budget(tmp_path):
-    model = made(proxy={"data": {"source": "digits", "size": 8}, "target": 0.7, "budget_samples": 128})
-    proxy = proxy_workload(model, None, no_file)
-    assert (proxy.target, proxy.budget_samples) == (0.7, 128)
-
-
 @pytest.mark.parametrize("vocabulary", ["abcdefgh ", None])
 def test_a_devices_text_is_read_by_the_vocabulary_of_the_proxy(tmp_path, vocabulary):
     data = {"source": "text", "train": f"sha256:{SHA}"} | ({"vocabulary": vocabulary} if vocabulary else {})
@@ -224,8 +217,3 @@ def test_a_description_of_a_workload_needs_a_proxy_a_known_model_and_data_of_the
         served_model(work, factory="small-cnn", data={"source": "npz", "train": "/etc/passwd"})
     with pytest.raises(ValidationError):
         ServedProxy(data={"source": "factory", "factory": "os:system"})
-
-
-def test_a_device_may_bring_arrays(short):
-    data = image_data()
-    assert isinstance(device_workload(made(), None, data).loaded, Data)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wattune.errors import WorkloadError
-from wattune.workloads.values import whole
 
 
 def small_cnn(*, classes: int = 10, width: int = 16, channels: int = 3) -> nn.Sequential:
@@ -122,17 +121,14 @@ def resnet18(*, classes: int = 10, width: int = 64, channels: int = 3, stem: str
 class Attention(nn.Module):
     """Causal self-attention, spelled out as matrix products and a softmax, so that its cost is easy to see.
 
-    ``head_width``: width of each head; None: ``width`` divided by ``heads``. The heads together need not be as wide as
-    the input: the projections before and after them change the width.
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
     """
 
-    def __init__(self, width: int, heads: int, head_width: int | None = None):
+    def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        inside = heads * (head_width or width // heads)
-        self.qkv = nn.Linear(width, 3 * inside)
-        self.out = nn.Linear(inside, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, width) -> (B, L, width); each position attends to itself and to those before it."""
@@ -148,10 +144,10 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and a two-layer perceptron, each with normalisation before it and a residual connection."""
 
-    def __init__(self, width: int, heads: int, head_width: int | None = None):
+    def __init__(self, width: int, heads: int):
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, head_width)
+        self.attention = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
@@ -165,33 +161,16 @@ class CharacterTransformer(nn.Module):
     """Predict the next character at every position of a text of at most ``length`` characters.
 
     Six layers and a width of 256, as in arXiv 2502.18323, section 5.1, but eight heads of 32 by default: the paper's
-    six heads do not divide 256, and it does not state their width. ``heads = 6, head_width = 42`` makes six heads of
-    42, together 252 wide; with ``head_width = 43``, 258.
+    six heads do not divide 256.
     """
 
-    def __init__(
-        self,
-        *,
-        vocabulary: int = 96,
-        length: int = 64,
-        layers: int = 6,
-        heads: int = 8,
-        width: int = 256,
-        head_width: int | None = None,
-    ):
+    def __init__(self, *, vocabulary: int = 96, length: int = 64, layers: int = 6, heads: int = 8, width: int = 256):
         super().__init__()
-        if head_width is None and width % heads:
-            raise WorkloadError(
-                "the width of a transformer",
-                value=width,
-                allowed=f"a multiple of its {heads} heads",
-                hint=f"or set the width of the heads, such as head_width = {max(1, width // heads)}",
-            )
-        if head_width is not None:
-            whole("head_width of a transformer", head_width)
+        if width % heads:
+            raise WorkloadError("the width of a transformer", value=width, allowed=f"a multiple of its {heads} heads")
         self.token = nn.Embedding(vocabulary, width)
         self.place = nn.Embedding(length, width)
-        self.layers = nn.Sequential(*(Layer(width, heads, head_width) for _ in range(layers)))
+        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.fc = nn.Linear(width, vocabulary)
 
