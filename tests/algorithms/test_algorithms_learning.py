@@ -10,19 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
-from wattune.algorithms import Batch, EvaluationPoint, Step, TrainingAlgorithm, learn
-from wattune.records import StepWork
+from wattune.algorithms import Batch, EvaluationPoint, Step, learn
 
 
-class Pipeline(TrainingAlgorithm):
+class Pipeline:
     """Keeps ``depth`` batches in flight; the loss of a step is the number that its batch holds."""
 
-    name = "pipeline"
-
     def __init__(self, depth: int) -> None:
-        self.module = nn.Identity()
         self.depth = depth
         self.taken = 0
 
@@ -40,18 +35,6 @@ class Pipeline(TrainingAlgorithm):
     def _done(batch: Batch) -> Step:
         return Step(samples=len(batch[0]), loss=float(batch[0][0]))
 
-    def work(self) -> StepWork:
-        raise NotImplementedError
-
-    def evaluation_work(self, samples: int) -> StepWork:
-        raise NotImplementedError
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
 
 def numbered(size: int, start: int = 0) -> Iterator[Batch]:
     for index in itertools.count(start // size):
@@ -64,9 +47,9 @@ def progress(
     calls = itertools.count()
     return list(
         learn(
-            Pipeline(depth),
+            Pipeline(depth).run,
             numbered(size, start),
-            lambda _: float(next(calls)),
+            lambda: float(next(calls)),
             budget_samples=budget,
             evaluate_every=every,
             start_samples=start,
@@ -101,7 +84,7 @@ def test_a_loss_that_is_not_finite_becomes_none() -> None:
         while True:
             yield torch.full((8,), float("nan")), None
 
-    results = learn(Pipeline(0), diverging(), lambda _: 0.5, budget_samples=24, evaluate_every=8)
+    results = learn(Pipeline(0).run, diverging(), lambda: 0.5, budget_samples=24, evaluate_every=8)
     assert [p.loss for p in results] == [1.0, None, None]
 
 
@@ -120,7 +103,7 @@ def test_several_batches_in_flight_change_nothing(depth: int, size: int, budget:
 @given(depth=st.integers(0, 5), size=st.integers(1, 40), budget=st.integers(1, 300))
 def test_no_batch_beyond_the_budget_is_taken(depth: int, size: int, budget: int) -> None:
     algorithm = Pipeline(depth)
-    list(learn(algorithm, numbered(size), lambda _: 0.0, budget_samples=budget, evaluate_every=50))
+    list(learn(algorithm.run, numbered(size), lambda: 0.0, budget_samples=budget, evaluate_every=50))
     assert algorithm.taken == -(-budget // size)
 
 
@@ -162,9 +145,9 @@ def test_the_run_ends_with_its_batches() -> None:
         entered.append(True)
 
     results = learn(
-        Pipeline(2),
+        Pipeline(2).run,
         itertools.islice(numbered(8), 3),
-        lambda _: 0.0,
+        lambda: 0.0,
         budget_samples=100,
         evaluate_every=8,
         around_step=around,
@@ -179,7 +162,7 @@ def test_empty_batches_of_a_replay_are_accepted() -> None:
         def _done(batch: Batch) -> Step:
             return Step(samples=8, loss=0.0)
 
-    results = learn(Replay(0), itertools.repeat((None, None)), lambda _: 0.5, budget_samples=40, evaluate_every=20)
+    results = learn(Replay(0).run, itertools.repeat((None, None)), lambda: 0.5, budget_samples=40, evaluate_every=20)
     assert [p.samples for p in results] == [24, 40]
 
 

@@ -12,8 +12,8 @@ from tests.algorithms.contract import assert_same
 from tests.support.algorithm_examples import noisy_points, points
 
 from wattune.algorithms import memory_errors, open_algorithm, place, release
+from wattune.algorithms.algorithm import part
 from wattune.algorithms.backprop import Backprop
-from wattune.algorithms.stepwise import part
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory
 
 # As libraries and drivers put it; the last two are what a Jetson answers.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal
 
-from wattune.algorithms.base import Batch, EvaluationPoint, LossTally, Step, Trainable, TrainingAlgorithm, learn
+from wattune.algorithms.algorithm import TrainingAlgorithm
+from wattune.algorithms.base import Batch, EvaluationPoint, LossTally, Run, Step, Trainable, learn
 from wattune.algorithms.checkpoint import check_state, load_checkpoint, save_checkpoint, state_bytes
 from wattune.algorithms.placement import memory_errors, place, release
 from wattune.algorithms.spec import format_spec, name_of, parse_options
@@ -17,6 +18,7 @@ __all__ = [
     "Batch",
     "EvaluationPoint",
     "LossTally",
+    "Run",
     "Step",
     "Trainable",
     "TrainingAlgorithm",

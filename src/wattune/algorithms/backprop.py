@@ -11,21 +11,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from wattune.algorithms import recomputation, stepwise
+from wattune.algorithms import recomputation
+from wattune.algorithms.algorithm import TrainingAlgorithm, cpu_copy, state_errors
 from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.model_parts import freeze_all_but
 from wattune.algorithms.placement import autocast, check_data_type, matrix_precision
 from wattune.algorithms.spec import SpecOption, format_spec, whole
-from wattune.algorithms.stepwise import Stepwise
 from wattune.errors import InputError
 
 NAMED = 4
 """Parameters that a warning names."""
 
 
-class Backprop(Stepwise):
+class Backprop(TrainingAlgorithm):
     """The plain training loop, on one torch device.
 
     A batch larger than ``micro_batch_size`` is processed in micro-batches whose gradients accumulate: the gradient is
@@ -89,17 +89,17 @@ class Backprop(Stepwise):
         return {
             **super().state_dict(),
             "scaler": self._scaler.state_dict(),
-            "random": stepwise.cpu_copy(self._random),
+            "random": cpu_copy(self._random),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, without changing it. Raises: InputError if it belongs to another model."""
         super().load_state_dict(state)
-        with stepwise.state_errors():
+        with state_errors():
             self._scaler.load_state_dict(state["scaler"])
             if len(state["random"]) != len(self._random):
                 raise ValueError("it comes from another processor, with another random number generator")
-            self._random = stepwise.cpu_copy(state["random"])
+            self._random = cpu_copy(state["random"])
 
     def _freeze(self) -> None:
         if self._last is not None:

@@ -1,4 +1,4 @@
-"""The interface of a training algorithm, the part of a workload that it needs, and the learning loop.
+"""The part of a workload that a training algorithm needs, and the learning loop.
 
 The loop is that of proxy runs, training runs and replays: steps, and evaluations at fixed numbers of samples.
 """
@@ -6,19 +6,16 @@ The loop is that of proxy runs, training runs and replays: steps, and evaluation
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from wattune.algorithms.counting.aten import tensors
-from wattune.algorithms.spec import SpecOption
 from wattune.errors import WorkloadError
-from wattune.records import StepWork
 
 Batch = tuple[Any, Any]
 """Inputs and targets of one optimizer step; the first dimension counts samples."""
@@ -86,46 +83,8 @@ class Step:
     loss: float
 
 
-class TrainingAlgorithm(ABC):
-    """A training loop over an iterator of batches.
-
-    Contract, checked by ``tests/algorithms/contract.py``: ``run`` yields one Step per batch, in order, but may take
-    several batches before the first Step; stopping the iteration leaves the parameters at the last Step; after
-    ``load_state_dict(state_dict())`` a new instance continues exactly as the old one would have.
-    """
-
-    name: str
-    """The spec in canonical form, as in records: name and options."""
-
-    OPTIONS: ClassVar[Mapping[str, SpecOption]] = {}
-    """Options of the spec, passed as keyword arguments of the same names."""
-
-    MICRO_BATCHES: ClassVar[bool] = True
-    """True if a batch can be processed in micro-batches."""
-
-    module: nn.Module
-    """The model in training; it can be evaluated between two Steps."""
-
-    @abstractmethod
-    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
-        """Train on each batch."""
-
-    @abstractmethod
-    def work(self) -> StepWork:
-        """The work of one step."""
-
-    @abstractmethod
-    def evaluation_work(self, samples: int) -> StepWork:
-        """The work of a forward pass over ``samples`` samples without gradients."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """The state to resume from: nested dicts and lists of tensors and JSON values."""
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from ``state_dict``."""
-
+Run = Callable[[Iterable[Batch]], Iterator[Step]]
+"""Trains on batches, and yields one Step for each."""
 
 Around = Callable[[], AbstractContextManager[Any]]
 
@@ -151,9 +110,9 @@ class LossTally:
 
 
 def learn(
-    algorithm: TrainingAlgorithm,
+    run: Run,
     batches: Iterable[Batch],
-    evaluate: Callable[[nn.Module], float],
+    evaluate: Callable[[], float],
     *,
     budget_samples: int,
     evaluate_every: int,
@@ -162,7 +121,8 @@ def learn(
     around_evaluation: Around = nullcontext,
     tally: LossTally | None = None,
 ) -> Iterator[EvaluationPoint]:
-    """Train until the budget is used up; evaluate whenever a step reaches or passes a multiple of ``evaluate_every``.
+    """Train by ``run`` until the budget is used up; evaluate when a step reaches or passes a multiple of
+    ``evaluate_every``.
 
     The grid of evaluations is therefore the same for every batch size; a step that passes several of its points is
     evaluated once. The first step to reach ``budget_samples`` is the last, and is evaluated. No more batches are taken
@@ -173,7 +133,7 @@ def learn(
     A checkpoint that was taken between two evaluations needs its ``tally`` as well.
     """
     tally = tally or LossTally()
-    steps = iter(algorithm.run(_within(batches, budget_samples - start_samples)))
+    steps = iter(run(_within(batches, budget_samples - start_samples)))
     samples = start_samples
     due = _next_point(samples - tally.samples, evaluate_every)  # an evaluation may have been due at the checkpoint
     while samples < budget_samples or tally.samples:
@@ -187,7 +147,7 @@ def learn(
             tally.loss, tally.samples = tally.loss + step.loss * step.samples, tally.samples + step.samples
             continue
         with around_evaluation():
-            metric = evaluate(algorithm.module)
+            metric = evaluate()
         mean = tally.loss / tally.samples
         tally.loss, tally.samples = 0.0, 0
         yield EvaluationPoint(samples=samples, metric=metric, loss=mean if math.isfinite(mean) else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -61,9 +62,9 @@ class ProxyRun(TrainingRun):
         batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
         reached, budget = False, self.budget(workload)
         for at in learn(
-            algorithm,
+            algorithm.run,
             batches,
-            workload.evaluate,
+            partial(workload.evaluate, algorithm.module),
             budget_samples=budget,
             evaluate_every=workload.evaluate_every,
             start_samples=samples,

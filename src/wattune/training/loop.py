@@ -9,9 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from torch import nn
-
-from wattune.algorithms import Batch, EvaluationPoint, LossTally, TrainingAlgorithm, learn, memory_errors
+from wattune.algorithms import Batch, EvaluationPoint, LossTally, Run, learn, memory_errors
 from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import SafetyStop
@@ -45,18 +43,18 @@ class TrainingTask:
     """Everything that the loop trains with.
 
     ``step_work`` is the work of one optimizer step, ``evaluation_works`` that of the parts of one evaluation;
-    ``batches`` gives the batches from a number of samples on; ``evaluate`` gives the metric of the model.
+    ``run`` trains; ``batches`` gives the batches from a number of samples on; ``evaluate`` gives the metric.
     ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
     ``cap``: a cap that changes, in place of the plan's; ``yield_to``: says, before a step, if others go first.
     """
 
     workload: Workload
     plan: Plan
-    algorithm: TrainingAlgorithm
+    run: Run
     step_work: StepWork
     evaluation_works: tuple[StepWork, ...]
     batches: Callable[[int], Iterable[Batch]]
-    evaluate: Callable[[nn.Module], float]
+    evaluate: Callable[[], float]
     budget_samples: int
     checkpoint_bytes: Callable[[], int | None] = lambda: None
     max_temp_c: float | None = None
@@ -193,7 +191,7 @@ class TrainingLoop:
     def _train(self) -> None:
         task = self.task
         for at in learn(
-            task.algorithm,
+            task.run,
             task.batches(self.samples),
             task.evaluate,
             budget_samples=task.budget_samples,

@@ -3,60 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any
 
-from torch import nn
-
-from wattune.algorithms import Batch, Step, TrainingAlgorithm, open_algorithm
+from wattune.algorithms import Step, open_algorithm
 from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.point import OperatingPoint
-from wattune.records import LearningCurve, Plan, StepWork, TrainingRecord
+from wattune.records import LearningCurve, Plan, TrainingRecord
 from wattune.training.loop import TrainingLoop, TrainingTask
 from wattune.training.training_record import counts_all, evaluation_works
 from wattune.workloads import Workload
-
-
-class ReplayedCurve(TrainingAlgorithm):
-    """Stands for the algorithm that gave a learning curve: its steps, without computing anything."""
-
-    name = "replayed"
-
-    def __init__(self, curve: LearningCurve, algorithm: TrainingAlgorithm):
-        self.module = algorithm.module
-        self._curve = curve
-        self._algorithm = algorithm
-        self._metrics = iter(curve.evaluations)
-
-    def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
-        """One step per batch; what is in the batch does not matter."""
-        for _ in batches:
-            yield Step(samples=self._curve.batch_size, loss=0.0)
-
-    def work(self) -> StepWork:
-        """The work of a step of the recorded training."""
-        return self._algorithm.work()
-
-    def evaluation_work(self, samples: int) -> StepWork:
-        """The work of an evaluation of the recorded training."""
-        return self._algorithm.evaluation_work(samples)
-
-    def metric(self, module: nn.Module) -> float:
-        """The metric that the recorded training had at the next evaluation. Raises: RecordError after the last."""
-        following = next(self._metrics, None)
-        if following is None:
-            raise _other_grid(self._curve)
-        return following.metric
-
-    def state_dict(self) -> dict[str, Any]:
-        """There is none: a replay is not interrupted."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is none: a replay is not interrupted."""
-        raise NotImplementedError
 
 
 def price(
@@ -93,20 +49,24 @@ def price(
             "target": curve.target,
         }
     )
-    curve_replay = ReplayedCurve(
-        curve,
-        open_algorithm(
-            curve.algorithm, workload, point.batch_size, micro_batch_size=point.micro_batch_size, seed=curve.seed
-        ),
+    algorithm = open_algorithm(
+        curve.algorithm, workload, point.batch_size, micro_batch_size=point.micro_batch_size, seed=curve.seed
     )
+    metrics = (evaluation.metric for evaluation in curve.evaluations)
+
+    def next_metric() -> float:
+        if (metric := next(metrics, None)) is None:
+            raise _other_grid(curve)
+        return metric
+
     task = TrainingTask(
         workload=workload,
         plan=plan,
-        algorithm=curve_replay,
-        step_work=curve_replay.work(),
-        evaluation_works=evaluation_works(curve_replay, device, point, workload.test_samples),
+        run=lambda batches: (Step(samples=curve.batch_size, loss=0.0) for _ in batches),
+        step_work=algorithm.work(),
+        evaluation_works=evaluation_works(algorithm, device, point, workload.test_samples),
         batches=lambda samples: itertools.repeat((None, None)),
-        evaluate=curve_replay.metric,
+        evaluate=next_metric,
         budget_samples=curve.evaluations[-1].samples,
         checkpoint_bytes=lambda: curve.state_bytes if counts_all(device) else None,
         cap=cap,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
-from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.cap import PEAK, PowerCap
@@ -91,15 +90,18 @@ def train(
             state = _load(checkpoint, identity, algorithm)
         else:
             warnings.warn(f"the checkpoint of an earlier training run is kept in {set_aside(checkpoint)}", stacklevel=2)
+    # On the device itself evaluations are as large as training's forward passes: larger ones would draw more power
+    # than was measured when the clock was chosen.
+    evaluated = {"batch_size": plan.shape.micro} if device.executes_steps else {}
     counts_writes = checkpoint is not None and counts_all(device)
     task = TrainingTask(
         workload=workload,
         plan=plan,
-        algorithm=algorithm,
+        run=algorithm.run,
         step_work=algorithm.work(),
         evaluation_works=evaluation_works(algorithm, device, plan.point, workload.test_samples),
         batches=lambda samples: workload.batches(plan.batch_size, seed=seed, start=samples),
-        evaluate=_evaluate(device, workload, plan),
+        evaluate=partial(workload.evaluate, algorithm.module, **evaluated),
         budget_samples=workload.budget_samples,
         checkpoint_bytes=lambda: state_bytes(algorithm.state_dict()) if counts_writes else None,
         max_temp_c=max_temp_c,
@@ -188,14 +190,6 @@ def cap_of_schedule(plan: Plan, schedule: Schedule) -> CapTrace:
     why = "more carbon now than later" if schedule.unit == "gco2_per_kwh" else "a higher price now than later"
     form = PowerCap(side=plan.cap_side)
     return CapTrace(form, tuple(caps), tuple(caps.values()), begin, "the plan's times", why)
-
-
-def _evaluate(device: Device, workload: Workload, plan: Plan) -> Callable[[nn.Module], float]:
-    # On the device itself evaluations are as large as training's forward passes: larger ones would draw more power
-    # than was measured when the clock was chosen.
-    if not device.executes_steps:
-        return workload.evaluate
-    return partial(workload.evaluate, batch_size=plan.shape.micro)
 
 
 def _identity(device: Device, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from wattune.algorithms import stepwise
+from wattune.algorithms.algorithm import part, state_errors
 from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.counter import Counter
@@ -132,7 +132,7 @@ class AsyncForwardGradient(ForwardGradient):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, with its cuts. Raises: InputError if it belongs to another model."""
-        with stepwise.state_errors():
+        with state_errors():
             if "pipeline" in state:
                 raise ValueError("it has batches in flight, as those of earlier versions; train from the beginning")
             # Earlier versions did not store it, and perturbed weights by default.
@@ -229,7 +229,7 @@ class AsyncForwardGradient(ForwardGradient):
     def _tick(self, pipeline: Pipeline, batch: Batch | None) -> Step | None:
         """Advance all batches by one module, and learn from the one that comes to the end."""
         if batch is not None:
-            batch = stepwise.part(batch, 0, samples_of(batch), self._device)
+            batch = part(batch, 0, samples_of(batch), self._device)
         key = RandomKey(self._seed, self._step + len(pipeline.in_flight))
         with matrix_precision(self._device.type, self._trainable.data_type), self._estimate.running():
             ended = pipeline.advance(batch, key)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from wattune.algorithms import stepwise
+from wattune.algorithms.algorithm import TrainingAlgorithm, part, preserved, state_errors
 from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
@@ -30,11 +30,10 @@ from wattune.algorithms.forward.forward_ad import derivative_errors
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, number, one_of, whole
-from wattune.algorithms.stepwise import Stepwise
 from wattune.errors import InputError
 
 
-class ForwardGradient(Stepwise):
+class ForwardGradient(TrainingAlgorithm):
     """Forward gradients on one torch device, one batch after the other.
 
     ``perturb``: "weights": one direction for the whole batch; "activities": the last block has its exact gradient, and
@@ -99,7 +98,7 @@ class ForwardGradient(Stepwise):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, without changing it. Raises: InputError if it belongs to another model."""
         super().load_state_dict(state)
-        with stepwise.state_errors():
+        with state_errors():
             self._seed, self._step = int(state["seed"]), int(state["step"])
 
     def _use(self, estimate: Estimate) -> None:
@@ -118,8 +117,8 @@ class ForwardGradient(Stepwise):
     def _trial(self, most: int) -> Iterator[Batch]:
         """Give up to ``most`` samples to a step that changes nothing but gradients."""
         samples = min(most, self.batch_size)
-        with model_errors(), derivative_errors(), memory_errors("a forward pass"), stepwise.preserved(self.module):
-            yield stepwise.part(self._trainable.example(samples), 0, samples, self._device)
+        with model_errors(), derivative_errors(), memory_errors("a forward pass"), preserved(self.module):
+            yield part(self._trainable.example(samples), 0, samples, self._device)
 
     def _pass(self) -> step_counting.TrainingPass:
         return self._estimate

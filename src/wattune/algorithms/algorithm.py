@@ -1,20 +1,21 @@
-"""Algorithms that train on one device, one batch after the other, each in micro-batches: building blocks and frame."""
+"""Training algorithms on one device: their interface and frame, and what they are built of."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from wattune.algorithms.base import Batch, Step, Trainable, TrainingAlgorithm
+from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.placement import memory_errors
+from wattune.algorithms.spec import SpecOption
 from wattune.errors import InputError, WorkloadError
 from wattune.records import StepWork
 
@@ -81,8 +82,12 @@ def preserved(model: nn.Module) -> Iterator[None]:
                 module.training = training
 
 
-class Stepwise(TrainingAlgorithm):
-    """An algorithm that yields a Step before it takes the next batch.
+class TrainingAlgorithm(ABC):
+    """A training loop over an iterator of batches.
+
+    Contract, checked by ``tests/algorithms/contract.py``: ``run`` yields one Step per batch, in order, but may take
+    several batches before the first Step; stopping the iteration leaves the parameters at the last Step; after
+    ``load_state_dict(state_dict())`` a new instance continues exactly as the old one would have.
 
     A subclass implements training on a batch (``_train``) and the pass to count (``_pass``), and may freeze parameters
     before the optimizer is made (``_freeze``).
@@ -90,6 +95,18 @@ class Stepwise(TrainingAlgorithm):
     Raises: InputError for invalid batch sizes, WorkloadError without trainable parameters, OutOfDeviceMemory if the
     model does not fit.
     """
+
+    name: str
+    """The spec in canonical form, as in records: name and options."""
+
+    OPTIONS: ClassVar[Mapping[str, SpecOption]] = {}
+    """Options of the spec, passed as keyword arguments of the same names."""
+
+    MICRO_BATCHES: ClassVar[bool] = True
+    """True if a batch can be processed in micro-batches."""
+
+    module: nn.Module
+    """The model in training; it can be evaluated between two Steps."""
 
     def __init__(
         self, trainable: Trainable, batch_size: int, micro_batch_size: int | None, seed: int, on: torch.device | None
