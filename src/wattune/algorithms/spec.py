@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from wattune.errors import InputError
@@ -18,37 +19,24 @@ class SpecOption(NamedTuple):
 
 def whole(least: int, most: int = 2**31) -> SpecOption:
     """An option that is a whole number."""
-
-    def parse(text: str) -> int:
-        value = int(text)
-        if not least <= value <= most:
-            raise ValueError(text)
-        return value
-
-    return SpecOption(parse, f"{least} or more" if most == 2**31 else f"{least} to {most}")
+    return SpecOption(partial(_parse, int, least, most), f"{least} or more" if most == 2**31 else f"{least} to {most}")
 
 
-def number(above: float, allowed: str, *, most: float = sys.float_info.max) -> SpecOption:
-    """An option that is a number above ``above`` and at most ``most``."""
+def number(least: float, allowed: str, *, most: float = sys.float_info.max) -> SpecOption:
+    """An option that is a number from ``least`` to ``most``."""
+    return SpecOption(partial(_parse, float, least, most), allowed)
 
-    def parse(text: str) -> float:
-        value = float(text)
-        if not above < value <= most:
-            raise ValueError(text)
-        return value
 
-    return SpecOption(parse, allowed)
+def _parse(kind: type[float], least: float, most: float, text: str) -> float:
+    value = kind(text)
+    if not least <= value <= most:
+        raise ValueError(text)
+    return value
 
 
 def one_of(*names: str) -> SpecOption:
     """An option that is one of these words."""
-
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError(text)
-        return text
-
-    return SpecOption(parse, ", ".join(names))
+    return SpecOption(lambda text: names[names.index(text)], ", ".join(names))
 
 
 def name_of(spec: str) -> str:

@@ -18,6 +18,9 @@ from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
 from wattune.workloads.workload import Workload
 
+SAME = ("input_shape", "task", "data_type", "batch_sizes", "evaluate_every", "host_s_per_sample")
+"""Fields that a workload and its description both have."""
+
 FILE = "sha256:"
 """Prefix of the name of a server's file in a table [data]."""
 
@@ -92,20 +95,15 @@ def served_model(
             "model": workload.name,
             "factory": factory,
             "options": dict(workload.model.options),
-            "input_shape": list(workload.input_shape),
-            "task": workload.task,
-            "data_type": workload.data_type,
+            **{name: getattr(workload, name) for name in SAME},
             "loss": _name(workload.loss, LOSSES, "loss"),
             "metric": _name(workload.metric, METRICS, "metric"),
             "optimizer": asdict(rule),
             "augmentation": asdict(workload.augmentation),
-            "batch_sizes": list(workload.batch_sizes),
-            "evaluate_every": workload.evaluate_every,
             "budget_samples": workload.budget_samples,
             "target": workload.target,
-            "host_s_per_sample": workload.host_s_per_sample,
-            "reinitialise": list(workload.model.reinitialise),
-            "train_only": list(workload.model.train_only),
+            "reinitialise": workload.model.reinitialise,
+            "train_only": workload.model.train_only,
             "weights": None if weights is None else weights.model_dump(),
             "proxy": {"data": dict(data), "target": proxy.target, "budget_samples": proxy.budget_samples},
         },
@@ -114,13 +112,7 @@ def served_model(
     for what in ("input_shape", "task", "data_type", "loss", "metric", "optimizer", "augmentation", "evaluate_every"):
         if getattr(proxy, what) != getattr(workload, what):
             raise WorkloadError(f"{what} of a server's proxy", allowed="that of its model")
-    ours, its = workload.model, proxy.model
-    if (ours.factory, dict(ours.options), ours.reinitialise, ours.train_only) != (
-        its.factory,
-        dict(its.options),
-        its.reinitialise,
-        its.train_only,
-    ):
+    if {**vars(workload.model), "weights": None} != {**vars(proxy.model), "weights": None}:
         raise WorkloadError("the model of a server's proxy", allowed="the same as the workload's")
     return model
 
@@ -164,12 +156,7 @@ def _workload(
         augmentation=Augmentation(**model.augmentation.model_dump()),
         target=target,
         budget_samples=budget_samples,
-        evaluate_every=model.evaluate_every,
-        batch_sizes=model.batch_sizes,
-        input_shape=model.input_shape,
-        task=model.task,
-        data_type=model.data_type,
-        host_s_per_sample=model.host_s_per_sample,
+        **{name: getattr(model, name) for name in SAME},
     )
 
 

@@ -21,6 +21,9 @@ from torch import nn
 from wattune.algorithms.spec import SpecOption, number, whole
 from wattune.errors import InputError
 
+FINAL_STEP = 2**62
+"""A step at which every layer that ever learns is learning."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -36,17 +39,12 @@ class Schedule:
     rise_epochs: float = 10.0
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
-        "alpha": number(-1e-9, "0 to 1", most=1.0),
+        "alpha": number(0, "0 to 1", most=1.0),
         "epoch_samples": whole(1),
-        "frozen_epochs": number(-1e-9, "0 or more"),
-        "rise_epochs": number(-1e-9, "0 or more"),
+        "frozen_epochs": number(0, "0 or more"),
+        "rise_epochs": number(0, "0 or more"),
     }
     """Options of an algorithm with this schedule."""
-
-    @property
-    def ramp_samples(self) -> float:
-        """Training samples until alpha reaches its final value."""
-        return 0 if self.epoch_samples is None else self.epoch_samples * (self.frozen_epochs + self.rise_epochs)
 
     def at(self, samples: float) -> float:
         """Alpha of the layers below the head after ``samples`` training samples."""

@@ -20,16 +20,16 @@ from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.counter import Counter
 from wattune.algorithms.forward import forward_ad, partition
-from wattune.algorithms.forward.alpha import Alpha, Schedule
+from wattune.algorithms.forward.alpha import FINAL_STEP, Alpha, Schedule
 from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.estimate import Estimate, Perturbation
-from wattune.algorithms.forward.forward_gradient import ForwardGradient
+from wattune.algorithms.forward.forward_gradient import DISTANCES, PERTURBATIONS, ForwardGradient
 from wattune.algorithms.forward.masks import RandomKey, own
 from wattune.algorithms.forward.pipeline import Pipeline
 from wattune.algorithms.forward.stage import DualValue
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
-from wattune.algorithms.spec import SpecOption, number, one_of, whole
+from wattune.algorithms.spec import SpecOption, one_of, whole
 from wattune.errors import InputError, WorkloadError
 
 COUNTED_SAMPLES = 32
@@ -77,9 +77,9 @@ class AsyncForwardGradient(ForwardGradient):
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "modules": whole(1, 64),
         "cuts": SpecOption(_parts_text, "numbers of the parts that modules end with, ascending, as in 3/6/10"),
-        "perturb": one_of("weights", "activities", "differences"),
+        "perturb": PERTURBATIONS,
         "directions": whole(1, 64),
-        "distance": number(0, "above 0"),
+        "distance": DISTANCES,
         "backend": one_of("sequential", "threads"),
         **Schedule.OPTIONS,
     }
@@ -199,7 +199,7 @@ class AsyncForwardGradient(ForwardGradient):
     def _costs(self, estimate: Estimate, groups: list[list[nn.Module]]) -> list[float]:
         """Seconds of each group of layers in a step in which every layer that ever learns is learning."""
         alpha, costs = Alpha(self.module, self.batch_size, estimate.schedule), []
-        key = RandomKey(0, estimate.final_step(self.batch_size))
+        key = RandomKey(0, FINAL_STEP)
         with self._trial(COUNTED_SAMPLES) as (x, _), forward_ad.level():
             value: DualValue = x, None
             for place, group in enumerate(groups):

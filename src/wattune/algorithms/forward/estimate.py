@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from wattune.algorithms.base import Batch, Trainable, evaluated_loss
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.forward import forward_ad
-from wattune.algorithms.forward.alpha import Alpha, Schedule
+from wattune.algorithms.forward.alpha import FINAL_STEP, Alpha, Schedule
 from wattune.algorithms.forward.blocks import ExactEnd, MiddleEnd, PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
@@ -53,11 +52,7 @@ class Estimate:
             stage.remember()  # one copy in each step; the older ones are there already
             older += [torch.empty_like(p) for p in stage.trained for _ in range(stage.lag - 1)]
         with self.running():
-            self.add(stages, trainable, batch, RandomKey(0, self.final_step(samples)))
-
-    def final_step(self, batch_size: int) -> int:
-        """A step at which every layer that ever learns is learning."""
-        return math.ceil(self.schedule.ramp_samples / batch_size)
+            self.add(stages, trainable, batch, RandomKey(0, FINAL_STEP))
 
     def stages(self, model: nn.Module, batch_size: int) -> list[Stage]:
         """Perturb the modules of a model. A last one with its exact gradient is the head of the schedule.

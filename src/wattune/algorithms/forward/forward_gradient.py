@@ -12,6 +12,7 @@ arXiv 2305.17333, and Spall 1992 (central differences).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -24,13 +25,16 @@ from wattune.algorithms.base import Batch, Step, Trainable
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.step_counting import model_errors
-from wattune.algorithms.forward.alpha import Schedule
+from wattune.algorithms.forward.alpha import FINAL_STEP, Schedule
 from wattune.algorithms.forward.estimate import DISTANCE, Estimate, Perturbation
 from wattune.algorithms.forward.forward_ad import derivative_errors
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, format_spec, number, one_of, whole
 from wattune.errors import InputError
+
+PERTURBATIONS = one_of("weights", "activities", "differences")
+DISTANCES = number(sys.float_info.min, "above 0")
 
 
 class ForwardGradient(TrainingAlgorithm):
@@ -60,9 +64,9 @@ class ForwardGradient(TrainingAlgorithm):
     """Default of the option ``perturb``."""
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
-        "perturb": one_of("weights", "activities", "differences"),
+        "perturb": PERTURBATIONS,
         "directions": whole(1),
-        "distance": number(0, "above 0"),
+        "distance": DISTANCES,
         **Schedule.OPTIONS,
     }
 
@@ -110,7 +114,7 @@ class ForwardGradient(TrainingAlgorithm):
         # Run a step without learning: the first one detects whether the model draws random numbers, so it differs
         # slightly from later ones.
         with self._trial(2) as few, estimate.running():
-            estimate.add(self.stages, self._trainable, few, RandomKey(0, estimate.final_step(self.batch_size)))
+            estimate.add(self.stages, self._trainable, few, RandomKey(0, FINAL_STEP))
         self._optimizer.zero_grad(set_to_none=True)
 
     @contextmanager
