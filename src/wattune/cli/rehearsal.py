@@ -56,7 +56,7 @@ class Rehearsal:
 
     def run(self) -> Report:
         """Run the program to its end. Raises: DeviceError, InputError, and nothing that the program raises."""
-        from wattune.algorithms.counting.step_counter import StepCounter, counted_steps
+        from wattune.algorithms.counting.counter import Counter, counted_steps
 
         device, limit, run = self._device, self._limit, self._run
         expect_s, remembered = self._given
@@ -72,7 +72,7 @@ class Rehearsal:
                 say=self._tell,
             )
             run.start()
-            counter = self._counter = StepCounter()
+            counter = self._counter = Counter()
             rounds = Rounds(self._round)
             try:
                 with counted_steps(counter, rounds.count):

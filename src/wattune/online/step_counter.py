@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from wattune.algorithms.counting.step_counter import StepCounter
+from wattune.algorithms.counting.counter import Counter
 from wattune.records import StepWork
 
 
@@ -25,7 +25,7 @@ class StepWorkCounter:
         self._optimizer = optimizer
         self._works: dict[Hashable, StepWork] = {}
         self._placeholders: dict[tuple[int, int], StepWork] = {}
-        self._counter: StepCounter | None = None
+        self._counter: Counter | None = None
         self._key: Hashable = None
         self._hooks: list[Any] = []
 
@@ -54,7 +54,7 @@ class StepWorkCounter:
         self._key = key, bool(state), self._model.training
         if self._key in self._works:
             return
-        counter = StepCounter()
+        counter = Counter()
         counter.hold(list(self._model.parameters()))
         counter.hold([p.grad for p in self._model.parameters() if p.grad is not None])
         counter.hold([list(values.values()) for values in state.values() if isinstance(values, dict)])
@@ -72,7 +72,7 @@ class StepWorkCounter:
             self._works[self._key] = work
         return work
 
-    def drop(self) -> StepCounter | None:
+    def drop(self) -> Counter | None:
         """Stop counting. Returns: the counter, if there was one."""
         counter, self._counter = self._counter, None
         if counter is not None:

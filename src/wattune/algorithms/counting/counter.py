@@ -6,7 +6,7 @@ import copy
 import functools
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -14,13 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from wattune.algorithms.base import Batch, Trainable
 from wattune.algorithms.counting import aten
 from wattune.errors import WorkloadError
-from wattune.records import Operation, PhaseWork
+from wattune.records import Operation, PhaseWork, StepWork
+
+DATA_TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 Tally = dict[tuple[str, str], tuple[float, float, float]]
 """(phase, kind) -> FLOPs, bytes, kernels."""
@@ -29,14 +32,17 @@ Tally = dict[tuple[str, str], tuple[float, float, float]]
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that counts the operations within it, and tracks the memory in use.
 
-    ``tally``: the counts in each ``phase``; ``memory_bytes``: after each operation, the memory of the tensors given to
-    ``hold`` and of all results alive. In the optimizer an operation on scalars does not count: it updates the step
-    number, which PyTorch keeps on the CPU.
+    ``tally``: the counts in each ``phase``; without a ``phase``, "optimizer" while ``in_optimizer``, "backward" in a
+    backward pass, else "forward". Nothing counts while ``paused``. ``memory_bytes``: after each operation, the memory
+    of the tensors given to ``hold`` and of all results alive. In the optimizer an operation on scalars does not count:
+    it updates the step number, which PyTorch keeps on the CPU.
     """
 
-    def __init__(self, phase: str) -> None:
+    def __init__(self, phase: str | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = phase
+        self.in_optimizer = self.paused = False
+        self._product_flops: dict[str, float] = defaultdict(float)  # by the data type of the result
         self.tally: Tally = {}
         self.memory_bytes: list[int] = []
         self._alive_bytes = 0
@@ -65,19 +71,55 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation and count it."""
         outputs = operation(*arguments, **(options or {}))
+        if self.paused:
+            return outputs
         self.hold(outputs)
         if not aten.launches(operation):
             return outputs
-        if self.phase == "optimizer" and all(t.dim() == 0 for t in aten.tensors([arguments, outputs])):
+        in_backward = torch._C._current_graph_task_id() != -1
+        phase = self.phase or ("optimizer" if self.in_optimizer else "backward" if in_backward else "forward")
+        if phase == "optimizer" and all(t.dim() == 0 for t in aten.tensors([arguments, outputs])):
             return outputs
-        kind = "optimizer" if self.phase == "optimizer" else aten.kind(operation, arguments)
-        flops, moved_bytes, kernels = self.tally.get((self.phase, kind), (0.0, 0.0, 0.0))
-        self.tally[self.phase, kind] = (
-            flops + aten.flops(operation, arguments, outputs),
-            moved_bytes + aten.moved_bytes(operation, arguments, outputs),
-            kernels + 1,
-        )
+        kind, new_flops = aten.kind(operation, arguments), aten.flops(operation, arguments, outputs)
+        if kind in ("matmul", "convolution"):
+            self._product_flops[DATA_TYPES.get(next(aten.tensors(outputs)).dtype, "fp32")] += new_flops
+        if phase == "optimizer":
+            kind = "optimizer"
+        flops, moved_bytes, kernels = self.tally.get((phase, kind), (0.0, 0.0, 0.0))
+        new_bytes = aten.moved_bytes(operation, arguments, outputs)
+        self.tally[phase, kind] = flops + new_flops, moved_bytes + new_bytes, kernels + 1
         return outputs
+
+    def work(self, samples: int, micro_batch_size: int) -> StepWork:
+        """The work so far, as that of a step, in the data type that most of the products ran in."""
+        return StepWork(
+            samples=samples,
+            micro_batch_size=micro_batch_size,
+            data_type=max(self._product_flops, key=lambda name: self._product_flops[name], default="fp32"),
+            phases=phases(self.tally),
+            peak_memory_bytes=max(self.memory_bytes, default=0),
+        )
+
+
+@contextmanager
+def counted_steps(counter: Counter, on_step: Callable[[int], None]) -> Iterator[None]:
+    """Count all that runs inside; ``on_step`` gets each optimizer that has stepped, by its identity."""
+
+    def stepped(optimizer: object, *_: object) -> None:
+        counter.in_optimizer = False
+        on_step(id(optimizer))
+
+    # The last post-hook: what the program registers itself has run before.
+    hooks = (
+        register_optimizer_step_pre_hook(lambda *_: setattr(counter, "in_optimizer", True)),
+        register_optimizer_step_post_hook(stepped),
+    )
+    try:
+        with counter:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def total(*parts: tuple[float, Tally]) -> Tally:

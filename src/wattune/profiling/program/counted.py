@@ -65,11 +65,11 @@ def counted_works(words: Callable[[int], list[str]], batch_sizes: Sequence[int])
 
 
 def _count(file: str, batch_size: str, *words: str) -> int:
-    from wattune.algorithms.counting.step_counter import StepCounter, counted_steps
+    from wattune.algorithms.counting.counter import Counter, counted_steps
     from wattune.program.hook.sitecustomize import Rounds
     from wattune.program.in_process import in_process
 
-    run, counter, works = in_process(words), StepCounter(), list[StepWork]()
+    run, counter, works = in_process(words), Counter(), list[StepWork]()
 
     def round_ended(_: int) -> None:
         works.append(counter.work(int(batch_size), int(batch_size)))
