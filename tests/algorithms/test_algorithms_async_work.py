@@ -86,8 +86,6 @@ def test_invalid_options_are_refused(options: str, said: str) -> None:
         opened(layers(), options)
 
 
-def test_micro_batches_and_low_precision_are_refused() -> None:
+def test_micro_batches_are_refused() -> None:
     with pytest.raises(InputError, match="micro-batch size of async-fgd: 4; allowed: the batch size 8"):
         open_algorithm("async-fgd", layers(), 8, micro_batch_size=4)
-    with pytest.raises(InputError, match="allowed: fp32, tf32"):
-        opened(layers(data_type="bf16"), "modules=2")

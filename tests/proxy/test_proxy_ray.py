@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wattune.cli import main
-from wattune.errors import InputError, WorkloadError
+from wattune.errors import InputError
 from wattune.proxy import estimate, ray_cluster
 from wattune.workloads import example_workload
 
@@ -132,19 +131,6 @@ def test_an_existing_connection_is_used_and_left_open(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", ours)
     with ray_cluster.connected("ray:127.0.0.1:9") as ray:
         assert ray is ours
-
-
-def test_a_workload_that_cannot_be_pickled_is_refused_in_one_line(monkeypatch):
-    class Pickling(Connected):
-        def put(self, workload):
-            raise pickle.PicklingError("a lambda of this session")
-
-    ours = Pickling()
-    monkeypatch.setattr("wattune.remote.executor.find_spec", lambda name: ours)
-    monkeypatch.setitem(sys.modules, "ray", ours)
-    with pytest.raises(WorkloadError, match="cannot be sent to a cluster: a lambda"):
-        with ray_cluster.cluster_training(example_workload(), "ray"):
-            pass
 
 
 def test_processes_and_a_cluster_exclude_each_other(tmp_path, capsys):

@@ -138,19 +138,6 @@ def accuracy(outputs, targets):
     return (outputs.argmax(-1) == targets).float().mean().item()
 
 
-def test_progress_reports_a_run_that_misses_the_target(tmp_path):
-    lines = []
-    (curve,) = sweep(
-        made.workload(target=1.0, budget_samples=128),
-        batch_sizes=[8],
-        seeds=[0],
-        folder=tmp_path,
-        progress=lambda *line: lines.append(line),
-    )
-    assert (curve.reached, curve.samples) == (False, 128)
-    assert "did not reach the target in 128 samples" in lines[-1][2]
-
-
 def test_a_run_that_diverges_ends_and_counts_as_not_reached():
     (curve,) = sweep(made.workload(metric=made.DIVERGING), batch_sizes=[8], seeds=[0], folder=None)
     assert (curve.reached, curve.samples, curve.evaluations) == (False, 64, ())

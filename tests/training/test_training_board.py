@@ -64,16 +64,6 @@ def test_too_hot_is_answered_like_too_much_power():
 
 
 @pytest.mark.slow
-def test_a_board_that_stays_too_hot_is_stopped_for_safety():
-    device = Telling(hot_above_mhz=0.0)
-    workload = made.workload(target=None, budget_samples=10**6, evaluate_every=10**5)
-    record = train(device, workload, made.plan(batch_size=32, clock_mhz=153.6), max_temp_c=80.0)
-    assert record.ended == "stopped for safety"
-    assert "°C at the lowest setting, above the limit of 80 °C" in record.reason
-    assert device.current() == device.combinations()[-1]
-
-
-@pytest.mark.slow
 def test_a_board_that_does_not_tell_its_temperature_any_more_is_stopped_for_safety():
     class Numb(Telling):
         numb_s = (4.0, 5.5)  # short enough to be waited for

@@ -1,14 +1,9 @@
-"""Training under a cap that changes: the setting follows, the trajectory does not, and pauses survive a kill."""
+"""Training under a cap that changes: the setting follows, the trajectory does not, and pauses survive an interruption."""
 
 from __future__ import annotations
 
 import math
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
 from tests.support import training_runs as made
@@ -41,10 +36,6 @@ def followed(workload, planned):
 
 def without_wall_clock(record):
     return record.model_copy(update={"provenance": record.provenance.model_copy(update={"created_at": None})})
-
-
-def parameters(path):
-    return load_checkpoint(path)[0]
 
 
 def test_the_trajectory_is_that_of_a_constant_cap(tmp_path, workload, table, planned, followed):
@@ -199,95 +190,6 @@ def test_pauses_of_a_plan_for_another_goal_leave_it_at_its_point(workload, table
     assert {(one.asked_w, one.cap_w) for one in record.cap_intervals if one is not began} == {(None, None)}
     assert {one.setting for one in record.cap_intervals if not one.pause} == {frugal.clock_mhz}
     assert 5.0 <= record.paused_s <= 5.0 + LEAD_S + 0.5
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.support import training_runs as made
-from tests.support.real_time_device import RealTimeDevice
-
-from wattune.cap_source import cap_of
-from wattune.records import Plan
-from wattune.training import train
-
-folder = Path(sys.argv[1])
-
-def evaluated(evaluation, readings):
-    with (folder / "log").open("a") as log:
-        log.write(f"{evaluation.samples}\\n")
-    if evaluation.samples == 192:  # from now on nothing may run
-        (folder / "cap").write_text("0\\n")
-
-device, rested_s = made.nano(), 0.0
-rest = device.wait
-
-def wait(seconds):
-    global rested_s
-    rest(seconds)
-    rested_s += seconds
-    if rested_s > 5:
-        (folder / "rested").touch()
-
-device.wait = wait
-train(
-    device,
-    made.workload(target=None),
-    Plan.load(folder / "plan.json"),
-    cap=cap_of(f"watch:{folder / 'cap'}"),
-    checkpoint=folder / "c",
-    resume=True,
-    on_evaluation=evaluated,
-).save(folder / "training.json")
-"""
-
-
-def wait_for(condition, process):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs signals")
-def test_a_kill_in_a_pause_resumes_in_the_pause(tmp_path, planned, followed):
-    cap, checkpoint, log, rested = (tmp_path / name for name in ("cap", "c", "log", "rested"))
-    cap.write_text("6\n")
-    planned.save(tmp_path / "plan.json")
-
-    def start():
-        return subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)])
-
-    def is_holding():
-        return checkpoint.exists() and load_checkpoint(checkpoint)[1]["so_far"]["cap"]["is_holding"]
-
-    first = start()
-    try:
-        wait_for(is_holding, first)
-    finally:
-        first.kill()
-        first.wait()
-    assert first.returncode == -signal.SIGKILL
-    saved, evaluations = checkpoint.stat().st_mtime_ns, log.read_text()
-    assert evaluations.split() == ["64", "128", "192"]
-    rested.unlink(missing_ok=True)
-    second = start()
-    try:
-        wait_for(lambda: checkpoint.stat().st_mtime_ns != saved, second)  # it has loaded everything, and pauses again
-        assert is_holding()
-        assert log.read_text() == evaluations
-        wait_for(rested.exists, second)  # for longer than a control interval: the pause has one reason
-        cap.write_text("6\n")
-        assert second.wait(120) == 0
-    finally:
-        second.kill()
-        second.wait()
-    record = TrainingRecord.load(tmp_path / "training.json")
-    assert made.trajectory(record) == made.trajectory(followed)
-    assert [one.pause for one in record.cap_intervals if one.pause is not None] == ["the cap is 0 W"]
-    assert log.read_text().split() == [str(e.samples) for e in record.evaluations]
 
 
 @pytest.mark.slow

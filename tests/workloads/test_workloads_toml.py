@@ -291,17 +291,6 @@ def test_any_value_gives_a_workload_or_a_one_line_error(tmp_path, data):
         assert "\n" not in str(error)  # noqa: PT017 - some are workloads
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=8), st.integers(0, len(SMALL)), st.integers(0, 20))
-def test_any_damage_gives_a_workload_or_a_one_line_error(tmp_path, inserted, place, cut):
-    path = tmp_path / "workload.toml"
-    path.write_bytes(SMALL[:place].encode() + inserted + SMALL[place + cut :].encode())
-    try:
-        load_workload(path)
-    except InputError as error:
-        assert "\n" not in str(error)  # noqa: PT017
-
-
 def test_the_own_batch_size_is_the_targets_and_not_the_proxys(tmp_path):
     top = "batch_sizes = [8, 16]\nbatch_size = 16\n"
     proxy = '[proxy]\nbatch_sizes = [4, 8]\n[proxy.data]\nsource = "digits"\n'
@@ -320,13 +309,3 @@ def test_half_of_its_own_data_is_a_proxy(tmp_path):
     workload.check_proxy()
     with pytest.raises(InputError, match="split"):
         load_workload(written(tmp_path, 'proxy = "spilt"\n' + SMALL))
-
-
-def test_a_workload_without_a_proxy_is_told_the_lines_to_write(tmp_path):
-    with pytest.raises(InputError) as caught:
-        load_workload(written(tmp_path, SMALL)).check_proxy()
-    text = str(caught.value)
-    assert 'proxy = "split"' in text
-    assert '[proxy.data], source = "npz", train = "other.npz"' in text
-    assert "wattune.capped" in text
-    assert "\n" not in text

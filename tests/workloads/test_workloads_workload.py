@@ -191,6 +191,7 @@ def broken_model():
         ({"batch_sizes": [0, 4]}, "0"),
         ({"batch_sizes": [4.0]}, "4.0"),
         ({"batch_sizes": "4"}, "list of whole numbers"),
+        ({"batch_sizes": (8, 16), "batch_size": 12}, "batch_size: 12; allowed: one of batch_sizes, [8, 16]"),
         ({"micro_batch_sizes": [32]}, "at most 16"),
         ({"evaluate_every": 15}, "at least the largest batch size, 16"),
         ({"budget_samples": 15}, "at least evaluate_every, 16"),
@@ -233,6 +234,12 @@ def test_invalid_workloads_are_refused(changes, words):
         (lambda: language(data=lambda: Data(*(2 * [(np.full((4, 8), 11), np.zeros((4, 8), int))]))), "0 to 10"),
         (lambda: language(data=lambda: Data(*(2 * [(np.zeros((4, 8), int), np.zeros(4, int))]))), "(8,)"),
         (lambda: classification(data=Loaders(loaders_of_nothing, [])), "no full batch"),
+        (lambda: classification(metric=Metric("mine", "max", lambda *_: "good")), "the metric mine cannot be computed"),
+        (lambda: classification(metric=Metric("mine", "max", lambda *_: 1 / 0)), "the metric mine cannot be computed"),
+        (
+            lambda: classification(batch_sizes=(8, 64), evaluate_every=64, budget_samples=640),
+            "at most the 40 training samples",
+        ),
         (lambda: classification(data=Loaders(train_loader, [])), "the test loader"),
     ],
 )
@@ -309,28 +316,3 @@ class TestFingerprint:
 
 def an_optimizer(model, batch_size):
     return torch.optim.SGD(model.parameters(), lr=batch_size)
-
-
-def text_score(outputs, targets):
-    return "good"
-
-
-def failing_score(outputs, targets):
-    raise RuntimeError("no such thing")
-
-
-@pytest.mark.parametrize("score", [text_score, failing_score])
-def test_a_metric_that_cannot_be_computed_is_found_before_training(score):
-    with pytest.raises(WorkloadError, match="the metric mine cannot be computed"):
-        classification(metric=Metric("mine", "max", score)).check()
-
-
-def test_a_batch_larger_than_the_training_part_is_refused():
-    with pytest.raises(WorkloadError, match="at most the 40 training samples"):
-        classification(batch_sizes=(8, 64), evaluate_every=64, budget_samples=640).check()
-
-
-def test_the_own_batch_size_is_one_of_the_batch_sizes() -> None:
-    assert classification(batch_sizes=(8, 16), batch_size=16).batch_size == 16
-    with pytest.raises(WorkloadError, match="batch_size"):
-        classification(batch_sizes=(8, 16), batch_size=12)

@@ -147,7 +147,7 @@ class Plan(AtPoint, Record):
     most ``cap_w``. ``predicted_s`` is that times the samples of the reference batch size, None if unknown: the time of
     training steps alone, as ``predicted_j`` is their energy; ``evaluations``, if they were measured, come on top.
     ``target`` is the curve's, so usually the proxy's; ``notes`` are caveats. ``step_s`` and ``power_mean_w`` are the
-    profile's at the chosen point: if training deviates from them, it is planned again.
+    profile's at the chosen point.
 
     ``cap_w`` is always the limit at the sensor, for the mean power over ``cap_window_s`` seconds (None: for every
     reading); ``predicted_window_w`` is that mean, with its error. If the cap was given at the terminals of the supply
