@@ -1,4 +1,4 @@
-"""Training under a cap that changes: the setting follows, the trajectory does not, and pauses survive an interruption."""
+"""Training under a cap that changes: the setting follows, the trajectory does not, and pauses survive interruptions."""
 
 from __future__ import annotations
 
