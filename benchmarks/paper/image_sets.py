@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 
 from wattune.errors import WorkloadError
 from wattune.workloads import Data
-from wattune.workloads.sample_selection import (
-    check_classes,
-    check_share,
-    check_split,
-    draw_share,
-    select_classes,
-    split,
-)
+from wattune.workloads.sample_selection import check_selection, choose
 from wattune.workloads.values import attempt
 
 RECORD_BYTES = 1 + 3 * 32 * 32
@@ -76,14 +69,9 @@ def _data(
     split_seed: int,
 ) -> Data:
     wanted = None if classes is None else tuple(classes)
-    check_classes(wanted)
-    check_share(share)
-    images, labels = draw_share(*select_classes(*train, wanted), share, split_seed)
-    if test is not None:
-        return Data((images, labels), select_classes(*test, wanted))
     part = 0.2 if test_share is None else test_share
-    check_split(part, split_seed)
-    return split(images, labels, part, split_seed)
+    check_selection(part, split_seed, classes=wanted, share=share)
+    return choose(train, test, classes=wanted, share=share, test_share=part, split_seed=split_seed)
 
 
 def _batches(folder: str, names: list[str]) -> Images:

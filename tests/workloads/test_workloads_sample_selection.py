@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.errors import WorkloadError
-from wattune.workloads.sample_selection import check_share, draw_share, split_indices
+from wattune.workloads.sample_selection import check_selection, draw_share, split_indices
 
 
 @given(st.integers(1, 3000), st.floats(0.001, 1), st.integers(0, 2**40))
@@ -45,4 +45,4 @@ def test_a_split_has_every_sample_once(samples, share, seed):
 @pytest.mark.parametrize("share", [0, -1, 1.01, float("nan"), "all", True])
 def test_an_invalid_share_is_refused(share):
     with pytest.raises(WorkloadError, match="share"):
-        check_share(share)
+        check_selection(0.2, 0, share=share)

@@ -24,7 +24,7 @@ from wattune.workloads.data import Augmentation, Data
 from wattune.workloads.model import Model
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.sample_selection import check_classes, check_split, select_classes, split
+from wattune.workloads.sample_selection import check_selection, select_classes, split
 from wattune.workloads.values import flag, number, whole
 from wattune.workloads.workload import Workload
 
@@ -47,8 +47,7 @@ class Digits:
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        check_split(self.test_share, self.split_seed)
-        check_classes(self.classes)
+        check_selection(self.test_share, self.split_seed, classes=self.classes)
         if not 8 <= whole("size of the digits", self.size) <= 512:
             raise WorkloadError("size of the digits", value=self.size, allowed="8 to 512 pixels")
         flag("invert", self.invert)

@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import Data
-from wattune.workloads.sample_selection import (
-    check_classes,
-    check_share,
-    check_split,
-    draw_share,
-    select_classes,
-    split_indices,
-)
+from wattune.workloads.sample_selection import Pair, check_selection, draw_share, select_classes, split_indices
 from wattune.workloads.values import attempt, whole
 
 TEST_SHARE = 0.2
@@ -32,8 +25,6 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 
 _PIXELS = 2**26  # limit for one image
 _GREY, _COLOUR = ("1", "L", "LA"), ("P", "RGB", "RGBA", "CMYK")  # Pillow's modes of up to 8 bits a channel
-
-Pair = tuple[NDArray[np.generic], NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
@@ -56,9 +47,7 @@ class ImageFolders:
     channels: int = 3
 
     def __post_init__(self) -> None:
-        check_classes(self.classes)
-        check_share(self.share)
-        check_split(self._test_share, self.split_seed)
+        check_selection(self._test_share, self.split_seed, classes=self.classes, share=self.share)
         if self.size is not None and whole("size of the images", self.size) > 1024:
             raise WorkloadError("size of the images", value=self.size, allowed="1 to 1024 pixels")
         if self.channels not in (1, 3):

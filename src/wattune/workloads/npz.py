@@ -8,18 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import Data
-from wattune.workloads.sample_selection import (
-    check_classes,
-    check_share,
-    check_split,
-    draw_share,
-    select_classes,
-    split,
-)
+from wattune.workloads.sample_selection import Pair, check_selection, choose
 
 
 @dataclass(frozen=True)
@@ -38,19 +30,21 @@ class Npz:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        check_split(self.test_share, self.split_seed)
-        check_classes(self.classes)
-        check_share(self.share)
+        check_selection(self.test_share, self.split_seed, classes=self.classes, share=self.share)
 
     def __call__(self) -> Data:
         """Read the files. Raises: WorkloadError."""
-        train = draw_share(*select_classes(*_pair(self.train), self.classes), self.share, self.split_seed)
-        if self.test is None:
-            return split(*train, self.test_share, self.split_seed)
-        return Data(train, select_classes(*_pair(self.test), self.classes))
+        return choose(
+            _pair(self.train),
+            None if self.test is None else _pair(self.test),
+            classes=self.classes,
+            share=self.share,
+            test_share=self.test_share,
+            split_seed=self.split_seed,
+        )
 
 
-def _pair(path: Path) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+def _pair(path: Path) -> Pair:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
             names = ("inputs", "targets") if {"inputs", "targets"} & set(arrays.files) else ("images", "labels")

@@ -11,10 +11,11 @@ from wattune.errors import WorkloadError
 from wattune.workloads.data import Data
 from wattune.workloads.values import number, whole
 
+Pair = tuple[NDArray[np.generic], NDArray[np.generic]]
+"""Samples and their labels."""
 
-def select_classes(
-    x: NDArray[np.generic], y: NDArray[np.generic], classes: tuple[int, ...] | None
-) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+
+def select_classes(x: NDArray[np.generic], y: NDArray[np.generic], classes: tuple[int, ...] | None) -> Pair:
     """Return the samples of these classes, relabelled 0, 1, ... in their order.
 
     Raises: WorkloadError for a class without samples.
@@ -28,9 +29,7 @@ def select_classes(
     return x[keep], places[np.searchsorted(classes, y[keep], sorter=places)].astype(np.int64)
 
 
-def draw_share(
-    x: NDArray[np.generic], y: NDArray[np.generic], share: float, seed: int
-) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+def draw_share(x: NDArray[np.generic], y: NDArray[np.generic], share: float, seed: int) -> Pair:
     """Draw ``share`` of the samples with ``seed``, in their original order; their number is rounded up.
 
     Source: arXiv 2502.18323, Table 1, whose quarters are 12,500 of 50,000, 18,315 of 73,257 and 22,500 of 90,000.
@@ -56,23 +55,28 @@ def split(x: NDArray[np.generic], y: NDArray[np.generic], test_share: float, see
     return Data((x[train], y[train]), (x[test], y[test]))
 
 
-def check_split(test_share: float, seed: int) -> None:
-    """Check the arguments of a split. Raises: WorkloadError."""
+def choose(
+    train: Pair, test: Pair | None, *, classes: tuple[int, ...] | None, share: float, test_share: float, split_seed: int
+) -> Data:
+    """Take the share of the training samples of these classes, and split the test part off unless there is one.
+
+    Raises: WorkloadError for a class without samples, or if a part is empty.
+    """
+    chosen = draw_share(*select_classes(*train, classes), share, split_seed)
+    if test is None:
+        return split(*chosen, test_share, split_seed)
+    return Data(chosen, select_classes(*test, classes))
+
+
+def check_selection(
+    test_share: float, split_seed: int, *, classes: tuple[int, ...] | None = None, share: float = 1.0
+) -> None:
+    """Check a split, classes to keep, and a share of the samples. Raises: WorkloadError."""
     number("test_share", test_share, above=0, below=1)
-    whole("split_seed", seed, least=0)
-
-
-def check_share(share: float) -> None:
-    """Check that this is a share of the samples. Raises: WorkloadError."""
+    whole("split_seed", split_seed, least=0)
     if number("share", share, above=0) > 1:
         raise WorkloadError("share", value=share, allowed="a number above 0, up to 1")
-
-
-def check_classes(classes: tuple[int, ...] | None) -> None:
-    """Check that these are classes to keep. Raises: WorkloadError."""
-    if classes is None:
-        return
-    for label in classes:
+    for label in classes or ():
         whole("a label in classes", label, least=0)
-    if not classes or len(set(classes)) != len(classes):
+    if classes is not None and (not classes or len(set(classes)) != len(classes)):
         raise WorkloadError("classes", value=list(classes), allowed="at least one, each once")

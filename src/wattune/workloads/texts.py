@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import Data
-from wattune.workloads.sample_selection import check_split, split
+from wattune.workloads.sample_selection import Pair, check_selection, split
 from wattune.workloads.values import whole
 
 PRINTABLE = "\n" + string.digits + string.ascii_letters + string.punctuation + " "
@@ -36,7 +35,7 @@ class Text:
     split_seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_split(self.test_share, 0 if self.split_seed is None else self.split_seed)
+        check_selection(self.test_share, 0 if self.split_seed is None else self.split_seed)
         whole("sequence_length", self.length)
         if self.vocabulary is not None and (not isinstance(self.vocabulary, str) or not self.vocabulary):
             raise WorkloadError("vocabulary", value=self.vocabulary, allowed='the characters as a string, or "ascii"')
@@ -60,7 +59,7 @@ class Text:
             return split(*self._pieces(train, numbers), self.test_share, self.split_seed)
         return Data(self._pieces(train, numbers), self._pieces("".join(tests), numbers))
 
-    def _pieces(self, text: str, numbers: dict[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _pieces(self, text: str, numbers: dict[str, int]) -> Pair:
         codes = np.array([numbers[c] for c in text if c in numbers], dtype=np.int64)
         count = (len(codes) - 1) // self.length
         if count < 1:
