@@ -54,8 +54,7 @@ def test_every_source_is_documented_with_every_key_and_reads_its_files(files):
     for name, table in tables.items():
         if name == "factory":
             continue
-        instead = {"text": "split_seed", "image-folders": "test_share"}.get(name)  # of a test part
-        values = {key: value for key, value in table.items() if key != instead}
+        values = {key: value for key, value in table.items() if (name, key) != ("image-folders", "test_share")}
         data = data_source({"source": name, **values}, files, [16])()
         assert len(data.train[0]) > 0
         assert len(data.test[0]) > 0

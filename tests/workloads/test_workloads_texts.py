@@ -19,21 +19,15 @@ def test_several_texts_and_their_order(tmp_path):
     assert len(data.train[0]) == (60 + 100 - 1) // 4
 
 
-def test_the_last_tenth_or_pieces_by_seed(tmp_path):
+def test_the_last_tenth(tmp_path):
     text = "".join(chr(97 + n // 10 % 26) for n in range(2001))
     (tmp_path / "a.txt").write_text(text)
     last = Text(tmp_path / "a.txt", 10)()
     assert (len(last.train[0]), len(last.test[0])) == (180, 19)
-    one, again, other = (Text(tmp_path / "a.txt", 10, split_seed=seed)() for seed in (0, 0, 1))
-    assert (len(one.train[0]), len(one.test[0])) == (180, 20)
-    assert one.test[0].tolist() == again.test[0].tolist()
-    assert one.test[0].tolist() != other.test[0].tolist()
-    pieces = sorted([*one.train[0].tolist(), *one.test[0].tolist()])
-    assert pieces == sorted([ord(c) - 97 for c in text[n : n + 10]] for n in range(0, 2000, 10))
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path):
-    for values in ({"split_seed": -1}, {"test": tmp_path, "split_seed": 0}, {"test_share": 0}, {"vocabulary": 1}):
+    for values in ({"test_share": 0}, {"vocabulary": 1}):
         with pytest.raises(WorkloadError, match="allowed"):
             Text(tmp_path / "a.txt", 4, **values)
 

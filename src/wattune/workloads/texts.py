@@ -10,7 +10,7 @@ import numpy as np
 
 from wattune.errors import WorkloadError
 from wattune.workloads.data import Data
-from wattune.workloads.sample_selection import Pair, check_selection, split
+from wattune.workloads.sample_selection import Pair, check_selection
 from wattune.workloads.values import whole
 
 PRINTABLE = "\n" + string.digits + string.ascii_letters + string.punctuation + " "
@@ -23,8 +23,7 @@ class Text:
 
     ``train`` and ``test``: one or more UTF-8 files, read in order.
     ``vocabulary``: the characters to keep, "ascii" for the printable ones and the newline, or None for all of the
-    training text. Without a test part, the last ``test_share`` of each text becomes it; with a ``split_seed``, that
-    share of the pieces, drawn with the seed.
+    training text. Without a test part, the last ``test_share`` of each text becomes it.
     """
 
     train: Path | tuple[Path, ...]
@@ -32,15 +31,12 @@ class Text:
     test: Path | tuple[Path, ...] | None = None
     test_share: float = 0.1
     vocabulary: str | None = None
-    split_seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_selection(self.test_share, 0 if self.split_seed is None else self.split_seed)
+        check_selection(self.test_share, 0)
         whole("sequence_length", self.length)
         if self.vocabulary is not None and (not isinstance(self.vocabulary, str) or not self.vocabulary):
             raise WorkloadError("vocabulary", value=self.vocabulary, allowed='the characters as a string, or "ascii"')
-        if self.test is not None and self.split_seed is not None:
-            raise WorkloadError("split_seed beside a test part", value=self.split_seed, allowed="one of the two")
 
     def __call__(self) -> Data:
         """Read the files. Raises: WorkloadError."""
@@ -48,15 +44,13 @@ class Text:
         tests: list[str] = []
         if self.test is not None:
             tests = read_texts(self.test)
-        elif self.split_seed is None:
+        else:
             cuts = [len(text) - int(len(text) * self.test_share) for text in texts]
             tests = [text[cut:] for text, cut in zip(texts, cuts, strict=True)]
             texts = [text[:cut] for text, cut in zip(texts, cuts, strict=True)]
         train = "".join(texts)
         characters = PRINTABLE if self.vocabulary == "ascii" else self.vocabulary or train
         numbers = {character: number for number, character in enumerate(sorted(set(characters)))}
-        if self.split_seed is not None:
-            return split(*self._pieces(train, numbers), self.test_share, self.split_seed)
         return Data(self._pieces(train, numbers), self._pieces("".join(tests), numbers))
 
     def _pieces(self, text: str, numbers: dict[str, int]) -> Pair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PLAIN = (
-    "name",
-    "task",
-    "input_shape",
-    "data_type",
-    "batch_sizes",
-    "batch_size",
-    "micro_batch_sizes",
-    "host_s_per_sample",
-    "target",
-    "evaluate_every",
-    "budget_samples",
-)
-"""Keys passed to ``Workload`` unchanged."""
-
 FACTORY = '"package.module:factory"'
 TABLES = ("model", "data", "loss", "metric", "optimizer", "augmentation")
-OPTIMIZER_KEYS = ("name", "learning_rate", "reference_batch_size", "scaling", "weight_decay", "momentum")
+PLAIN = tuple(field.name for field in fields(Workload) if field.name not in (*TABLES, "proxy"))
+"""Keys passed to ``Workload`` unchanged."""
 
 
 def load_workload(path: str | Path) -> Workload:
@@ -98,7 +84,7 @@ def _workload(table: Mapping[str, Any], folder: Path) -> Workload:
         values["optimizer"] = _optimizer(table["optimizer"])
     if "augmentation" in table:
         values["augmentation"] = Augmentation(
-            **known_keys("[augmentation]", table["augmentation"], ("flip", "shift", "noise"))
+            **known_keys("[augmentation]", table["augmentation"], _names(Augmentation))
         )
     return Workload(
         model=_model(table["model"], folder), data=data_source(table["data"], folder, table["input_shape"]), **values
@@ -142,7 +128,11 @@ def _metric(value: object) -> str | Metric:
 def _optimizer(value: object) -> OptimizerOf:
     if isinstance(value, dict) and "factory" in value:
         return find(known_keys("[optimizer]", value, ("factory",))["factory"], "the optimizer")
-    return OptimizerRule(**known_keys("[optimizer]", value, OPTIMIZER_KEYS, required=("name", "learning_rate")))
+    return OptimizerRule(**known_keys("[optimizer]", value, _names(OptimizerRule), required=("name", "learning_rate")))
+
+
+def _names(kind: type[Augmentation | OptimizerRule]) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
 def _at_place(error: WorkloadError, place: str) -> WorkloadError:
