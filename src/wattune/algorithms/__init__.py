@@ -5,35 +5,24 @@ from __future__ import annotations
 import importlib
 from typing import Any, Literal
 
-from wattune.algorithms.algorithm import TrainingAlgorithm
-from wattune.algorithms.base import Batch, EvaluationPoint, LossTally, Run, Step, Trainable, learn
-from wattune.algorithms.checkpoint import check_state, load_checkpoint, save_checkpoint, state_bytes
-from wattune.algorithms.placement import memory_errors, place, release
+from wattune.algorithms.algorithm import TrainingAlgorithm as TrainingAlgorithm
+from wattune.algorithms.base import Batch as Batch
+from wattune.algorithms.base import EvaluationPoint as EvaluationPoint
+from wattune.algorithms.base import LossTally as LossTally
+from wattune.algorithms.base import Run as Run
+from wattune.algorithms.base import Step as Step
+from wattune.algorithms.base import Trainable as Trainable
+from wattune.algorithms.base import learn as learn
+from wattune.algorithms.checkpoint import check_state as check_state
+from wattune.algorithms.checkpoint import load_checkpoint as load_checkpoint
+from wattune.algorithms.checkpoint import save_checkpoint as save_checkpoint
+from wattune.algorithms.checkpoint import state_bytes as state_bytes
+from wattune.algorithms.placement import memory_errors as memory_errors
+from wattune.algorithms.placement import place as place
+from wattune.algorithms.placement import release as release
 from wattune.algorithms.spec import format_spec, name_of, parse_options
 from wattune.errors import UnknownName
 from wattune.extras import check_torch
-
-__all__ = [
-    "ALGORITHMS",
-    "Batch",
-    "EvaluationPoint",
-    "LossTally",
-    "Run",
-    "Step",
-    "Trainable",
-    "TrainingAlgorithm",
-    "canonical",
-    "check_state",
-    "learn",
-    "load_checkpoint",
-    "memory_errors",
-    "open_algorithm",
-    "place",
-    "release",
-    "save_checkpoint",
-    "state_bytes",
-    "takes_micro_batches",
-]
 
 check_torch()  # all that trains imports this package
 

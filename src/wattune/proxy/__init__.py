@@ -7,19 +7,11 @@ read_runs, chosen_runs, curve_from_runs    the same from a table of recorded run
 given_times    the device's seconds per step as the step times of an estimate
 """
 
-from wattune.proxy.estimate import estimate, resolve_strategy
-from wattune.proxy.sweep import sweep
-from wattune.sample_efficiency.choice import given_times
-from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
-from wattune.sample_efficiency.relative_samples import curve
-
-__all__ = [
-    "chosen_runs",
-    "curve",
-    "curve_from_runs",
-    "estimate",
-    "given_times",
-    "read_runs",
-    "resolve_strategy",
-    "sweep",
-]
+from wattune.proxy.estimate import estimate as estimate
+from wattune.proxy.estimate import resolve_strategy as resolve_strategy
+from wattune.proxy.sweep import sweep as sweep
+from wattune.sample_efficiency.choice import given_times as given_times
+from wattune.sample_efficiency.recorded_runs import chosen_runs as chosen_runs
+from wattune.sample_efficiency.recorded_runs import curve_from_runs as curve_from_runs
+from wattune.sample_efficiency.recorded_runs import read_runs as read_runs
+from wattune.sample_efficiency.relative_samples import curve as curve

@@ -5,8 +5,6 @@ price    a recorded learning curve -> the record of the training run that would 
 evaluation_costs    the seconds of an evaluation and of a checkpoint at a plan's point
 """
 
-from wattune.training.evaluation_costs import evaluation_costs
-from wattune.training.pricing import price
-from wattune.training.train import train
-
-__all__ = ["evaluation_costs", "price", "train"]
+from wattune.training.evaluation_costs import evaluation_costs as evaluation_costs
+from wattune.training.pricing import price as price
+from wattune.training.train import train as train
