@@ -7,10 +7,10 @@ import pytest
 from tests.support import proxy_runs as made
 
 from wattune.errors import InputError, Interrupted, TargetNotReached, UnknownName
-from wattune.proxy import estimate, given_times
+from wattune.proxy import estimate
 from wattune.proxy.run import CHECKPOINT_EVERY, ProxyRun
 from wattune.records import EfficiencyPoint, LearningCurve, SampleEfficiency
-from wattune.sample_efficiency.choice import observation_of, with_runs
+from wattune.sample_efficiency.choice import given_times, observation_of, with_runs
 from wattune.sample_efficiency.posterior import Observation
 from wattune.sample_efficiency.relative_samples import last_interval
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattune.errors import InputError, RecordError
-from wattune.proxy import chosen_runs, curve_from_runs, given_times, read_runs
 from wattune.records import SampleEfficiency
+from wattune.sample_efficiency.choice import given_times
+from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
 from wattune.tables import Layout, parse_columns
 
 SIZES = (8, 16, 32, 64)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.proxy.training_run import TrainingRun
@@ -42,22 +40,14 @@ class ProxyRun(TrainingRun):
         """Samples after which the run ends."""
         return min(workload.budget_samples, self.budget_samples or workload.budget_samples)
 
-    def train(
-        self,
-        workload: Workload,
-        *,
-        on: Literal["cpu", "gpu"] = "cpu",
-        on_evaluation: Callable[[Evaluation], None] | None = None,
-    ) -> LearningCurve:
+    def train(self, workload: Workload) -> LearningCurve:
         """Train, resuming from a checkpoint if there is one, and save the curve.
 
         A metric or loss that is not finite ends the run: it has diverged and counts as having used up its budget.
-        ``on``: the processor, see ``place``; a run is resumed on the one that it began on. ``on_evaluation`` is called
-        with each evaluation; an exception from it stops the run, which can be resumed.
 
         Raises: RecordError for a checkpoint of another run; OutputError; what the workload raises.
         """
-        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed, on=on)
+        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed)
         samples, evaluations = self._resume(algorithm)
         batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
         reached, budget = False, self.budget(workload)
@@ -73,8 +63,6 @@ class ProxyRun(TrainingRun):
             if at.loss is None or not math.isfinite(at.metric):
                 break
             evaluations.append(Evaluation(samples=samples, metric=at.metric, loss=at.loss))
-            if on_evaluation is not None:
-                on_evaluation(evaluations[-1])
             reached = workload.target is not None and workload.metric.reached(at.metric, workload.target)
             if reached or samples >= budget:
                 break
