@@ -111,11 +111,6 @@ def test_invalid_batch_sizes_are_refused(batch_size: int, micro_batch_size: int 
         Backprop(points(), batch_size, micro_batch_size=micro_batch_size)
 
 
-def test_an_unknown_data_type_is_refused() -> None:
-    with pytest.raises(InputError, match=r"fp8.*allowed: fp32, tf32, fp16, bf16"):
-        Backprop(points(data_type="fp8"), 8)
-
-
 def test_a_model_without_trainable_parameters_is_refused() -> None:
     frozen = Example(lambda: nn.Linear(12, 4).requires_grad_(False), vectors())
     with pytest.raises(WorkloadError, match="no trainable parameter"):

@@ -53,25 +53,3 @@ def test_what_cannot_be_priced_is_refused(tmp_path):
         price(curve, made.nano(), made.workload(evaluate_every=128), made.plan().point, cap_w=None)
     with pytest.raises(RecordError, match="no evaluation"):
         price(curve.model_copy(update={"evaluations": ()}), made.nano(), workload, made.plan().point, cap_w=None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("margin_w", [0.0, 0.03, 0.05])
-def test_with_noise_few_readings_are_above_the_cap_and_each_is_answered(seed, margin_w):
-    """At a point whose true power is up to a few standard deviations of the noise below the cap, for ten minutes."""
-    noise_w, workload, point = 0.03, made.long_workload(), made.plan().point
-    quiet = price(made.long_curve(10), made.nano(), workload, point, cap_w=None)
-    cap_w = quiet.power_peak_w + margin_w
-    device = made.nano(noise_w=noise_w, resolution_w=0.0405, seed=seed)
-    record = price(made.long_curve(600), device, workload, point, cap_w=cap_w)
-    assert record.readings > 5900
-    assert 0 < record.readings_above_cap < 0.01 * record.readings
-    assert record.power_peak_w <= cap_w + 3 * noise_w
-    assert all(event.action != "at lowest" for event in record.guard)
-    downs = [event.time_s for event in record.guard if event.action == "down"]
-    settle_s = device.sensor.settle_s
-    for sample in record.trace:
-        if sample.power_w > cap_w:
-            assert any(down <= sample.time_s <= down + settle_s for down in downs)
-    assert len(record.guard) < 20

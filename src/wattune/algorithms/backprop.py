@@ -17,7 +17,7 @@ from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.model_parts import freeze_all_but
-from wattune.algorithms.placement import autocast, check_data_type, matrix_precision
+from wattune.algorithms.placement import autocast, matrix_precision
 from wattune.algorithms.spec import SpecOption, format_spec, whole
 from wattune.errors import InputError
 
@@ -42,7 +42,7 @@ class Backprop(TrainingAlgorithm):
 
     A warning after the first backward pass names trainable parameters that have no gradient.
 
-    Raises: InputError for invalid batch sizes, segments, last parts or data type; WorkloadError without trainable
+    Raises: InputError for invalid batch sizes, segments or last parts; WorkloadError without trainable
     parameters, if a model to cut has no parts, or at the first step if the loss has no gradient; OutOfDeviceMemory if
     model or step do not fit.
     """
@@ -60,7 +60,6 @@ class Backprop(TrainingAlgorithm):
         checkpoint: recomputation.Segments | None = None,
         last: int | None = None,
     ) -> None:
-        check_data_type(trainable.data_type)
         options = {"checkpoint": checkpoint, "last": last}
         self.name = format_spec("backprop", {k: v for k, v in options.items() if v is not None})
         if checkpoint is not None and last is not None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.errors import OutOfDeviceMemory
 
 SIGNS = (
     "out of memory",  # CUDA's own, the caching allocator's, cuDNN's
@@ -59,14 +59,6 @@ def _is_shortage(message: str) -> bool:
 
 LOW_PRECISION: dict[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 """Data types trained with autocast: parameters, their gradients and the optimizer stay in fp32."""
-
-DATA_TYPES = ("fp32", "tf32", *LOW_PRECISION)
-
-
-def check_data_type(name: str) -> None:
-    """Check that the data type is supported. Raises: InputError."""
-    if name not in DATA_TYPES:
-        raise InputError("unknown data type", value=name, allowed=", ".join(DATA_TYPES))
 
 
 def autocast(device_type: str, data_type: str) -> torch.autocast:
