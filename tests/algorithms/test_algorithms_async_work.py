@@ -79,6 +79,7 @@ def test_a_model_that_cannot_be_cut_is_refused_in_one_line() -> None:
         ("modules=5,perturb=activities", "number of modules: 5; allowed: 1 to 4, the number of the model's blocks"),
         ("modules=0", "modules of the algorithm async-fgd: 0"),
         ("backend=processes", "allowed: sequential, threads"),
+        ("modules=2,directions=4", "directions of async-fgd: 4; allowed: with perturb=activities"),
     ],
 )
 def test_invalid_options_are_refused(options: str, said: str) -> None:

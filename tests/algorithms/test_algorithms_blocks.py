@@ -22,7 +22,6 @@ from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.estimate import Estimate, add_pass
 from wattune.algorithms.forward.layer_tangents import along
 from wattune.algorithms.forward.masks import RandomKey
-from wattune.errors import InputError
 
 LOSS = points()
 
@@ -175,11 +174,6 @@ def test_the_pipeline_is_its_plain_description(backend: str) -> None:
     found = ours.module.state_dict()
     for name, value in {name: value for own in versions[-1] for name, value in own.items()}.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_directions_of_weights_are_refused() -> None:
-    with pytest.raises(InputError, match="directions of async-fgd: 4; allowed: with perturb=activities"):
-        opened(layers(), "modules=2,directions=4")
 
 
 def test_both_passes_have_the_same_masks() -> None:

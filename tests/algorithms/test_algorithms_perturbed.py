@@ -32,10 +32,6 @@ def encoder() -> nn.Module:
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     "small perceptron": (lambda: nn.Sequential(nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 4)), vectors()),
-    "deep perceptron": (
-        lambda: nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)),
-        vectors(),
-    ),
     "perceptron": (lambda: perceptron(dropout=0.3), vectors()),
     "convolutions": (
         lambda: nn.Sequential(

@@ -72,11 +72,6 @@ def test_a_training_to_the_target():
     assert TrainingRecord.parse(record.dump()) == record
 
 
-def test_an_exhausted_budget_is_noted_in_the_record():
-    record = train(made.nano(), made.workload(target=1.0, budget_samples=128), made.plan())
-    assert (record.reached, record.ended, record.samples) == (False, "budget used up", 128)
-
-
 def planned(device, workload, cap_w):
     points = (EfficiencyPoint(batch_size=b, relative_samples=1.0) for b in workload.batch_sizes)
     efficiency = SampleEfficiency(workload="points", reference_batch_size=32, points=tuple(points))

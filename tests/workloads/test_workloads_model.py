@@ -48,17 +48,6 @@ class TestWeights:
         assert torch.equal(model.conv1.weight, trained.conv1.weight)
         assert not torch.equal(model.fc.weight, trained.fc.weight)
 
-    def test_can_come_from_a_callable(self, weights):
-        asked = []
-
-        def make():
-            asked.append(True)
-            return weights
-
-        model = Model(tiny_cnn, {"classes": 7}, weights=make)
-        assert not asked
-        assert model(0).fc.bias[0] == 3
-
     @pytest.mark.parametrize(
         ("change", "words"),
         [
@@ -84,10 +73,6 @@ class TestWeights:
             weights.write_bytes(whole[: len(whole) // 2] if content == "cut" else content)
         with pytest.raises(WorkloadError, match="weights"):
             Model(tiny_cnn, {"classes": 7}, weights=weights)(0)
-
-    def test_of_a_folder_are_refused(self, tmp_path):
-        with pytest.raises(WorkloadError, match="cannot read the weights"):
-            Model(tiny_cnn, weights=tmp_path)(0)
 
 
 class Raw(nn.Module):

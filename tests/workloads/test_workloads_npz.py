@@ -22,13 +22,6 @@ class TestNpz:
         assert data.train[1].tolist() == [1, 0, 2, 2, 0]
         assert data.train[0].flatten().tolist() == [0, 1, 2, 3, 5]
 
-    def test_is_split_by_the_seed(self, tmp_path):
-        path = npz(tmp_path / "a.npz", np.arange(10.0).reshape(10, 1), np.zeros(10, int))
-        one, other = (Npz(path, test_share=0.3, split_seed=seed)() for seed in (0, 1))
-        assert (len(one.train[0]), len(one.test[0])) == (7, 3)
-        assert sorted(torch.cat([one.train[0], one.test[0]]).flatten().tolist()) == list(range(10))
-        assert set(one.test[0].flatten().tolist()) != set(other.test[0].flatten().tolist())
-
     def test_inputs_and_targets_are_for_whatever_are_no_images(self, tmp_path):
         x, y = np.random.default_rng(0).normal(size=(10, 4, 3)), np.arange(10.0)
         np.savez(tmp_path / "a.npz", inputs=x, targets=y)
