@@ -29,11 +29,9 @@ from tests.support.flower_fleet import (
     train_steps,
 )
 
-from wattune.devices import open_device
 from wattune.errors import InputError
 from wattune.integrations.flower import FleetStrategy, PowerCapMod
 from wattune.integrations.flower_messages import JOULES, OFFER, SECONDS, STEPS
-from wattune.integrations.flower_steps import ObservedSteps
 
 NANO, ORIN = "sim:jetson-nano", "sim:jetson-agx-orin"
 ALONE = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
@@ -138,23 +136,6 @@ def test_a_profile_of_another_board_is_refused():
     assert result.train_metrics_clientapp[1]["wattune-steps"] < 80  # that of the other client alone
     with pytest.raises(InputError, match="no client made an offer"):
         start(grid_of(PowerCapMod(4.2, profile=profile_of(NANO, (4,)), device=NANO)))
-
-
-def test_steps_are_observed_without_changing_them():
-    plain, observed = network(), network()
-    observed.load_state_dict(plain.state_dict())
-    train_steps(plain, 5, BATCH)
-    device = open_device(NANO)
-    with ObservedSteps(device, BATCH, lambda: None) as steps:
-        train_steps(observed, 5, BATCH)
-    assert steps.steps == 5
-    assert device.now_s() > 0
-    for one, other in zip(plain.state_dict().values(), observed.state_dict().values(), strict=True):
-        assert one.equal(other)
-    seconds = device.now_s()
-    train_steps(observed, 5, BATCH)
-    assert device.now_s() == seconds
-    assert isinstance(arrays(), ArrayRecord)
 
 
 def metrics_with(**changes: object):

@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from tests.support.device_examples import make_work
 from torch.nn import functional
 
 from wattune.devices import open_device
 from wattune.integrations.flower import PowerCapMod
-from wattune.integrations.flower_steps import ObservedSteps
 from wattune.records import ProfileCell, ProfileTable
 
 BATCH = 8
@@ -39,16 +39,10 @@ def train_steps(model: torch.nn.Module, steps: int, batch_size: int, seed: int =
 
 
 def profile_of(spec: str, sizes: Iterable[int] = (BATCH,)) -> ProfileTable:
-    """The exact table of the network's steps on a simulated board."""
+    """The exact table of steps on a simulated board."""
     cells = []
     for size in sizes:
-        device = open_device(spec)
-        works = []
-        step = device.step
-        device.step = lambda work, works=works, step=step: (works.append(work), step(work))[1]
-        with ObservedSteps(device, size, lambda: None):
-            train_steps(network(), 2, size)
-        for knobs, exact in open_device(spec).exact_steps(works[-1]).items():
+        for knobs, exact in open_device(spec).exact_steps(make_work(size)).items():
             figures = {"power_mean_w": exact.power_mean_w, "power_peak_w": exact.power_peak_w}
             cells.append(ProfileCell(batch_size=size, **knobs, step_s=exact.step_s, **figures, steps=1))
     return ProfileTable(device=spec, workload="small", cells=tuple(cells))

@@ -115,11 +115,7 @@ def alike(replies: Sequence[Message], failed: Callable[[Message, str], None]) ->
     """
     forms = [_form(metrics_of(reply)) for reply in replies]
     counts = Counter(forms)
-
-    def rank(form: frozenset[tuple[str, int]]) -> tuple[int, int, int]:  # of as many clients, more metrics and numbers
-        return counts[form], len(form), sum(length < 0 for _, length in form)
-
-    usual, kept = max(counts, key=rank, default=None), []
+    usual, kept = max(counts, key=lambda form: (counts[form], len(form)), default=None), []
     for reply, form in zip(replies, forms, strict=True):
         if form == usual:
             kept.append(reply)
