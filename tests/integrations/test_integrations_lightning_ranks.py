@@ -111,16 +111,6 @@ def test_it_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     assert first[3] == 3 * 640
 
 
-def test_a_checkpoint_of_another_number_of_processes_is_refused(tmp_path: Path) -> None:
-    job(interrupt, 2, tmp_path, 15, init=False)
-    ends = job(resume_alone, 1, tmp_path, init=False)
-    assert "the checkpoint is of another number of processes: 2, not 1" in str(ends[0].error)
-
-
-def resume_alone(rank: int, folder: Path) -> None:
-    fit(module(), callback(rank), devices=1, strategy="auto", ckpt_path=folder / "last.ckpt")
-
-
 def refuse(rank: int) -> None:
     fit(module(), PowerCapCallback(CAP_W - rank, device="sim:jetson-nano"))
 

@@ -126,32 +126,6 @@ def test_a_stop_for_safety_comes_at_the_same_step_of_all_ranks_and_the_run_resum
     assert apart(ends[0][2], plain[0][2]) < 1e-5
 
 
-def evaluate(rank, folder):
-    from wattune.devices import open_device
-    from wattune.devices.group import device_group
-    from wattune.integrations.transformers import attach
-
-    boards = [open_device(NANO, seed=seed) for seed in range(2)] if rank == 0 else None
-    group = None if boards is None else device_group(boards, pools=[0, 1])
-    made = prepared(folder, tiny_models.texts(64), others={"eval_dataset": tiny_models.texts(32, seed=3)})
-    attach(made, device=group or "auto", cap_w=CAP_W)
-    made.train()
-    begun_s, truth = (0.0, None) if group is None else (group.now_s(), group.ground_truth(CAP_W))
-    loss = made.evaluate()["eval_loss"]
-    if group is None or truth is None:
-        return loss, None
-    return loss, (group.now_s() > begun_s, truth.figures().above_cap_s, group.current() == group.combinations()[-1])
-
-
-def test_evaluations_after_training_stay_under_the_cap(tmp_path):
-    first, second = values(job(evaluate, 2, tmp_path, init=False))
-    assert first[0] == second[0]
-    ran, above_s, is_restored = first[1]
-    assert ran
-    assert is_restored
-    assert above_s < 1  # what the boards drew before they were held
-
-
 def evaluate_first(rank, folder):
     from wattune.integrations.transformers import attach
 

@@ -5,7 +5,6 @@ What a client offers and what it is asked to do travel in the messages of traini
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,11 @@ from wattune.integrations.flower_messages import (
     STEPS,
     WATTS,
     offer_text,
-    point_of,
 )
 from wattune.planning.fleet import points_under
 from wattune.point import OperatingPoint
 from wattune.power.capped_run import CappedRun
-from wattune.records import ProfileTable, StepWork
+from wattune.records import PointRecord, ProfileTable, StepWork
 
 
 class PowerCapMod:
@@ -80,7 +78,7 @@ class PowerCapMod:
         config: Any = next(iter(message.content.config_records.values()), {})
         if POINT not in config:
             raise InputError("the message asks for no operating point", hint="use FleetStrategy on the server")
-        point = point_of(json.loads(config[POINT]))
+        point = PointRecord.model_validate_json(config[POINT]).point
         device, steps = open_device(self.device), 0
         if self.profile.device != device.name:
             device.close()

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from wattune.errors import InputError
 from wattune.planning.fleet import LocalPoint
-from wattune.point import OperatingPoint
+from wattune.records import PointRecord
 from wattune.records.base import BatchSize, NotNegative, Positive, Value, in_words
 
 OFFER = "wattune-offer"
@@ -32,14 +32,9 @@ LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
 SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
 
 
-class _OfferedPoint(Value):
-    batch_size: BatchSize
-    micro_batch_size: BatchSize | None = None
+class _OfferedPoint(PointRecord):
     step_s: Annotated[Positive, Field(ge=1e-6, le=1e6)]
     power_w: Annotated[Positive, Field(le=1e6)]
-
-    __pydantic_extra__: dict[str, Positive]
-    """The knobs."""
 
 
 class _Offer(Value):
@@ -68,14 +63,8 @@ def offered(content: RecordDict, batch_size: int) -> tuple[LocalPoint, ...]:
     for row in _read(lambda: _Offer.model_validate_json(str(content[OFFER].get(OFFER)))).points:
         if row.batch_size != batch_size:
             raise InputError("a point of the offer has batch size", value=row.batch_size, allowed=str(batch_size))
-        fields = row.model_dump(exclude={"step_s", "power_w"})
-        points.append(LocalPoint(point_of(fields), row.step_s, row.power_w))
+        points.append(LocalPoint(row.point, row.step_s, row.power_w))
     return tuple(points)
-
-
-def point_of(row: dict[str, Any]) -> OperatingPoint:
-    """An operating point from its fields."""
-    return OperatingPoint.of(row.pop("batch_size"), row.pop("micro_batch_size", None), **row)
 
 
 def metrics_of(reply: Message) -> Any:

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from wattune.cap import Over, PowerCap
 from wattune.devices import Device
-from wattune.errors import InputError, SensorError, WattuneError
+from wattune.errors import WattuneError
 from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_loader import FitLoader
-from wattune.integrations.lightning_setup import Trials, check_callbacks, check_trainer
+from wattune.integrations.lightning_setup import Trials, check_trainer
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import rows as rows_of
-from wattune.online.micro_batching import shapes
+from wattune.online.micro_batching import samples_of, shapes
 from wattune.online.probing import probe
 from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.online.ranks.meeting import refusing
@@ -50,8 +50,7 @@ class PowerCapCallback(Callback):
     The batch size of the user's recipe, the loader's times ``accumulate_grad_batches``, stays. ``profile``: a profile,
     or the record's table of an earlier session, to choose by without trial passes. The board stays below the cap during
     the sanity check and validations, too, and is restored afterwards. Lightning's checkpoints hold the search and the
-    sizes. Lightning's own loggers get power, energy and the point, with or without ``log_to``. ``session`` is the
-    current session, ``record`` the record of the last one.
+    sizes. ``session`` is the current session, ``record`` the record of the last one.
 
     With ``strategy="ddp"``, batch sizes are per process, and ``over`` says what the cap is for; rank 0 chooses for all
     ranks, controls their devices, and alone has the record.
@@ -104,19 +103,16 @@ class PowerCapCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring the board below the cap, before anything runs on it. Raises: InputError, DeviceError."""
-        loop, ranks = self._trainer.fit_loop, trainer.world_size
+        loop = self._trainer.fit_loop
         with refusing():
-            check_callbacks(trainer)
             if trainer.train_dataloader is None:  # otherwise configure_optimizers has asked for its length
                 self._before = self._random()
             loop.setup_data()
             if trainer.train_dataloader is None or not trainer.num_training_batches:
                 return  # nothing to train on
             self._loader = loader = FitLoader(trainer, trainer.accumulate_grad_batches)
-            self._combined = loop._combined_loader
             self._table = opened_profile(self._profile)
-            self._check_checkpoint(ranks)
-        model: Any = pl_module if ranks == 1 else self._trainer.strategy.model  # with DDP around it
+        model: Any = pl_module if trainer.world_size == 1 else self._trainer.strategy.model  # with DDP around it
         optimizer = trainer.optimizers[0]
         self.session = self._session = session = capped(
             model=model,
@@ -129,7 +125,7 @@ class PowerCapCallback(Callback):
         )
         session.options.loader = loader.loader
         session.shield.yields = True  # Lightning ends training after the batch, and saves
-        self.record, self._final, self._shape, self._last_log = None, {}, None, (0.0, 0.0)
+        self.record, self._final, self._shape = None, {}, None
         self._is_under_way, self._is_stepped, self._is_complete = False, False, True
         self._restore(session)
         self._stack = ExitStack()
@@ -172,28 +168,25 @@ class PowerCapCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Choose the sizes, and set them. Raises: SafetyStop, DeviceError."""
-        is_known = self._shape is not None and self._loader.allows(self._shape)
-        self._use_only(self._shape if is_known else self._chosen(pl_module))
-        self._loader.resume(self._trainer.fit_loop.epoch_loop, self._shape)
-        self._loader.use(self._trainer, self._shape, before=self._before)
-
-    def _use_only(self, shape: BatchShape) -> None:
-        self._shape = shape
-        if self._session.ranks is None or self._session.ranks.is_leader:
-            self._session.run.keep_only(shape)
+        session, loader = self._session, self._loader
+        if self._shape is None or not loader.allows(self._shape):
+            self._shape = self._chosen(pl_module)
+        if session.ranks is None or session.ranks.is_leader:
+            session.run.keep_only(self._shape)
+        loader.use(self._trainer, self._shape, self._before)
 
     def _chosen(self, module: LightningModule) -> BatchShape:
         trainer, loader, run = self._trainer, self._loader, self._session.run
         rows = rows_of([loader.start.batch], loader.start)
-        refused = [row for row in rows if not loader.allows(row)]
+        allowed = [row for row in rows if loader.allows(row)]
         if loader.fixed is not None:
             run.note(f"the loader's batches stay as they are: {loader.fixed}")
         elif self._session.size > 1:
             run.note("with several processes, the sizes stay yours, and clocks alone are chosen")
         elif trainer.ckpt_path is not None:  # it counts batches of the user's size
             run.note("the checkpoint is of training without PowerCapCallback, whose sizes stay")
-        elif len(refused) < len(rows) - 1:
-            for row in refused:
+        elif len(allowed) > 1:
+            for row in set(rows) - set(allowed):
                 run.explorer.leave_out(row)
             return self._probed(module)
         return loader.start
@@ -221,31 +214,14 @@ class PowerCapCallback(Callback):
             )
             return loader.start
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the sizes again, since Lightning may have remade the loader."""
-        combined, loader = self._trainer.fit_loop._combined_loader, self._loader
-        if combined is not self._combined:
-            self._combined = combined
-            self._loader = loader = FitLoader(trainer, loader.start.batch // loader.batch_size)
-        if not loader.allows(self._shape):
-            self._use_only(loader.start)
-        loader.use(self._trainer, self._shape, before=None)
-
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin a step with its first batch. Raises: SafetyStop, DeviceError."""
         session, shape = self._session, self._shape
-        self._factor = self._loader.factor(shape, batch_idx)
         if batch_idx % trainer.accumulate_grad_batches:
             return
         self._is_under_way, self._is_stepped, self._is_complete = True, False, False
-        self._samples, self._done = self._loader.samples_of_step(shape, batch_idx), 0
+        self._samples, self._done = self._loader.samples_from(batch_idx * shape.micro, shape.batch), 0
         session.begin_step(self._samples, key=shapes(batch) if session.run.counter.counts else None, data=batch)
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Weight the batches of a step that is not whole."""
-        factor = self._factor
-        if factor != 1.0 and loss.requires_grad:
-            loss.register_hook(lambda gradient: gradient * factor)  # type: ignore[no-untyped-call]
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
@@ -258,18 +234,16 @@ class PowerCapCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End the step with its last batch. Raises: like the session."""
-        session = self._session
+        session, loader, micro = self._session, self._loader, self._shape.micro
         if not self._is_under_way:
             return
-        self._done += self._loader.samples_of_batch(batch, self._shape, batch_idx)
+        self._done += samples_of(batch) if loader.samples is None else loader.samples_from(batch_idx * micro, micro)
         if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
             return
         self._is_under_way = False
-        is_usual = self._done == self._samples or not self._loader.is_even
+        is_usual = self._done == self._samples or not loader.is_even
         session.end_step(stepped=self._is_stepped and is_usual)
         session.run.samples += self._done - self._samples
-        if trainer.loggers and trainer.global_step % self._trainer.log_every_n_steps == 0:
-            self._log(session)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the pass, complete or not."""
@@ -277,24 +251,6 @@ class PowerCapCallback(Callback):
             self._is_under_way = False
             self._session.drop_step()
         self._session.passes += trainer.is_last_batch
-        self._loader.reset(self._trainer)  # Lightning may read them to remake the loader
-
-    def _log(self, session: Session) -> None:
-        if not self._trainer.is_global_zero:
-            return  # as Lightning's own loggers do
-        try:
-            figures = session.run.capped.meter.figures()
-        except SensorError:  # no reading yet
-            return
-        values = {f"wattune/{name}": float(value) for name, value in session.point.fields().items()}
-        values["wattune/energy_j"] = figures.energy_j
-        time_s, energy_j = self._last_log
-        if figures.time_s > time_s:
-            values["wattune/power_w"] = (figures.energy_j - energy_j) / (figures.time_s - time_s)
-        self._last_log = figures.time_s, figures.energy_j
-        for logger in self._trainer.loggers:
-            # Beside Lightning's own values of the same step, which it numbers from 0.
-            logger.log_metrics(values, step=self._trainer.global_step - 1)
 
     # ------------------------------------------------------------------------------------------------------ evaluation
 
@@ -331,23 +287,15 @@ class PowerCapCallback(Callback):
         }
         return {"session": json.dumps(values)}
 
-    def _check_checkpoint(self, ranks: int) -> None:
-        before = json.loads(self._checkpoint["session"]).get("ranks", 1) if self._checkpoint else ranks
-        if before != ranks:  # whose parts of an epoch are others
-            raise InputError(
-                "the checkpoint is of another number of processes",
-                value=f"{before}, not {ranks}",
-                hint="resume with as many processes, or load the weights alone",
-            )
-
     def _restore(self, session: Session) -> None:
         checkpoint, self._checkpoint = self._checkpoint, None
         if not checkpoint:
             return
         values: dict[str, Any] = json.loads(checkpoint["session"])
         session.passes, before, run = values["passes"], values["recipe"], session.run
-        # Earlier versions could also train with other batch sizes than the recipe's.
-        is_same = before["batch_size"] == session.recipe.batch_size and before.get("keep", True)
+        # Other processes have other parts of a pass. Earlier versions could also train with other batch sizes.
+        is_same = values.get("ranks", 1) == session.size and before.get("keep", True)
+        is_same = is_same and before["batch_size"] == session.recipe.batch_size
         if is_same and values.get("shape") is not None:  # of any board, since all ranks have to know the same
             self._shape = BatchShape(*values["shape"])
         if is_same and session.ranks is not None and not session.ranks.is_leader:
@@ -359,4 +307,4 @@ class PowerCapCallback(Callback):
                 knobs, step_s, is_measured = values["own"]
                 run.own_recipe = OwnRecipe(OperatingPoint(run.start, Knobs(knobs)), step_s, is_measured)
         else:
-            run.note("the checkpoint is of another board or recipe, so the search was restarted")
+            run.note("the checkpoint is of another board, recipe or number of processes, so the search was restarted")

@@ -1,39 +1,24 @@
-"""The loader that Lightning trains from, in batches of another size, and what Lightning counts in batches."""
+"""The loader that Lightning trains from, in batches of another size."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sized
-from itertools import islice
+from collections.abc import Sized
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from wattune.errors import InputError
 from wattune.online.batch_source import why_fixed
-from wattune.online.micro_batching import samples_of
-from wattune.online.rng_state import restore, undisturbed
+from wattune.online.rng_state import restore, states, undisturbed
 from wattune.point import BatchShape
-
-
-class _First:
-    """The first samples of a sampler."""
-
-    def __init__(self, sampler: Any, count: int):
-        self._sampler, self._count = sampler, count
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(self._sampler, self._count)
-
-    def __len__(self) -> int:
-        return self._count
 
 
 class FitLoader:
     """The training loader of a fit. ``parts``: its batches in one optimizer step of the user's.
 
-    ``start`` is the user's own shape. ``samples`` in a pass, None if the loader's batches stay as they are, for which
-    ``fixed`` is the reason. Raises: InputError for several loaders.
+    ``start`` is the user's own shape. ``fixed``: the reason why the batches stay as they are, None if they need not.
+    Raises: InputError for several loaders.
     """
 
     def __init__(self, trainer: Any, parts: int):
@@ -41,29 +26,16 @@ class FitLoader:
         if len(loaders) > 1:
             raise InputError("several training loaders", value=len(loaders), allowed="one loader")
         self.loader: Any = loaders[0]
-        self.batches: float = trainer.num_training_batches
-        self._validates_after: float | None = trainer.val_check_batch
-        self._ticks = [c.frequency for c in trainer.lr_scheduler_configs if c.interval == "step"]
-        self.fixed = self._why_fixed()
         own = getattr(self.loader, "batch_size", None)
         self.is_even = own is not None
         """True if all batches but the last have the same size; otherwise ``start`` has their mean size."""
         self.batch_size: int = own or self._mean_size()
         self.start = BatchShape(self.batch_size * parts, self.batch_size)
+        self._batches: float = trainer.num_training_batches
+        self._validates_after: Any = trainer.val_check_interval
         self.samples: int | None = None
-        if self.fixed is None:
-            self._in_all = len(self.loader.sampler)
-            self.samples = int(min(self._in_all, self.batches * self.batch_size))
-        self._in_pass = self.samples
-        """Samples of the present pass: more than ``samples`` if its rest is trained after a resume."""
-
-    def _why_fixed(self) -> str | None:
-        reason = why_fixed(self.loader)
-        if reason is not None:
-            return f"{reason[0]} {reason[1]}"
-        if not isinstance(self.loader.sampler, Sized) or not isinstance(self.loader.dataset, Sized):
-            return "the sampler or the data set has no length"
-        return "the loader has a position of its own" if hasattr(self.loader, "state_dict") else None
+        """Samples of a pass, None if nobody knows."""
+        self.fixed = self._why_fixed(trainer)
 
     def _mean_size(self) -> int:
         try:
@@ -71,102 +43,66 @@ class FitLoader:
         except (AttributeError, TypeError, NotImplementedError):
             return 1
 
+    def _why_fixed(self, trainer: Any) -> str | None:
+        reason = why_fixed(self.loader)
+        if reason is not None:
+            return f"{reason[0]} {reason[1]}"
+        if not isinstance(self.loader.sampler, Sized) or not isinstance(self.loader.dataset, Sized):
+            return "the sampler or the data set has no length"
+        if hasattr(self.loader, "state_dict"):
+            return "the loader has a position of its own"
+        if trainer.reload_dataloaders_every_n_epochs:
+            return "Lightning reloads the loader"
+        self.samples = int(min(len(self.loader.sampler), self._batches * self.batch_size))
+        steps_between = [one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step"]
+        counts = {
+            "limit_train_batches": self._batches != len(self.loader),
+            "val_check_interval": isinstance(self._validates_after, int),
+            "the frequency of a scheduler": any(frequency != 1 for frequency in steps_between),
+        }
+        if (setting := next((name for name, is_set in counts.items() if is_set), None)) is not None:
+            return f"{setting} counts them"
+        return "the last step of a pass is smaller; use drop_last=True" if self.samples % self.start.batch else None
+
     def allows(self, shape: BatchShape) -> bool:
-        """True if each of Lightning's settings in batches can keep its meaning at this shape."""
-        (batch, micro), own, after = shape, self.batch_size, self._validates_after
+        """True if this shape trains on the same samples, and validates after as many."""
+        (batch, micro), own, samples = shape, self.batch_size, self.samples
         if micro == own:
             return True
-        if self.samples is None or batch % micro or any(frequency != 1 for frequency in self._ticks):
+        if self.fixed is not None or samples is None or batch % micro:
             return False
-        if self.samples % micro == 1 != self.samples % own:
-            return False  # a last batch of one sample, which BatchNorm refuses
-        is_cut = self.samples < self._in_all or self.loader.drop_last
-        is_mixed = own % micro and self.samples % own  # of batches that weigh otherwise
-        if is_mixed or (is_cut and self.samples % micro) or self._draws_otherwise(micro, is_cut):
+        if self.loader.drop_last and len(self.loader.sampler) - samples >= micro:
             return False
-        if after in (None, math.inf, self.batches):
-            return True
-        return not (self.samples % own or self.samples % micro or after * own % micro)
+        after = [max(1, int(samples // size * self._validates_after)) * size for size in (own, micro)]
+        return after[0] == after[1]
 
-    def _draws_otherwise(self, micro: int, is_cut: bool) -> bool:
-        """True if a sampler with a generator of its own may begin the next pass from another state.
+    def samples_from(self, begin: int, size: int) -> int:
+        """Number of samples that a pass still has from this one on, ``size`` at most."""
+        return size if self.samples is None else min(size, self.samples - begin)
 
-        RandomSampler draws from it once more when it is asked for a sample after its last one. Workers ask in advance.
-        """
-        if self.samples is None or getattr(self.loader.sampler, "generator", None) is None:
-            return False
-        if self.loader.num_workers:
-            return is_cut
-        return (self.samples % self.batch_size == 0) != (self.samples % micro == 0)
-
-    def resume(self, loop: Any, shape: BatchShape) -> None:
-        """Prepare the rest of the pass in which a checkpoint was saved, before ``use``.
-
-        Lightning takes its batches from the first sample on again, so that its last one is whole in the user's size.
-        """
-        if self.samples is None or not loop.restarting:
+    def use(self, trainer: Any, shape: BatchShape, before: list[Tensor]) -> None:
+        """Train in this shape, and let Lightning count its batches again. ``before``: the random state before workers
+        may have fetched batches of the user's size."""
+        if shape == self.start:
             return
-        done = (loop.batch_progress.current.completed + loop.restarted_on_train_batch_end) * shape.micro
-        whole = -(-self.samples // self.batch_size) * self.batch_size
-        if 0 < whole - done <= self._in_all and done:
-            self._in_pass = whole
-            self.loader.batch_sampler.sampler = _First(self.loader.sampler, whole - done)
-
-    def use(self, trainer: Any, shape: BatchShape, *, before: list[Any] | None) -> None:
-        """Train in this shape from the next pass on. ``before``: the random state before the pass was begun, if its
-        first batches may have been fetched. Lightning begins later passes itself."""
+        loop, loader, after = trainer.fit_loop, self.loader, states(self.loader)
         trainer.accumulate_grad_batches = shape.batch // shape.micro
-        if self._in_pass is None:
-            return
-        self.loader.batch_sampler.batch_size = shape.micro
-        loop, batches, after = trainer.fit_loop, -(-self._in_pass // shape.micro), self._validates_after
-        if after == self.batches:
-            trainer.val_check_batch = batches
-        elif after is not None and after != math.inf:
-            trainer.val_check_batch = int(after) * self.batch_size // shape.micro
-        loop.max_batches = loop._data_fetcher.length = batches
-        loop._combined_loader.limits = [batches]
-        if (
-            before is not None and self.loader.num_workers and shape.micro != self.batch_size
-        ):  # workers have fetched batches of the other size
-            restore(self.loader, before)
-            # Persistent workers would keep their place, after the batches that they have fetched.
-            self.loader._iterator = None
-            iter(loop._data_fetcher)
+        loader.batch_sampler.batch_size = shape.micro
+        if loader.num_workers:
+            restore(loader, before)
+            loader._iterator = None  # persistent workers would keep their place
+        source, loop._data_source.instance = loop._data_source.instance, loop._combined_loader
+        loop._combined_loader = None
+        loop.setup_data()
+        loop._data_source.instance = source
+        if not loader.num_workers:
+            restore(loader, after)
 
     def reset(self, trainer: Any) -> None:
         """Restore the user's sizes."""
         trainer.accumulate_grad_batches = self.start.batch // self.start.micro
-        if self.samples is not None:
+        if self.fixed is None:
             self.loader.batch_sampler.batch_size = self.batch_size
-            self.loader.batch_sampler.sampler, self._in_pass = self.loader.sampler, self.samples
-
-    # ------------------------------------------------------------------------------------------------ samples of a step
-
-    def samples_of_step(self, shape: BatchShape, batch_idx: int) -> int:
-        """Number of samples in the step that begins with this batch, as far as it is known before the step."""
-        return shape.batch if self._in_pass is None else min(shape.batch, self._in_pass - batch_idx * shape.micro)
-
-    def samples_of_batch(self, batch: Any, shape: BatchShape, batch_idx: int) -> int:
-        """Number of samples in a batch."""
-        if self._in_pass is None:
-            return samples_of(batch)
-        return min(shape.micro, self._in_pass - batch_idx * shape.micro)
-
-    def factor(self, shape: BatchShape, batch_idx: int) -> float:
-        """Factor for the loss of a batch in the last step of a pass, which Lightning divides by the batches of a whole
-        step: each sample then counts as in the user's own batches."""
-        if self._in_pass is None:
-            return 1.0
-        begin, last = batch_idx * shape.micro, self._in_pass % self.batch_size
-        rest = self._in_pass - begin // shape.batch * shape.batch
-        if rest >= shape.batch:
-            return 1.0
-        size, parts = min(shape.micro, self._in_pass - begin), shape.batch // shape.micro
-        own = self.batch_size if begin < self._in_pass - last else last
-        return parts * size * self.batch_size / (self.start.batch * own)
-
-    # ----------------------------------------------------------------------------------------------------------- trials
 
     def draw(self, count: int) -> list[Any]:
         """Random samples of the data set, by their indices, so that the user's sampler draws nothing."""

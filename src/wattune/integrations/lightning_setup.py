@@ -56,21 +56,13 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
     for other in trainer.callbacks:
         if isinstance(other, (GradientAccumulationScheduler, StochasticWeightAveraging)):
             raise InputError("a callback that also changes the batches per step", value=type(other).__name__)
+        if isinstance(other, (BatchSizeFinder, LearningRateFinder)):
+            hint = "use lightning.pytorch.tuner.Tuner with a Trainer without PowerCapCallback"
+            raise InputError("a finder would run steps without a cap", value=type(other).__name__, hint=hint)
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
         raise InputError(
             "training_step(dataloader_iter) fetches its own batches", allowed="training_step(batch, batch_idx)"
         )
-
-
-def check_callbacks(trainer: Any) -> None:
-    """Refuse finders, which run steps of their own when a fit begins, unlike Lightning's Tuner. Raises: InputError."""
-    for other in trainer.callbacks:
-        if isinstance(other, (BatchSizeFinder, LearningRateFinder)):
-            raise InputError(
-                "a finder would run steps without a cap",
-                value=type(other).__name__,
-                hint="use lightning.pytorch.tuner.Tuner before fit",
-            )
 
 
 class Trials:

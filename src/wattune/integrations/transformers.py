@@ -7,33 +7,27 @@ Trainer's own loop then runs as configured, and a callback brackets its steps: o
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from traceback import walk_stack
-from types import FrameType
 from typing import Any, Final
 
-import torch
 from transformers import Trainer, TrainerCallback
 from typing_extensions import Self
 
 from wattune.cap import Over, PowerCap
 from wattune.devices import Device, open_device
-from wattune.errors import DeviceError, InputError, SafetyStop
+from wattune.errors import InputError, SafetyStop
 from wattune.goal import TIME, Goal
-from wattune.integrations.trial_passes import TrialPasses, no_division, other_shapes, resized_loader, uncounted
+from wattune.integrations.trial_passes import TrialPasses, no_division, other_shapes, uncounted
 from wattune.online import Session, capped
-from wattune.online.interrupts import Shield
-from wattune.online.optimizer_step import Overflows
 from wattune.online.probing import is_long_enough, probe
 from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.online.ranks.meeting import refusing
 from wattune.online.request import session_goal
-from wattune.online.rng_state import undrawn
+from wattune.online.rng_state import undisturbed, undrawn
 from wattune.online.session_cap import constant_cap, opened_profile
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SessionRecord
@@ -55,11 +49,11 @@ def attach(
     over: Over = "device",
     goal: Goal | str = TIME,
     profile: ProfileTable | str | Path | None = None,
-    record: str | os.PathLike[str] | None = None,
+    record: str | Path | None = None,
     log_to: LogTo = None,
     seed: int = 0,
 ) -> Capped:
-    """Hold ``trainer.train()``, ``evaluate()`` and ``predict()`` below ``cap_w`` watts; train as fast as that allows.
+    """Hold ``trainer.train()`` and the evaluations in it below ``cap_w`` watts; train as fast as that allows.
 
     The recipe stays: each optimizer step takes ``per_device_train_batch_size * gradient_accumulation_steps`` rows, in
     the order of the Trainer's own loader. These two arguments are set here once, to the fastest division of the step,
@@ -88,7 +82,7 @@ def attach(
         "cap_w": cap,
         "over": over,
         "goal": asked_goal,
-        "record": None if record is None else Path(record).absolute(),
+        "record": record,
         "log_to": log_to,
         "seed": seed,
     }
@@ -99,7 +93,7 @@ def attach(
 
 
 class Capped(TrainerCallback):
-    """The callback that ``attach`` returns: it keeps the board under the cap while the Trainer trains or evaluates.
+    """The callback that ``attach`` returns: it keeps the board under the cap while the Trainer trains.
 
     It is a context, too, whose end restores the board whatever has happened inside; without one, an error of the
     training leaves the board under the cap until the Trainer is called again or the process ends. ``session``: the
@@ -117,36 +111,26 @@ class Capped(TrainerCallback):
         self._own_recipe: OwnRecipe | None = None
         self._is_divided = False
         self._stop: SafetyStop | None = None
-        self._evaluation, self._evaluates, self._watched = ExitStack(), False, None
-        self._overflows = Overflows()
-        self._last_log = 0.0, 0.0
-        self._watch()
+        self._evaluation = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self.close(error)
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Restore the board, and end the session of a training that has not reached its end, because of ``error``."""
-        if error is None and self.session is not None:
-            error = RuntimeError("train() was left by an error")
-        self._end(error)
+        self._end(error or RuntimeError("train() was left by an error"))
 
     def _exit(self) -> None:
         """End the session when the program ends, by an error or not."""
-        self.close(getattr(sys, "last_value", None))
+        self.__exit__(None, getattr(sys, "last_value", None), None)
 
     def _end(self, error: BaseException | None) -> None:
+        """Restore the board, and end the session, if there is one."""
         atexit.unregister(self._exit)
         session, self.session = self.session, None
-        self._evaluates = False
         self._evaluation.__exit__(None if error is None else type(error), error, None)
-        if session is None:
-            return
-        session.__exit__(None if error is None else type(error), error, None)
-        self._last, self.record = session, session.record
+        if session is not None:
+            session.__exit__(None if error is None else type(error), error, None)
+            self._last, self.record = session, session.record
 
     def _new_session(self, optimizer: Any, state: dict[str, Any] | None, **changes: Any) -> Session:
         """A session that continues from the ``state`` of an earlier one, if it was on the same devices."""
@@ -207,10 +191,11 @@ class Capped(TrainerCallback):
     def _chosen(self, own: BatchShape, table: ProfileTable | None) -> BatchShape:
         trainer, args, device = self._trainer, self._trainer.args, self._options["device"]
         with uncounted(trainer), ExitStack() as stack:
-            loader = resized_loader(trainer)
-            if (why := no_division(trainer, loader, own)) is not None:
+            if (why := no_division(trainer, own)) is not None:
                 self._notes.append(f"the micro-batch size stays at {own.micro}: {why}")
                 return own
+            with undisturbed():
+                loader = trainer.get_train_dataloader()
             stack.enter_context(undrawn(loader.dataset, loader.collate_fn))
             self._trials = trials = TrialPasses(trainer, loader, own)
             others, note = other_shapes(own, trainer.model, shares_memory=device.shares_memory)
@@ -237,20 +222,16 @@ class Capped(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Take control of the board, at its lowest clock."""
-        self.close()
-        self._watch()
+        self.__exit__(None, None, None)
         steps = max(1, state.max_steps - state.global_step)
-        self._stop, self._overflows, self._last_log = None, Overflows(), (0.0, 0.0)
+        self._stop = None
         saved, self._state = state.stateful_callbacks.get(STATE_NAME, self._state), None
         with self._closing():
             session = self._new_session(self._trainer.optimizer, saved)
             run = session.run
             run.is_divided, run.own_recipe = self._is_divided, self._own_recipe
-            session.shield = StepShield(ends=session.ranks is None)
             session.__enter__()
             self.session = session
-            if session.ranks is None:  # an interrupt of several processes ends all of them at once
-                session.shield.hold()
             atexit.register(self._exit)
             if _leads(session):
                 run.keep_only(self._own)
@@ -258,18 +239,14 @@ class Capped(TrainerCallback):
                 search.samples_left = float(steps * self._own.batch)
             for note in self._notes:
                 run.note(note)
+        if args.eval_on_start:
+            self._begin_evaluation()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """End the session. Raises: SafetyStop or KeyboardInterrupt if one of them has ended the training."""
-        error: BaseException | None = self._stop
-        try:
-            if error is None and self.session is not None:
-                self.session.shield.release()
-        except KeyboardInterrupt as interrupt:
-            error = interrupt
-        self._end(error)
-        if error is not None:
-            raise error
+        """End the session. Raises: SafetyStop if it has ended the training."""
+        self._end(self._stop)
+        if self._stop is not None:
+            raise self._stop
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
@@ -279,7 +256,7 @@ class Capped(TrainerCallback):
             yield
         except BaseException as error:
             if not isinstance(error, SafetyStop) or self.session is None:
-                self.close(error)
+                self._end(error)
                 raise
             self._stop = error
             self._trainer.control.should_training_stop = True
@@ -292,7 +269,7 @@ class Capped(TrainerCallback):
         if session is None or self._stop is not None:
             return
         with self._closing():
-            self._end_evaluation()
+            self._evaluation.close()
             own = self._own
             samples = min(own.batch, self._trainer.current_gradient_accumulation_steps * own.micro)
             if self._trials is not None:
@@ -302,113 +279,48 @@ class Capped(TrainerCallback):
             session.begin_step(samples, key=state.global_step if varies else None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """End the step. Raises: InputError, DeviceError."""
-        session, skipped = self.session, self._trainer.accelerator.optimizer_step_was_skipped
-        if session is None:
-            return
-        if self._stop is None:
+        """End the step. Raises: RankLost, DeviceError."""
+        if self.session is not None and self._stop is None:
             with self._closing():
-                session.end_step(stepped=not skipped)
-                self._overflows.count(skipped=skipped)
-        else:
-            session.drop_step()
-        if self._stop is not None or session.shield.is_pending:
-            control.should_save = control.should_training_stop = True
-        self._save_state(state, control)
+                self.session.end_step(stepped=not self._trainer.accelerator.optimizer_step_was_skipped)
+        self._before_saving(state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Drop a step that another callback ended early."""
         if self.session is not None:
             self.session.drop_step()
             self.session.passes = int(state.epoch or 0)
-        control.should_save |= self._stop is not None  # which may end a step between two of its micro-batches
-        self._save_state(state, control)
+        self._before_saving(state, control)
 
-    def _save_state(self, state: Any, control: Any) -> None:
-        """Put the state of the search into the Trainer's state if a checkpoint is saved next."""
+    def _before_saving(self, state: Any, control: Any) -> None:
+        """Put the state of the search into the Trainer's state, and begin the evaluation that the Trainer runs next: no
+        callback says when it begins."""
         session = self.session
-        if session is not None and control.should_save and _leads(session):
+        if session is None:
+            return
+        if self._stop is not None:
+            session.drop_step()
+            control.should_save = control.should_training_stop = True
+        if control.should_save and _leads(session):
             state.stateful_callbacks[STATE_NAME] = {**session.run.state_dict(), "ranks": session.size}
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
-        """Add power, energy and the operating point to rows that have a loss: the mean power since the row before. The
-        last row has mean and peak of the whole."""
-        session, is_last = self.session, "train_runtime" in (logs or {})
-        if session is None or not logs or not (is_last or "loss" in logs) or not _leads(session):
-            return
-        run = session.run
-        try:
-            figures = run.capped.meter.figures()
-        except DeviceError:  # before the sensor's first reading, or the sensor is lost
-            return
-        time_s, energy_j = (0.0, 0.0) if is_last else self._last_log
-        self._last_log = figures.time_s, figures.energy_j
-        values = {"micro_batch_size": self._own.micro, "energy_j": round(figures.energy_j, 3)}
-        if figures.time_s > time_s:
-            values["power_mean_w"] = round((figures.energy_j - energy_j) / (figures.time_s - time_s), 3)
-        if is_last:
-            values["power_peak_w"] = round(figures.power_peak_w, 3)
-        values.update(run.capped.limiter.knobs)
-        logs.update(values)
-        state.log_history[-1].update(values)
+        if control.should_evaluate:
+            self._begin_evaluation()
 
     # ------------------------------------------------------------------------------------------------------- evaluation
 
-    def _watch(self) -> None:
-        """Watch the Trainer's model for evaluations, whose begin no callback tells."""
-        model = self._trainer.model
-        if self._watched is not model:
-            self._watched = model
-            model.register_forward_pre_hook(torch.compiler.disable(self._on_forward))  # type: ignore[no-untyped-call]
-
-    def _on_forward(self, model: Any, *_: Any) -> None:
-        evaluates = not model.training and not torch.is_grad_enabled()
-        if evaluates and not self._evaluates:
-            self._evaluates = True
-            with self._closing():
-                self._evaluation.enter_context(self._alone() if self.session is None else self.session.evaluation())
-        elif not evaluates:
-            self._end_evaluation()
-
-    def _end_evaluation(self) -> None:
-        self._evaluates = False
+    def _begin_evaluation(self) -> None:
         with self._closing():
-            self._evaluation.close()
+            if self.session is not None and self._stop is None:
+                self._evaluation.enter_context(self.session.evaluation())
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """End an evaluation. Raises: DeviceError; outside of training, SafetyStop."""
-        self._end_evaluation()
-
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **others: Any) -> None:
-        """End a prediction. Raises: DeviceError; outside of training, SafetyStop."""
-        self._end_evaluation()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Evaluate outside of training: at the setting that kept evaluations under the cap, else at the lowest."""
-        if (cap := self._options["cap_w"]).limit_w is None and cap.max_temp_c is None:
-            yield  # nothing is limited, and so nothing set
-            return
-        optimizer = torch.optim.SGD(self._trainer.model.parameters())  # which a session has, and which takes no step
-        last, state = self._last, None
-        if last is not None and last.ended == "finished" and _leads(last):
-            state = {**last.run.state_dict(), "device": None, "truth": None, "ranks": last.size}
-        with self._new_session(optimizer, state, record=None, log_to=None) as session, session.evaluation():
-            yield
+        """End an evaluation. Raises: DeviceError."""
+        with self._closing():
+            self._evaluation.close()
 
 
 def _leads(session: Session) -> bool:
     return session.ranks is None or session.ranks.is_leader
-
-
-class StepShield(Shield):
-    """Signals wait for the end of a step, where the Trainer saves a checkpoint. A second one ends training at once, and
-    so does the first one after an error has left ``train()``."""
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        trains = any(caller.f_code is Trainer.train.__code__ for caller, _ in walk_stack(frame))
-        self._holds = self._holds and trains and not self.is_pending
-        super()._handle(number, frame)
 
 
 def check_trainer(trainer: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
+from transformers import Trainer
 
 from wattune.online.batch_shapes import rows
 from wattune.online.rng_state import undisturbed
@@ -29,8 +30,9 @@ class TrialPasses:
     """
 
     def __init__(self, trainer: Any, loader: Any, own: BatchShape):
-        self._trainer, self._own, self.rows = trainer, own, rows_of_pass(loader) or 0
+        self._trainer, self._own = trainer, own
         self._collate, data = loader.collate_fn, loader.dataset
+        self.rows = len(data)
         chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).tolist()
         self._usual = [data[chosen[i % len(chosen)]] for i in range(own.batch)]
         longest, self.varies = _longest(data, chosen, getattr(trainer.model, "main_input_name", "input_ids"))
@@ -87,42 +89,16 @@ def uncounted(trainer: Any) -> Iterator[None]:
         trainer.optimizer = optimizer
 
 
-def resized_loader(trainer: Any) -> Any:
-    """The loader that the Trainer makes for a micro-batch of one row more; None if it does not follow the argument, or
-    if there is none."""
-    args, size = trainer.args, trainer.args.train_batch_size + 1
-    try:
-        args.per_device_train_batch_size = trainer._train_batch_size = size
-        with undisturbed():
-            loader = trainer.get_train_dataloader()
-    except Exception:  # noqa: BLE001 - a sampler of the user's own may refuse any number of rows but its own
-        return None
-    finally:
-        args.per_device_train_batch_size = trainer._train_batch_size = size - 1
-    return loader if getattr(getattr(loader, "batch_sampler", None), "batch_size", None) == size else None
-
-
-def no_division(trainer: Any, loader: Any, own: BatchShape) -> str | None:
+def no_division(trainer: Any, own: BatchShape) -> str | None:
     """The reason why a step cannot be divided in another way; None if it may be."""
-    if loader is None:
-        return "the loader does not follow the arguments"
-    if isinstance(loader.dataset, IterableDataset):
+    for name in ("get_train_dataloader", "_get_dataloader", "_get_train_sampler"):
+        if getattr(type(trainer), name, None) is not getattr(Trainer, name, None):
+            return f"{type(trainer).__name__} makes a loader of its own"
+    if isinstance(trainer.train_dataset, IterableDataset) or not isinstance(trainer.train_dataset, Sized):
         return "the rows of a stream cannot be drawn twice"
-    drawn = rows_of_pass(loader)
-    if drawn is None:
-        return "the sampler does not say how many rows it draws in a pass"
-    if drawn % own.batch and trainer.args.dataloader_drop_last:
+    if len(trainer.train_dataset) % own.batch and trainer.args.dataloader_drop_last:
         return "the last step of a pass would take other rows"
     return None
-
-
-def rows_of_pass(loader: Any) -> int | None:
-    """Rows that the sampler draws in one pass, which may be more or fewer than the data set has; None if it does not
-    say."""
-    try:
-        return len(loader.batch_sampler.sampler)
-    except (AttributeError, TypeError, NotImplementedError):
-        return None
 
 
 def other_shapes(own: BatchShape, model: nn.Module, *, shares_memory: bool) -> tuple[list[BatchShape], str | None]:
