@@ -30,8 +30,7 @@ from tests.support.flower_fleet import (
 )
 
 from wattune.errors import InputError
-from wattune.integrations.flower import FleetStrategy, PowerCapMod
-from wattune.integrations.flower_messages import JOULES, OFFER, SECONDS, STEPS
+from wattune.integrations.flower import JOULES, OFFER, SECONDS, STEPS, FleetStrategy, PowerCapMod
 
 NANO, ORIN = "sim:jetson-nano", "sim:jetson-agx-orin"
 ALONE = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}

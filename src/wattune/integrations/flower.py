@@ -6,43 +6,52 @@
     FleetStrategy(local_steps=32, batch_size=32).start(grid=grid, initial_arrays=arrays, num_rounds=20)
 
 Flower samples the nodes, sends, waits and aggregates; wattune decides where each client runs and for how many steps.
+What a client offers and what it is asked to do travel in the messages of training. Whatever a client sends is checked
+before it is used: a client that answers nonsense counts as failed for the round.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from logging import INFO
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from pydantic import Field, ValidationError
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from wattune.cap import PowerCap
+from wattune.devices import ReplayDevice, open_device
+from wattune.devices.replay import Noise
 from wattune.errors import InputError
-from wattune.integrations.flower_client import PowerCapMod
-from wattune.integrations.flower_messages import (
-    BATCH_SIZE,
-    JOULES,
-    LOCAL_STEPS,
-    OFFER,
-    POINT,
-    SECONDS,
-    STEPS,
-    WATTS,
-    RoundFigures,
-    alike,
-    check_arrays,
-    check_weight,
-    figures_of,
-    metrics_of,
-    offered,
-)
-from wattune.planning.fleet import ClientRound, FleetClient, RoundPlan, plan_round, slowed
+from wattune.planning.fleet import ClientRound, FleetClient, LocalPoint, RoundPlan, plan_round, points_under, slowed
+from wattune.point import OperatingPoint
+from wattune.power.capped_run import CappedRun
+from wattune.records import PointRecord, ProfileTable, StepWork
+from wattune.records.base import BatchSize, NotNegative, Positive, Value, in_words
 
 __all__ = ["FleetStrategy", "PowerCapMod"]
+
+OFFER = "wattune-offer"
+"""Record of an offer: asked for by a train message that has one, and answered with the client's points."""
+
+POINT = "wattune-point"
+"""Entry of the configuration: the operating point, as JSON in the flat form of records."""
+
+Read = TypeVar("Read")
+
+LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
+SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
 
 UNANSWERED = 2.0
 """Factor by which a client counts as slower after a round that it did not answer: its next share is half as long."""
@@ -118,16 +127,16 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average what arrived. Returns: the arrays, and metrics with the round's seconds, joules and watts."""
-        figures: dict[int, RoundFigures] = {}
+        figures: dict[int, _RoundFigures] = {}
 
         def check(reply: Message) -> None:
             if reply.metadata.src_node_id not in self._parts:
                 raise InputError("a reply to no message of this round")
-            check_arrays(reply, self._shapes)
-            figures[reply.metadata.src_node_id] = figures_of(reply)
+            _check_arrays(reply, self._shapes)
+            figures[reply.metadata.src_node_id] = _figures_of(reply)
 
         usable, errors = self._usable(replies, check)
-        own = [metrics_of(reply) for reply in usable]
+        own = [_metrics_of(reply) for reply in usable]
         for reply, metrics in zip(usable, own, strict=True):
             node = reply.metadata.src_node_id
             part = self._parts[node]
@@ -146,7 +155,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the metrics of those that can be averaged."""
-        usable, errors = self._usable(replies, partial(check_weight, name=self.weighted_by_key))
+        usable, errors = self._usable(replies, partial(_check_weight, name=self.weighted_by_key))
         return super().aggregate_evaluate(server_round, [*usable, *errors])
 
     # -------------------------------------------------------------------------------------------------------- replies
@@ -166,7 +175,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
                 self._failed(reply, str(error))
             else:
                 usable.append(reply)
-        return alike(usable, self._failed), errors
+        return _alike(usable, self._failed), errors
 
     def _failed(self, reply: Message, why: str) -> None:
         log(INFO, "\t> The reply of node %s is left out: %s", reply.metadata.src_node_id, _last_line(why))
@@ -183,7 +192,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
                 log(INFO, "configure_train: node %s makes no offer: %s", node, _last_line(reply.error.reason))
                 continue
             try:
-                self.clients[node] = FleetClient(str(node), offered(reply.content, self.batch_size))
+                self.clients[node] = FleetClient(str(node), _offered(reply.content, self.batch_size))
             except Exception as error:  # noqa: BLE001 - whatever a client sends, the others go on
                 log(INFO, "configure_train: node %s makes no offer that can be used: %s", node, _last_line(str(error)))
 
@@ -196,13 +205,215 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         (message,) = self._construct_messages(content, [node], MessageType.TRAIN)
         return message
 
-    def _learn(self, node: int, figures: RoundFigures | None) -> None:
+    def _learn(self, node: int, figures: _RoundFigures | None) -> None:
         """Learn from a client's round how fast it is."""
         part, factor = self._parts[node], UNANSWERED
         if figures is not None:
             factor = (figures.seconds / figures.steps) / (part.seconds / part.steps)
         slowness = factor * self.slowness.get(node, 1.0)
         self.slowness[node] = min(max(slowness, LEAST_SLOWNESS), MOST_SLOWNESS)
+
+
+class PowerCapMod:
+    """A mod of a ClientApp: trains at the point that the strategy asks for, below ``cap_w`` watts.
+
+        app = ClientApp(mods=[PowerCapMod(6, profile="profile.json")])
+
+    ``profile``: of this model on this board (`wattune profile`); ``device``: a spec, see ``wattune.open_device``. The
+    train function takes ``local-steps`` optimizer steps with batches of ``batch-size``, both of which are in the
+    message's ConfigRecord; steps are those of torch's optimizers. Its reply's metrics get ``wattune-seconds``,
+    ``-joules``, ``-watts`` and ``-steps``. Evaluation runs at the board's safest setting. A simulated board replays the
+    profile: each step takes the time and the power of its cell.
+
+    Raises: InputError for a cap or a profile that cannot be used.
+    """
+
+    def __init__(
+        self,
+        cap_w: float | str | PowerCap | None,
+        *,
+        profile: ProfileTable | str | Path,
+        device: str = "auto",
+    ):
+        self.cap = PowerCap.of(cap_w)
+        self.profile = ProfileTable.load(profile) if isinstance(profile, (str, Path)) else profile
+        self.device = device
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer what the strategy asks for, or hold the board while the ClientApp works.
+
+        Raises: InputError, SafetyStop, DeviceError.
+        """
+        if message.metadata.message_type == MessageType.EVALUATE:
+            return self._evaluate(message, context, call_next)
+        if message.metadata.message_type != MessageType.TRAIN:
+            return call_next(message, context)
+        if OFFER in message.content:
+            return Message(RecordDict({OFFER: self._offer(message)}), reply_to=message)
+        return self._train(message, context, call_next)
+
+    def _offer(self, message: Message) -> ConfigRecord:
+        question: Any = message.content[OFFER]
+        return ConfigRecord({OFFER: _offer_text(points_under(self.profile, self.cap, question[BATCH_SIZE]))})
+
+    def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        config: Any = next(iter(message.content.config_records.values()), {})
+        if POINT not in config:
+            raise InputError("the message asks for no operating point", hint="use FleetStrategy on the server")
+        point = PointRecord.model_validate_json(config[POINT]).point
+        device, steps = open_device(self.device), 0
+        if self.profile.device != device.name:
+            device.close()
+            raise InputError("the profile is of another device", value=self.profile.device, allowed=device.name)
+        if not device.executes_steps:
+            device = ReplayDevice(self.profile, Noise(relative=0.0))
+        work = self._work(point)
+
+        def stepped(*_: Any) -> None:
+            nonlocal steps
+            steps += 1
+            if not device.executes_steps:
+                with device.step(work):
+                    pass
+            run.check()
+
+        hook = register_optimizer_step_post_hook(stepped)
+        try:
+            limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
+            with CappedRun(device, limit, point.knobs) as run:
+                run.start()
+                reply = call_next(message, context)
+                run.check()
+            figures = run.meter.figures()  # a round shorter than the time between two readings gets one at its end
+        finally:
+            hook.remove()
+            device.close()
+        if not steps:
+            raise InputError("the train function took no step", hint="train with an optimizer of torch")
+        metrics = next(iter(reply.content.metric_records.values()), None)
+        if metrics is None:
+            raise InputError("the train function's reply has no MetricRecord", hint="reply with num-examples in one")
+        metrics[SECONDS], metrics[JOULES] = figures.time_s, figures.energy_j
+        metrics[WATTS], metrics[STEPS] = figures.energy_j / figures.time_s, steps
+        return reply
+
+    def _work(self, point: OperatingPoint) -> StepWork:
+        data_type = self.profile.key.data_type if self.profile.key else "fp32"
+        (batch, micro) = point.shape
+        return StepWork(samples=batch, micro_batch_size=micro, data_type=data_type, phases=(), peak_memory_bytes=0)
+
+    def _evaluate(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        device = open_device(self.device)
+        try:
+            limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
+            with CappedRun(device, limit, device.safest) as run:
+                run.start()
+                reply = call_next(message, context)
+                run.check()
+            return reply
+        finally:
+            device.close()
+
+
+class _OfferedPoint(PointRecord):
+    step_s: Annotated[Positive, Field(ge=1e-6, le=1e6)]
+    power_w: Annotated[Positive, Field(le=1e6)]
+
+
+class _Offer(Value):
+    points: tuple[_OfferedPoint, ...]
+
+
+class _RoundFigures(Value):
+    """Figures of a client's round, from the metrics of its reply."""
+
+    seconds: Positive = Field(alias=SECONDS)
+    joules: NotNegative = Field(alias=JOULES)
+    steps: BatchSize = Field(alias=STEPS)
+
+
+def _offer_text(points: tuple[LocalPoint, ...]) -> str:
+    """The text of an offer."""
+    rows = [{**one.point.fields(), "step_s": one.step_s, "power_w": one.power_w} for one in points]
+    return json.dumps({"points": rows})
+
+
+def _offered(content: RecordDict, batch_size: int) -> tuple[LocalPoint, ...]:
+    """The points of a client's offer for this batch size. Raises: InputError."""
+    if OFFER not in content:
+        raise InputError("its ClientApp has no PowerCapMod")
+    points = []
+    for row in _read(lambda: _Offer.model_validate_json(str(content[OFFER].get(OFFER)))).points:
+        if row.batch_size != batch_size:
+            raise InputError("a point of the offer has batch size", value=row.batch_size, allowed=str(batch_size))
+        points.append(LocalPoint(row.point, row.step_s, row.power_w))
+    return tuple(points)
+
+
+def _metrics_of(reply: Message) -> Any:
+    """The metrics of a reply. Raises: InputError."""
+    return _only(reply.content.metric_records, "MetricRecord")
+
+
+def _figures_of(reply: Message) -> _RoundFigures:
+    """The figures in a reply. Raises: InputError."""
+    return _read(lambda: _RoundFigures.model_validate(dict(_metrics_of(reply))))
+
+
+def _check_weight(reply: Message, name: str) -> None:
+    """Check that a reply has the metric that it is weighted by. Raises: InputError."""
+    weight = _metrics_of(reply).get(name)
+    if not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
+        raise InputError(f"the metric {name}", value=weight, allowed="a number above 0")
+
+
+def _check_arrays(reply: Message, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a reply has finite arrays of these shapes. Raises: InputError."""
+    arrays: ArrayRecord = _only(reply.content.array_records, "ArrayRecord")
+    if arrays.keys() != shapes.keys():
+        raise InputError("the arrays of the reply", value=", ".join(arrays), allowed=", ".join(shapes))
+    for name, array in arrays.items():
+        values = array.numpy()
+        if values.shape != shapes[name]:
+            raise InputError(f"the shape of {name}", value=values.shape, allowed=str(shapes[name]))
+        if not np.isfinite(values).all():
+            raise InputError(f"the values of {name}", value="NaN or infinite", allowed="finite numbers")
+
+
+def _alike(replies: Sequence[Message], failed: Callable[[Message, str], None]) -> list[Message]:
+    """Keep the replies with the same metrics as most others, the only ones that Flower averages.
+
+    ``failed`` is called with each other reply. Every reply has one record of metrics.
+    """
+    forms = [_form(_metrics_of(reply)) for reply in replies]
+    counts = Counter(forms)
+    usual, kept = max(counts, key=lambda form: (counts[form], len(form)), default=None), []
+    for reply, form in zip(replies, forms, strict=True):
+        if form == usual:
+            kept.append(reply)
+        else:
+            failed(reply, "most clients have other metrics")
+    return kept
+
+
+def _form(metrics: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+    """The names of metrics, and the lengths of lists (-1: a number)."""
+    return frozenset((name, len(value) if isinstance(value, list) else -1) for name, value in metrics.items())
+
+
+def _only(records: Mapping[str, Any], kind: str) -> Any:
+    if len(records) != 1:
+        raise InputError(f"records of the kind {kind} in the reply", value=len(records), allowed="1")
+    return next(iter(records.values()))
+
+
+def _read(read: Callable[[], Read]) -> Read:
+    try:
+        return read()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the text"
+        raise InputError(place, value=str(first["input"])[:80], allowed=in_words(first)) from error
 
 
 def _last_line(text: str) -> str:
