@@ -111,14 +111,6 @@ def test_it_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     assert first[3] == 3 * 640
 
 
-def refuse(rank: int) -> None:
-    fit(module(), PowerCapCallback(CAP_W - rank, device="sim:jetson-nano"))
-
-
-def test_bad_input_is_one_line_of_rank_0() -> None:
-    assert refusal(job(refuse, 2, init=False)).startswith("error: rank 1 has another cap_w: ")
-
-
 SCRIPT = """
 import sys, warnings
 warnings.simplefilter("ignore")
@@ -170,13 +162,3 @@ def test_a_strategy_that_shards_is_refused() -> None:
     trainer = SimpleNamespace(world_size=2, strategy=FSDPStrategy(), callbacks=[])  # it needs a GPU to be made
     with pytest.raises(InputError, match='2 processes: FSDPStrategy; allowed: strategy="ddp"'):
         check_trainer(trainer, module())
-
-
-def fail(rank: int) -> None:
-    fit(module(fail_at=10 if rank == 1 else None), callback(rank))
-
-
-def test_an_error_of_one_rank_ends_the_others() -> None:
-    ends = job(fail, 2, init=False)
-    assert [end.kind for end in ends] == ["RankLost", "KeyError"]
-    assert "a mistake of the module" in str(ends[0].error)

@@ -20,14 +20,12 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import Tensor
 
 from wattune.cap import Over, PowerCap
 from wattune.devices import Device
 from wattune.errors import WattuneError
 from wattune.goal import TIME, Goal
-from wattune.integrations.lightning_loader import FitLoader
-from wattune.integrations.lightning_setup import Trials, check_trainer
+from wattune.integrations.lightning_setup import FitLoader, Trials, check_trainer
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.micro_batching import samples_of, shapes
@@ -96,17 +94,14 @@ class PowerCapCallback(Callback):
             with refusing():
                 check_trainer(trainer, pl_module)
             self._trainer = trainer
-            self._before = self._random()
-
-    def _random(self) -> list[Tensor]:
-        return states(self._trainer.fit_loop._data_source.instance)
+            self._before = states(self._trainer.fit_loop._data_source.instance)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring the board below the cap, before anything runs on it. Raises: InputError, DeviceError."""
         loop = self._trainer.fit_loop
         with refusing():
             if trainer.train_dataloader is None:  # otherwise configure_optimizers has asked for its length
-                self._before = self._random()
+                self._before = states(loop._data_source.instance)
             loop.setup_data()
             if trainer.train_dataloader is None or not trainer.num_training_batches:
                 return  # nothing to train on
@@ -143,10 +138,6 @@ class PowerCapCallback(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the board, and write the record."""
-        self._close(None)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Restore the board if ``on_fit_end`` was not called."""
         self._close(None)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -293,9 +284,8 @@ class PowerCapCallback(Callback):
             return
         values: dict[str, Any] = json.loads(checkpoint["session"])
         session.passes, before, run = values["passes"], values["recipe"], session.run
-        # Other processes have other parts of a pass. Earlier versions could also train with other batch sizes.
-        is_same = values.get("ranks", 1) == session.size and before.get("keep", True)
-        is_same = is_same and before["batch_size"] == session.recipe.batch_size
+        # Other processes have other parts of a pass.
+        is_same = (values.get("ranks", 1), before["batch_size"]) == (session.size, session.recipe.batch_size)
         if is_same and values.get("shape") is not None:  # of any board, since all ranks have to know the same
             self._shape = BatchShape(*values["shape"])
         if is_same and session.ranks is not None and not session.ranks.is_leader:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from transformers import Trainer, TrainerCallback
 from typing_extensions import Self
@@ -36,9 +36,6 @@ from wattune.tracking.trackers import LogTo
 
 STATE_NAME = "wattune"
 """Entry in the ``stateful_callbacks`` of the Trainer's state, for a later ``train(resume_from_checkpoint=...)``."""
-
-FUSED_OPTIMIZERS: Final = ("lomo", "adalomo")
-"""Optimizers that step during the backward pass, so that gradients cannot be accumulated."""
 
 
 def attach(
@@ -339,9 +336,6 @@ def check_trainer(trainer: Any) -> None:
             allowed="False",
             hint="wattune chooses the micro-batch size and keeps the recipe",
         )
-    name = getattr(args.optim, "value", args.optim)
-    if name in FUSED_OPTIMIZERS:
-        raise InputError("an optimizer that steps during the backward pass", value=name, hint="choose another optim=")
 
 
 def _unsupported_sharing(trainer: Any) -> str | None:
