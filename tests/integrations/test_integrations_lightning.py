@@ -24,7 +24,7 @@ from tests.support.device_examples import FileDevice
 from tests.support.sessions import distance
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import InputError, SafetyStop
@@ -282,23 +282,11 @@ class SameLength(BatchSampler):
         return 2 * super().__len__()
 
 
-class Stream(IterableDataset):
-    """Samples in a row, which nobody can count."""
+def test_a_loader_that_cannot_be_resized_keeps_its_batches():
+    def load():
+        order = RandomSampler(data(), generator=torch.Generator().manual_seed(5))
+        return DataLoader(data(), batch_sampler=SameLength(order))
 
-    def __iter__(self):
-        return iter(list(data(160)))
-
-
-@pytest.mark.parametrize(
-    "load",
-    [
-        lambda: DataLoader(
-            data(), batch_sampler=SameLength(RandomSampler(data(), generator=torch.Generator().manual_seed(5)))
-        ),
-        lambda: DataLoader(Stream(), batch_size=16),
-    ],
-)
-def test_a_loader_that_cannot_be_resized_keeps_its_batches(load):
     modules, cap = [Module(), Module()], PowerCapCallback(CAP_W, device=slow())
     for module, callbacks in zip(modules, ([], [cap]), strict=True):
         fit(module, *callbacks, load=load(), accumulate_grad_batches=2, max_epochs=6)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +11,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.support import tiny_models
-from tests.support.live_board import live, wait_for
 from torch.utils.data import IterableDataset, WeightedRandomSampler
 from transformers import Trainer, TrainerCallback
 from transformers.training_args import ParallelMode
 
 from wattune import Goal, InputError, SafetyStop, SessionRecord, open_device
 from wattune.integrations.transformers import STATE_NAME, attach, check_trainer
+from wattune.integrations.trial_passes import other_shapes
+from wattune.point import BatchShape
 
 NANO, CAP_W = "sim:jetson-nano", 4.6
 
@@ -321,27 +321,10 @@ def test_what_cannot_be_held_is_refused_in_one_line(tmp_path):
         attach(made, device=NANO, cap_w=CAP_W)
 
 
-# ------------------------------------------------------------------------------------------------- on real time
-
-
-def test_ctrl_c_on_a_live_board_brings_it_back(tmp_path):
-    with live(tmp_path / "board", throttled=False) as nano:
-        nano.works(os.getpid())
-        options = {"num_train_epochs": 1000, "logging_steps": 200}
-        made = tiny_models.trainer(tmp_path / "out", tiny_models.model(lora=True), tiny_models.texts(4000), **options)
-        capped = attach(made, device=f"jetson?root={nano.root}", cap_w=7.0)
-        stop = threading.Timer(9.0, lambda: os.kill(os.getpid(), signal.SIGINT))
-        stop.start()
-        with pytest.raises(KeyboardInterrupt), capped:
-            made.train()
-        assert wait_for(nano.is_as_found, 5), nano.changes()
-    record = capped.record
-    assert record.ended == "interrupted"
-    assert record.provenance.kind == "simulated"
-    assert record.readings_above_cap < record.readings / 4
-    assert record.readings > 50
-    assert len(record.table.cells) >= 2
-    assert any("none above 4 is tried" in note for note in record.notes)
+def test_a_board_that_shares_its_memory_gets_no_larger_micro_batch():
+    shapes, note = other_shapes(BatchShape(16, 4), tiny_models.model(), shares_memory=True)
+    assert {shape.micro for shape in shapes} == {1, 2}
+    assert "none above 4 is tried" in note
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import shutil
 
 import pytest
 from tests.support.board_records import unpack
-from tests.support.device_examples import FileDevice, make_table, make_work, quiet
+from tests.support.device_examples import FileDevice, make_work, quiet
 from tests.support.real_time_device import RealTimeDevice
 
 import wattune
-from wattune.devices import Fault, ReplayDevice, SimulatedDevice
-from wattune.devices.replay import Noise
+from wattune.devices import Fault, SimulatedDevice
 from wattune.errors import DeviceUnavailable, InputError, SensorError
 
 
@@ -36,17 +35,6 @@ def test_the_figures_of_a_simulated_board_are_the_exact_ones():
     assert m.power_mean_w < m.power_peak_w
     assert m.samples == pytest.approx(10 * m.seconds, abs=1)
     assert str(m).endswith("(sim:jetson-nano, simulated)")
-
-
-def test_a_replayed_device_draws_what_its_table_says():
-    device = ReplayDevice(make_table(), Noise(relative=0.0))
-    cell = device.replayed_table.measured[0]
-    with device.at(cell.knobs), wattune.meter(device) as m:
-        for _ in range(500):
-            with device.step(make_work(cell.batch_size)):
-                pass
-    assert m.seconds == pytest.approx(500 * cell.step_s)
-    assert m.energy_j == pytest.approx(500 * cell.step_s * cell.power_mean_w, rel=0.01)
 
 
 @pytest.mark.parametrize("board", ["orin-nano-jp6", "tx2-jp4"])
