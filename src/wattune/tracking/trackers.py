@@ -118,5 +118,9 @@ class WandbRun:
             self._run.finish(exit_code=0 if update.reason == "finished" else 1)
 
 
-TRACKERS: dict[str, Any] = {"mlflow": MlflowRun, "tensorboard": TensorboardEvents, "wandb": WandbRun}
+TRACKERS: dict[str, Callable[..., OnUpdate]] = {
+    "mlflow": MlflowRun,
+    "tensorboard": TensorboardEvents,
+    "wandb": WandbRun,
+}
 """Classes of trackers, made when a run is asked for and called with each of its updates."""
