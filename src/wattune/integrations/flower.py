@@ -97,7 +97,6 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         self.slowness: dict[int, float] = {}
         """Seconds of a client's last round over what its profile predicts."""
         self._parts: dict[int, ClientRound] = {}
-        self._left_out: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     # ------------------------------------------------------------------------------------------------------- training
@@ -116,10 +115,8 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         self.plan = plan_round(present, steps=self.local_steps)
         self._parts = {int(part.name): part for part in self.plan.parts}
         self._shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-        if self.plan.left_out != self._left_out:
-            self._left_out = self.plan.left_out
-            for name, reason in self._left_out.items():
-                log(INFO, "configure_train: node %s takes no part: %s", name, reason)
+        for name, reason in self.plan.left_out.items():
+            log(INFO, "configure_train: node %s takes no part: %s", name, reason)
         log(INFO, "configure_train: %d clients for %.4g s", len(self._parts), self.plan.seconds)
         return [self._message(node, arrays, config) for node in self._parts]
 

@@ -12,14 +12,23 @@ from wattune.devices import Device, Meter, MeterFigures, open_device
 from wattune.errors import InputError, SensorError
 
 
-class MeteredBlock:
-    """A context in which the power of a device is measured; made by ``meter``.
+class meter:
+    """Measure seconds, energy and power of a block of code.
 
-    Its figures are those of the last block, and those up to now while a block runs. Raises, for each figure: InputError
-    before the first block; SensorError if there is no reading yet, or if the sensor was lost on the way.
+        with wattune.meter() as m:
+            train()
+        print(m.energy_j, m.power_mean_w)
+
+    ``device``: a name as for ``--device``, by default the first usable board of this computer, or an open device. Only
+    its sensor is read: no clock is set. A block that is shorter than the time over which the sensor averages has the
+    power of the time before it. Figures are of the last block, and up to now while a block runs.
+
+    Raises, when a block begins: DeviceUnavailable or SensorError if the device has no power sensor that answers;
+    InputError for the name of a simulated or recorded device, on which no code runs. For each figure: InputError before
+    the first block; SensorError if there is no reading yet, or if the sensor was lost on the way.
     """
 
-    def __init__(self, device: str | Device):
+    def __init__(self, device: str | Device = "auto"):
         self._device = device
         self._stack = ExitStack()
         self._meter: Meter | None = None
@@ -27,8 +36,7 @@ class MeteredBlock:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            meter = Meter(self._opened(stack), on_lost=lambda error: None)
-            self._meter = stack.enter_context(meter)
+            self._meter = stack.enter_context(Meter(self._opened(stack), on_lost=lambda error: None))
             self._stack = stack.pop_all()
         return self
 
@@ -72,12 +80,11 @@ class MeteredBlock:
         )
 
     def _figures(self) -> MeterFigures:
-        meter = self._meter
-        if meter is None:
+        if self._meter is None:
             raise InputError("the meter has not run yet", hint="with wattune.meter() as m: ...")
-        if meter.lost is not None:
-            raise SensorError(f"the block was not measured to its end: {meter.lost}") from meter.lost
-        return meter.figures()
+        if (lost := self._meter.lost) is not None:
+            raise SensorError(f"the block was not measured to its end: {lost}") from lost
+        return self._meter.figures()
 
     def _opened(self, stack: ExitStack) -> Device:
         """The device, whose sensor reads; one that is opened here is closed with the block."""
@@ -97,20 +104,3 @@ class MeteredBlock:
         device.power_w()
         self._about = f"{device.name}, {device.kind}"
         return device
-
-
-def meter(device: str | Device = "auto") -> MeteredBlock:
-    """Measure seconds, energy and power of a block of code.
-
-        with wattune.meter() as m:
-            train()
-        print(m.energy_j, m.power_mean_w)
-
-    ``device``: a name as for ``--device``, by default the first usable board of this computer, or an open device. Only
-    its sensor is read: no clock is set. A block that is shorter than the time over which the sensor averages has the
-    power of the time before it.
-
-    Raises, when a block begins: DeviceUnavailable or SensorError if the device has no power sensor that answers;
-    InputError for the name of a simulated or recorded device, on which no code runs.
-    """
-    return MeteredBlock(device)
