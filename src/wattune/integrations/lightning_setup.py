@@ -109,7 +109,7 @@ class FitLoader:
         steps_between = [one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step"]
         counts = {
             "limit_train_batches": self._batches != len(self.loader),
-            "val_check_interval": isinstance(self._validates_after, int),
+            "val_check_interval": not isinstance(self._validates_after, float),
             "the frequency of a scheduler": any(frequency != 1 for frequency in steps_between),
         }
         if (setting := next((name for name, is_set in counts.items() if is_set), None)) is not None:

@@ -12,7 +12,7 @@ from wattune.devices import Device, Meter, MeterFigures, open_device
 from wattune.errors import InputError, SensorError
 
 
-class meter:
+class meter:  # in lower case, since it is called like a function
     """Measure seconds, energy and power of a block of code.
 
         with wattune.meter() as m:
