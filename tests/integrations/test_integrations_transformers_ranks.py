@@ -132,6 +132,7 @@ def evaluate_first(rank, folder):
     made = prepared(folder, tiny_models.texts(64), others={"eval_dataset": tiny_models.texts(32, seed=3)})
     attach(made, device=NANO, cap_w=CAP_W)
     made.evaluate()
+    made.train()
 
 
 def test_a_model_that_an_evaluation_left_without_ddp_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""What a Lightning Trainer is asked before a fit: checks, its loader in batches of another size, and trial passes."""
+"""Checks of a Lightning Trainer before a fit, its loader in batches of another size, and trial passes of its module."""
 
 from __future__ import annotations
 
