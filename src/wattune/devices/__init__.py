@@ -6,7 +6,7 @@ from wattune.devices.base import Conditions, Device, ExactStep, GroundTruth, Kno
 from wattune.devices.meter import Meter, MeterFigures
 from wattune.devices.real_time import RealDevice
 from wattune.devices.registry import OPENERS, KnownDevice, known_devices, open_device
-from wattune.devices.replay import ReplayDevice
+from wattune.devices.replay import Noise, ReplayDevice
 from wattune.devices.simulator.board_file import Fault, SimulatedBoard, builtin_board, load_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 
@@ -21,6 +21,7 @@ __all__ = [
     "KnownDevice",
     "Meter",
     "MeterFigures",
+    "Noise",
     "RealDevice",
     "ReplayDevice",
     "Sensor",

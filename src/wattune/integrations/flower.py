@@ -31,8 +31,7 @@ from pydantic import Field, ValidationError
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wattune.cap import PowerCap
-from wattune.devices import ReplayDevice, open_device
-from wattune.devices.replay import Noise
+from wattune.devices import Noise, ReplayDevice, open_device
 from wattune.errors import InputError
 from wattune.planning.fleet import ClientRound, FleetClient, LocalPoint, RoundPlan, plan_round, points_under, slowed
 from wattune.point import OperatingPoint
