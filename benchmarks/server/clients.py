@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support import report_records as samples
 
-STATUSES, LOOKS, OTHERS = 46, 40, 11
+STATUSES, LOOKS, OTHERS = 46, 40, 8
 CALLS = STATUSES + LOOKS + OTHERS
 """Calls of a device in a run, counted in the log of a server on which two simulated boards ran."""
 MODEL = "resnet8-fleet"
@@ -29,7 +29,6 @@ class World:
     """What all clients share: bodies, encoded in advance so that encoding is not part of the measurement, and jobs."""
 
     profile: bytes
-    plan: bytes
     training: bytes
     done: str
     """Id of the job whose curve the clients fetch."""
@@ -44,7 +43,7 @@ def world(done: str, running: str) -> World:
     table = samples.profile().dump()
     table["device"] += f" {MARK.decode()}"
     record = {**training.dump(), "samples": int(SAMPLES)}
-    encoded = (json.dumps(body).encode() for body in (table, training.plan.dump(), record))
+    encoded = (json.dumps(body).encode() for body in (table, record))
     return World(*encoded, done, running)
 
 
@@ -86,10 +85,6 @@ class Client:
         if answer.status not in (200, 201, 204):
             self._tally.wrong.append(f"{kind}: {answer.status} {content[:200]!r}")
         return content
-
-    def read(self, path: str) -> Any:
-        """Get a JSON value."""
-        return json.loads(self.call("", "GET", path))
 
     def close(self) -> None:
         """Close the connection."""
@@ -139,9 +134,6 @@ def device(number: int, port: int, token: str, tally: Tally, shared: World, pace
         tally.profiles[name] = json.loads(call("POST profile", "POST", f"/v1/profiles?device={name}", own))["id"]
         call("POST job", "POST", "/v1/jobs", json.dumps(ASKED).encode())
         call("GET curve", "GET", f"/v1/jobs/{shared.done}/curve")
-        query = f"profile={tally.profiles[name]}&job={shared.done}"
-        for _ in range(3):
-            call("PUT plan", "PUT", f"/v1/devices/{name}/plan?{query}", shared.plan)
         for step in range(STATUSES - LOOKS // 3 - 1):
             report("train", step / STATUSES, metric=0.8)
         record = shared.training.replace(SAMPLES, str(1000 + number).encode())

@@ -1,13 +1,12 @@
 """A fleet of simulated clients against a real server: `python -m benchmarks fleet`.
 
 Each client makes the calls that a device makes in a run, `CALLS` in all: 46 statuses, 40 looks at the job that it waits
-for, and 11 others. It has its own token and connection. The clients are threads of one process on the same machine,
+for, and 8 others. It has its own token and connection. The clients are threads of one process on the same machine,
 which takes its share of the cores, so the figure to trust is the CPU time of the API process per call.
 
 Per database: `mix` is these calls as fast as they go, which is also the highest rate; `paced` is 60 % of that rate, in
 several rounds, for the latency, of 300 devices that begin their runs at different times; `at_once` is the same of
-devices that all begin together. A look is at a job that is running, a run of which ends every few seconds, by a client
-that polls: a current one is notified of the changes by a long poll.
+devices that all begin together. A look is at a job that is running, a run of which ends every few seconds.
 """
 
 from __future__ import annotations
@@ -28,19 +27,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
 from tests.support import report_records as samples
 from tests.support.server.postgresql import Cluster, binaries
 
-from benchmarks.server.clients import ASKED, MODEL, WEIGHTS, Client, Tally, World, run, world
+from benchmarks.server.clients import ASKED, MODEL, WEIGHTS, Tally, World, run, world
 from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, LOAD, NAMES, ROUNDS
 from benchmarks.timing import keep, measured_at
 from wattune.errors import InputError
-from wattune.records.served import ServedModel, SweepRequest, digest
+from wattune.records.served import ServedModel, SweepRequest
 from wattune.server.jobs import queue as jobs
 from wattune.server.settings import sqlite_url
 from wattune.server.store import Database, model_catalog, tokens
 from wattune.server.store.file_store import FileStore
-from wattune.server.store.schema import JobRow
+from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
+from wattune.server.store.statuses import WRITE_EVERY_S
 
 CHANGE_S = 5.0
 """Interval at which a run of the job that the clients wait for ends."""
@@ -71,7 +72,7 @@ def prepare(store: Path, database: Database, devices: int) -> tuple[list[str], W
         }
     )
     with database.session() as session:
-        model_catalog.add_file(session, sha256, "safetensors", size, time.time())
+        model_catalog.add_file(session, sha256, size, time.time())
         model_catalog.put(session, model, time.time())
         row, _ = jobs.submit(session, model, SweepRequest.model_validate(ASKED), time.time())
         job = session.get_one(JobRow, row.id)
@@ -102,30 +103,20 @@ def worked_on(database: Database, job: str) -> Iterator[None]:
         thread.join()
 
 
-def lost(port: int, admin: str, device_tokens: list[str], tally: Tally) -> dict[str, int]:
-    """Numbers of devices, plans, profiles and training records that the API does not return."""
-    devices: dict[str, Any] = {}
-    listed: list[str] = []
-    reader = Client(port, admin, Tally())
-    while page := reader.read("/v1/devices?limit=100" + (f"&after={max(devices)}" if devices else "")):
-        devices |= {one["status"]["device"]: one for one in page}
-    while page := reader.read("/v1/trainings?limit=100" + (f"&before={listed[-1]}" if listed else "")):
-        listed += [one["id"] for one in page]
-    reader.close()
-    missing = {"devices": 0, "plans": 0, "profiles": 0, "trainings": 0}
-    for number, token in enumerate(device_tokens):
+def lost(database: Database, tally: Tally, devices: int) -> dict[str, int]:
+    """Numbers of devices, profiles and training records that are not in the database."""
+    time.sleep(2 * WRITE_EVERY_S)  # the last statuses are still in memory
+    with database.session(reads_only=True) as session:
+        done = {row.name for row in session.scalars(select(DeviceRow)) if row.status["step"] == "done"}
+        profiles = set(session.scalars(select(ProfileRow.id)))
+        samples = {row.id: row.samples for row in session.scalars(select(TrainingRow))}
+    missing = {"devices": 0, "profiles": 0, "trainings": 0}
+    for number in range(devices):
         name = f"device-{number:04}"
-        device_json = devices.get(name)
-        profile, training = tally.profiles.get(name), tally.trainings.get(name)
-        client = Client(port, token, Tally())  # its own token, because of the rate limit
-        missing["trainings"] += (
-            training not in listed or client.read(f"/v1/trainings/{training}").get("samples") != 1000 + number
-        )
-        missing["devices"] += device_json is None or device_json["status"]["step"] != "done"
-        missing["plans"] += device_json is None or device_json["plan"] is None
-        missing["profiles"] += profile is None or digest(client.read(f"/v1/profiles/{profile}"))[:32] != profile
-        client.close()
-    return {**missing, "trainings kept twice": len(listed) - len(set(tally.trainings.values()))}
+        missing["devices"] += name not in done
+        missing["profiles"] += tally.profiles.get(name) not in profiles
+        missing["trainings"] += samples.get(tally.trainings.get(name, "")) != 1000 + number
+    return {**missing, "trainings kept twice": len(samples) - len(set(tally.trainings.values()))}
 
 
 @contextmanager
@@ -169,8 +160,6 @@ def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | Non
     with server(store, url) as (pid, port):
         database = Database(url or sqlite_url(store))
         try:
-            with database.session() as session:
-                admin = tokens.make(session, "benchmark", "admin", time.time())
             device_tokens, shared = prepare(store, database, devices)
             before_s, begin = cpu_s(pid), time.perf_counter()
             with worked_on(database, shared.running):
@@ -179,7 +168,7 @@ def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | Non
             peak = peak_bytes(pid)
             has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
             load = os.getloadavg()[0]
-            missing = lost(port, admin, device_tokens, tally)
+            missing = lost(database, tally, devices)
         finally:
             database.close()
     count, seconds = sum(map(len, tally.calls.values())), tally.seconds()

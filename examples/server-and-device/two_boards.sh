@@ -13,7 +13,7 @@ nano=
 trap 'kill $server $nano 2>/dev/null || :' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-until python -c "import json, sys, urllib.request as web; sys.exit(not json.load(web.urlopen('$url/v1/models')))" 2>/dev/null
+until python -c "import urllib.request as web; web.urlopen('$url/v1/models/resnet8-digits')" 2>/dev/null
 do
     kill -0 $server # or it has ended, and said why
     sleep 1

@@ -16,6 +16,7 @@ from wattune.errors import InputError, ServerRefused, ServerUnavailable
 from wattune.job.folder import RunFolder
 from wattune.records import Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.served import ServedModel, digest
+from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
 
 CAP_W = 4.2
 NOBODY = "http://127.0.0.1:9"
@@ -54,8 +55,13 @@ def run(server, output, data, **changes):
 
 
 def newest(server, device):
-    ids = [training["id"] for training in server.json(f"/v1/trainings?device={device}")]
-    return [TrainingRecord.parse(server.json(f"/v1/trainings/{one}")) for one in ids]
+    rows = server.rows(TrainingRow, device=device)
+    return [TrainingRecord.parse(server.json(f"/v1/trainings/{row.id}")) for row in rows]
+
+
+def status_of(server, device):
+    server.get("/")  # whose statuses are written by then
+    return server.rows(DeviceRow, name=device)[0].status
 
 
 @pytest.mark.slow
@@ -71,16 +77,15 @@ def test_the_server_gives_model_and_curve_and_gets_the_records(server, tmp_path,
     (training,) = newest(server, "whole")
     assert but_data(training) == but_data(record)
     table = folder.load(ProfileTable)
-    (profile,) = [p for p in server.json("/v1/profiles") if p["publisher"] == "whole"]
-    published = ProfileTable.parse(server.json(f"/v1/profiles/{profile['id']}"))
+    (profile,) = server.rows(ProfileRow, publisher="whole")
+    published = ProfileTable.parse(server.json(f"/v1/profiles/{profile.id}"))
     assert {c.point for c in published.cells} == {c.point for c in table.cells}
-    state = server.json("/v1/devices/whole")
-    assert Plan.parse(state["plan"]) == plan
-    assert (state["status"]["step"], state["status"]["kind"]) == ("done", "simulated")
-    assert state["status"]["metric"] == record.evaluations[-1].metric
-    assert state["status"]["batch_size"] == record.plan.batch_size
-    assert state["profile_id"] == profile["id"]
-    job = server.json(f"/v1/jobs/{state['job_id']}")
+    state = status_of(server, "whole")
+    assert (state["step"], state["kind"]) == ("done", "simulated")
+    assert state["metric"] == record.evaluations[-1].metric
+    assert (state["batch_size"], state["clock_mhz"]) == (plan.batch_size, plan.clock_mhz)
+    assert state["profile"] == profile.id
+    job = server.json(f"/v1/jobs/{state['job']}")
     assert (job["state"], job["request"]["strategy"]) == ("done", "pooled")
     steps = list(dict.fromkeys(text.partition(":")[0] for text in said))
     assert steps == ["estimate", "profile", "plan", "train"]  # the sweep is asked for first
@@ -120,7 +125,7 @@ def test_a_neighbours_profile_saves_probes(server, tmp_path, data):
     assert "profile: begins at the settings that maker measured" in said
     own, table = (RunFolder(tmp_path / name).load(ProfileTable) for name in ("first", "second"))
     assert table.cost.probes < own.cost.probes
-    assert [p for p in server.json("/v1/profiles") if p["publisher"] == "neighbour"], "its cells are its own"
+    assert server.rows(ProfileRow, publisher="neighbour"), "its cells are its own"
 
 
 @pytest.mark.slow
@@ -131,7 +136,7 @@ def test_a_stopped_run_resumes_with_what_it_has(server, tmp_path, data):
 
     with pytest.raises(Stop):
         run(server, tmp_path / "run", data, device_name="stopped", progress=stop)
-    state = server.json("/v1/devices/stopped")["status"]
+    state = status_of(server, "stopped")
     assert (state["step"], state["says"]) == ("failed", "ended by Stop")
     kept = RunFolder(tmp_path / "run").arguments.arguments
     assert (kept["server"], kept["model"]) == (server.url, "small-digits")
@@ -158,7 +163,7 @@ def test_with_seeds_every_batch_size_is_trained_so_often(server, tmp_path, data)
     assert curve.strategy == "full"
     assert [point.runs for point in curve.points] == [1, 1]
     assert RunFolder(tmp_path / "run").load(TrainingRecord).target == 0.8
-    request = next(j["request"] for j in server.json("/v1/jobs") if j["request"]["strategy"] == "full")
+    request = next(row.request for row in server.rows(JobRow) if row.request["strategy"] == "full")
     assert request["seeds"] == 1
 
 

@@ -1,13 +1,12 @@
-"""Downloads of weights: once, resumable, and verified by hash."""
+"""Downloads of weights: once, and verified by hash."""
 
 import hashlib
-import re
 import threading
 
 import pytest
 from tests.support.fake_server import Answer, faked, problem
 
-from wattune.errors import ServerError, ServerRefused, ServerUnavailable
+from wattune.errors import ServerError, ServerRefused
 from wattune.records.served import ServedFile, ServedModel
 from wattune.remote import Client
 
@@ -24,16 +23,8 @@ MODEL = ServedModel(
 )
 
 
-def ranged(asked, *, cut=None, content=CONTENT):
-    """As a server that keeps to RFC 9110 answers."""
-    found = re.fullmatch(r"bytes=(\d+)-", asked.headers.get("range", ""))
-    if found is None or asked.headers.get("if-range") != f'"{FILE.sha256}"':
-        return Answer(200, content, cut=cut)
-    begin = int(found[1])
-    if begin >= len(content):
-        return Answer(416, headers={"Content-Range": f"bytes */{len(content)}"})
-    headers = {"Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}"}
-    return Answer(206, content[begin:], headers, cut=cut)
+def whole(asked):
+    return Answer(200, CONTENT)
 
 
 @pytest.fixture
@@ -50,7 +41,7 @@ def fetch(tmp_path):
 
 
 def test_download_is_cached(tmp_path):
-    with faked(ranged) as fake, Client(fake.url, cache=tmp_path) as server:
+    with faked(whole) as fake, Client(fake.url, cache=tmp_path) as server:
         path = server.weights(MODEL)
         assert path.read_bytes() == CONTENT
         assert server.weights(MODEL) == path
@@ -58,42 +49,9 @@ def test_download_is_cached(tmp_path):
         assert server.weights(MODEL.model_copy(update={"weights": None})) is None
 
 
-def test_interrupted_download_resumes(fetch):
-    cuts = iter([30_000, 20_000, None])
-    path, fake = fetch(lambda asked: ranged(asked, cut=next(cuts)))
-    assert path.read_bytes() == CONTENT
-    begun = [int(asked.headers.get("range", "bytes=0-")[6:-1]) for asked in fake.asked]
-    assert begun == [0, 30_000, 50_000]
-
-
-def test_interrupted_download_resumes_in_later_run(tmp_path):
-    with faked(lambda asked: ranged(asked, cut=40_000 if "range" not in asked.headers else 0)) as fake:
-        with Client(fake.url, cache=tmp_path, backoff_s=(0.0,)) as server, pytest.raises(ServerUnavailable):
-            server.weights(MODEL)
-        fake.answer = ranged
-        fake.asked.clear()
-        with Client(fake.url, cache=tmp_path) as server:
-            assert server.weights(MODEL).read_bytes() == CONTENT
-        assert fake.asked[0].headers["range"] == "bytes=40000-"
-
-
-def test_full_response_to_range_request_is_accepted(fetch):
+def test_interrupted_download_begins_again(fetch):
     answers = iter([Answer(200, CONTENT, cut=10_000), Answer(200, CONTENT)])
     path, _ = fetch(lambda asked: next(answers))
-    assert path.read_bytes() == CONTENT
-
-
-def test_unexpected_range_is_discarded(fetch):
-    begun = iter([True])
-
-    def answer(asked):
-        if next(begun, False):
-            return Answer(200, CONTENT, cut=10_000)
-        if "range" in asked.headers:
-            return Answer(206, CONTENT[5:], {"Content-Range": f"bytes 5-{len(CONTENT) - 1}/{len(CONTENT)}"})
-        return Answer(200, CONTENT)
-
-    path, _ = fetch(answer)
     assert path.read_bytes() == CONTENT
 
 
@@ -114,7 +72,7 @@ def test_oversized_download_is_aborted(fetch):
 
 
 def test_corrupted_cached_file_is_downloaded_again(tmp_path):
-    with faked(ranged) as fake, Client(fake.url, cache=tmp_path) as server:
+    with faked(whole) as fake, Client(fake.url, cache=tmp_path) as server:
         path = server.weights(MODEL)
         path.write_bytes(CONTENT[:-1] + b"!")
         assert server.weights(MODEL).read_bytes() == CONTENT
@@ -123,7 +81,7 @@ def test_corrupted_cached_file_is_downloaded_again(tmp_path):
 
 def test_concurrent_downloads_fetch_once(tmp_path):
     found = []
-    with faked(ranged) as fake:
+    with faked(whole) as fake:
 
         def take():
             with Client(fake.url, cache=tmp_path) as server:

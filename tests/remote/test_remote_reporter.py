@@ -4,7 +4,6 @@ import threading
 import time
 
 import pytest
-from tests.support import report_records as samples
 from tests.support.fake_server import Answer, faked, problem
 
 from wattune.records.served import DeviceStatus
@@ -97,26 +96,6 @@ def test_only_the_error_type_is_reported(tmp_path, quick):
         last = states(fake)[-1]
         assert (last["step"], last["says"]) == ("failed", "ended by ValueError")
         assert not any(b"secret" in asked.body for asked in fake.asked)
-
-
-def plan():
-    made = samples.run().plan
-    assert made is not None
-    return made
-
-
-def test_rejection_is_notified_once_and_plan_not_retried(tmp_path, quick):
-    said = []
-
-    def answer(asked):
-        return problem(422, "not such a plan") if asked.path.partition("?")[0].endswith("/plan") else Answer(204)
-
-    with faked(answer) as fake, Client(fake.url, cache=tmp_path, notify=said.append) as server:
-        with Reporter(server, FIRST) as reporter:
-            reporter.update_plan(plan(), profile=None, job=None)
-            assert until(lambda: len(states(fake)) > 4 or reporter.update(samples=1))
-    assert len([asked for asked in fake.asked if "/plan" in asked.path]) == 1
-    assert len([text for text in said if "not such a plan" in text]) == 1
 
 
 def test_rejected_status_is_notified_once(tmp_path, quick):

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattune.server.bodies import DEPTH, VALUES, parse_json
+from wattune.server.bodies import VALUES, parse_json
 from wattune.server.problems import Problem
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-MANY = "{" + ",".join(f'"{n}":0' for n in (*range(6000), 7)) + "}"
 PLAIN = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXTS,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXTS, inner, max_size=5),
@@ -60,17 +59,6 @@ def test_number_of_400_digits_is_rejected():
             parse_json(text.encode())
 
 
-@given(st.integers(1, 2 * DEPTH), st.sampled_from(['"[[[["', '"\\"[{"', "1"]), st.sampled_from(["[", '{"a":']))
-def test_depth_ignores_brackets_in_strings(depth, inner, opens):
-    closes = "]" if opens == "[" else "}"
-    text = (opens * depth + inner + closes * depth).encode()
-    if depth <= DEPTH:
-        assert parse_json(text) is not None
-    else:
-        with pytest.raises(Problem, match="nested too deeply"):
-            parse_json(text)
-
-
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_read_or_rejected(content):
     problem: Problem | None = None
@@ -88,9 +76,9 @@ def test_arbitrary_bytes_are_read_or_rejected(content):
 
 @pytest.mark.parametrize(
     "text",
-    ['{"a": 1, "a": 1}', '[{"b": {"x": 1, "y": 2, "x": 3}}]', "NaN", "[-Infinity]", '"\\ud800"', '"\\u0000"', "", MANY],
+    ["NaN", "[-Infinity]", '"\\ud800"', '"\\u0000"', '{"\\u0000": 1}', "", "[" * 1000 + "]" * 1000],
 )
-def test_ambiguous_json_is_rejected(text):
+def test_what_cannot_be_stored_is_rejected(text):
     with pytest.raises(Problem):
         parse_json(text.encode())
 

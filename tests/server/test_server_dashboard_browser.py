@@ -184,7 +184,7 @@ def test_focus_survives_refresh(browser, site):
         link = page.locator("#device-nano-1 a", has_text="profile and plan")
         link.focus()
         made.put_device(store, made.status("aaa-first"))
-        made.put_device(store, made.status("nano-1", power_w=4.44), profile_id=ids["profile"], job_id=ids["done"])
+        made.put_device(store, made.status("nano-1", power_w=4.44, profile=ids["profile"], job=ids["done"]))
         page.wait_for_selector("#device-nano-1 >> text=4.44 W", timeout=6000)
         assert page.is_visible("#device-aaa-first")
         assert page.evaluate("document.activeElement.textContent") == "profile and plan"

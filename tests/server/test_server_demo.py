@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -13,9 +12,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.support.server.serving import stored
 
 from wattune.cli import main
 from wattune.server import demo
+from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -74,24 +75,23 @@ def test_demo_fills_the_pages(tmp_path, exhaustive):
             url = re.search(r"http://\S+[0-9]", server.stdout.readline()).group()
             assert "in a browser" in server.stdout.readline()
 
-            def get(path):
-                with urllib.request.urlopen(f"{url}/v1/{path}", timeout=30) as answer:
-                    return json.load(answer)
+            [store] = tmp_path.glob("wattune-demo-*/wattune.db")
+
+            def rows(table):
+                return stored(store.parent, table)
 
             def check():
                 assert server.poll() is None
-                statuses = [device["status"] for device in get("devices")]
-                assert not [status for status in statuses if status["step"] == "failed"]
+                assert not [row for row in rows(DeviceRow) if row.status["step"] == "failed"]
 
             names = {board.name for board in demo.BOARDS}
-            wait_until(lambda: {d["status"]["device"] for d in get("devices")} == names, check)
-            wait_until(lambda: get("profiles") and get("jobs"), check)
-            assert {d["status"]["kind"] for d in get("devices")} == {"simulated"}
-            assert {profile["kind"] for profile in get("profiles")} == {"simulated"}
+            wait_until(lambda: {row.name for row in rows(DeviceRow)} == names, check)
+            wait_until(lambda: rows(ProfileRow) and rows(JobRow), check)
+            assert {row.status["kind"] for row in rows(DeviceRow)} == {"simulated"}
+            assert {row.kind for row in rows(ProfileRow)} == {"simulated"}
             if exhaustive:  # a board gets its curve after two minutes
-                wait_until(lambda: get("trainings"), check)
-                record = get(f"trainings/{get('trainings')[0]['id']}")
-                assert record["provenance"]["kind"] == "simulated"
+                wait_until(lambda: rows(TrainingRow), check)
+                assert rows(TrainingRow)[0].kind == "simulated"
             for path in ("", "jobs", "profiles", "runs", "models"):
                 with urllib.request.urlopen(f"{url}/{path}", timeout=30) as answer:
                     assert answer.status == 200

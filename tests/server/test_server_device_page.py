@@ -25,7 +25,7 @@ def test_device_page_shows_state_and_past_runs(client, store):
     assert "runs 2 time {} energy {} above the cap {}".format(*sums, above_cap) in page.text
     links = [a["href"] for a in page.all("a")]
     assert [link.removeprefix("/runs/") for link in links if link.startswith("/runs/")] == [ids["runs"][0], older]
-    assert {f"/profiles/{ids['profile']}", "/runs"} <= {link.partition("?")[0] for link in links}
+    assert f"/profiles/{ids['profile']}" in {link.partition("?")[0] for link in links}
     assert titles(page) == ["Power during training"]
     assert "/devices/nano-1" in [a["href"] for a in shown(client, "/").all("a")]
     assert "/devices/nano-1" in [a["href"] for a in shown(client, f"/runs/{older}").all("a")]

@@ -14,6 +14,7 @@ from tests.support.server.story import ENVIRONMENT
 
 from wattune.job.with_server import own_name
 from wattune.records import TrainingRecord
+from wattune.server.store.schema import TrainingRow
 
 ROOT = Path(__file__).parent.parent.parent
 ADDRESS = "http://127.0.0.1:8484"
@@ -68,7 +69,6 @@ def test_commands_for_a_device_run_as_documented(fleet, tmp_path):
             device = page.partition(f'id="device-{name}"')[2].partition('</li>\n<li class="card')[0]
             assert ">done</span>" in device, name
             assert "resnet8-digits" in device
-        runs = httpx.get(f"{server.url}/v1/trainings", headers=headers).json()
-        assert [run["device"] for run in runs[:3]] == ["nano-1", own_name(), own_name()]
+        assert [run.device for run in server.rows(TrainingRow)[:3]] == ["nano-1", own_name(), own_name()]
     finally:
         server.end()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 from tests.support.server import api as made
 
 from wattune.records.served import DeviceStatus
-from wattune.server.store import StoreUnavailable, devices
+from wattune.server.store import StoreUnavailable
+from wattune.server.store.schema import DeviceRow
 from wattune.server.store.statuses import Statuses
 
 
@@ -24,7 +25,7 @@ def statuses(store):
 
 def shares(store):
     with store.database.session(reads_only=True) as session:
-        return {row["status"]["device"]: (row["status"]["share"], row["seen_s"]) for row in devices.listing(session)}
+        return {row.name: (row.status["share"], row.seen_s) for row in session.scalars(select(DeviceRow))}
 
 
 def test_newest_of_each_device_is_written_in_one_transaction(store, statuses):
@@ -51,14 +52,6 @@ def test_status_is_written_though_the_clock_was_set_back(store, statuses):
     statuses.put(status("a", share=0.2), now_s)
     statuses.flush()
     assert shares(store) == {"a": (0.2, now_s)}
-
-
-def test_status_keeps_the_plan_of_its_device(client):
-    assert client.put("/v1/devices/a", json=made.status("a")).status_code == 204
-    assert client.put("/v1/devices/a/plan", json=made.plan()).status_code == 204, "the status was written first"
-    assert client.put("/v1/devices/a", json={**made.status("a"), "share": 0.5}).status_code == 204
-    found = client.get("/v1/devices/a").json()
-    assert (found["status"]["share"], found["plan"]["record"]) == (0.5, "plan")
 
 
 def test_statuses_wait_for_the_database(store, statuses, monkeypatch):

@@ -245,7 +245,7 @@ def weights_for(store, **options):
     content = save(small_cnn(**{"classes": 5, "channels": 1, "width": 4, **options}).state_dict())
     with store.database.session() as session:
         sha256 = store.files.write(content)
-        model_catalog.add_file(session, sha256, "safetensors", len(content), 0.0)
+        model_catalog.add_file(session, sha256, len(content), 0.0)
     return {"sha256": sha256, "bytes": len(content)}
 
 

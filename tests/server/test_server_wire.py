@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import subprocess
 import sys
@@ -16,6 +14,7 @@ from tests.support.server.story import ENVIRONMENT, offer, own_data, small
 from tests.support.server.wire import Detector, recorded
 
 from wattune.records import TrainingRecord
+from wattune.server.store.schema import TrainingRow
 
 WATCHED = """
 import sys
@@ -31,41 +30,6 @@ with open(sys.argv[1], "a") as log:
 """The command, with a list of every address that it connects to."""
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return np.load(own_data(tmp_path_factory.mktemp("own") / "my.npz", samples=30))["images"]
-
-
-@pytest.fixture(scope="module")
-def detector(images):
-    return Detector(images)
-
-
-PLANTS = {
-    "float32": lambda x: x.astype("<f4").tobytes(),
-    "float32, big end first": lambda x: x.astype(">f4").tobytes(),
-    "float64": lambda x: x.astype("<f8").tobytes(),
-    "float16": lambda x: x.astype("<f2").tobytes(),
-    "as an image": lambda x: np.rint(x * 255).astype("u1").tobytes(),
-    "image as int64": lambda x: np.rint(x * 255).astype("<i8").tobytes(),
-    "base64": lambda x: b'{"x":"' + base64.b64encode(b"ab" + x.astype("<f4").tobytes()) + b'"}',
-    "base64 in a URL": lambda x: b"/v1?x=" + base64.urlsafe_b64encode(x.astype("<f4").tobytes()),
-    "hexadecimal": lambda x: x.astype("<f4").tobytes().hex().encode(),
-    "JSON": lambda x: json.dumps(x.reshape(16, 16).tolist()).encode(),
-    "JSON, three digits": lambda x: json.dumps([round(float(v), 3) for v in x.ravel()]).encode(),
-    "JSON of an image": lambda x: json.dumps(np.rint(x * 255).astype(int).tolist()).encode(),
-    "one row of it": lambda x: x.reshape(16, 16)[8].astype("<f4").tobytes(),
-}
-
-
-@pytest.mark.parametrize("form", PLANTS)
-def test_planted_sample_is_detected(images, detector, form):
-    noise = b'POST /v1/trainings HTTP/1.1\r\n\r\n{"metric": 0.25, "list": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]}'
-    assert detector.finds(noise) == []
-    for sample in images[[0, 17]]:
-        assert detector.finds(noise + PLANTS[form](sample) + noise)
-
-
 @pytest.mark.slow
 def test_no_training_sample_leaves_the_device(tmp_path):
     data = own_data(tmp_path / "my.npz")
@@ -77,8 +41,8 @@ def test_no_training_sample_leaves_the_device(tmp_path):
         environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(tmp_path / "cache")}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        (training,) = server.json("/v1/trainings?device=watched")
-        delivered = TrainingRecord.parse(server.json(f"/v1/trainings/{training['id']}"))
+        (training,) = server.rows(TrainingRow, device="watched")
+        delivered = TrainingRecord.parse(server.json(f"/v1/trainings/{training.id}"))
     local = TrainingRecord.load(tmp_path / "run" / "training.json")
     fingerprint = local.provenance.data
     keyed = delivered.provenance.data

@@ -164,7 +164,8 @@ class ServerLink:
 
     def tell_plan(self, plan: Plan) -> None:
         """Report the plan, with the names of the profile and the job that it comes from."""
-        self.reporter.update_plan(plan, profile=self.profile_id, job=self.request.key(self.served_model.digest))
+        job = self.request.key(self.served_model.digest)
+        self.reporter.update(batch_size=plan.batch_size, clock_mhz=plan.clock_mhz, profile=self.profile_id, job=job)
 
     def deliver(self, record: TrainingRecord) -> None:
         """Deliver the record, now or when the server can be reached again."""

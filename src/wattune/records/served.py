@@ -33,10 +33,13 @@ SOURCES: dict[str, tuple[str, ...]] = {
 MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 DEVICE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SHA256 = r"^[0-9a-f]{64}$"
+ID = r"^[0-9a-f]{32}$"
+"""Pattern of the id of a profile, a job or a training record on the server."""
 
 ModelName = Annotated[str, Field(pattern=MODEL_NAME)]
 DeviceName = Annotated[str, Field(pattern=DEVICE_NAME)]
 Sha256 = Annotated[str, Field(pattern=SHA256)]
+Id = Annotated[str, Field(pattern=ID)]
 Dimension = Annotated[int, Field(ge=1, le=1_000_000)]
 Text = Annotated[str, Field(max_length=200)]
 
@@ -204,7 +207,6 @@ class SweepStatus(Value):
     runs_done: Samples = 0
     runs_most: Samples = 0
     reason: str | None = None
-    warnings: tuple[str, ...] = ()
     created_s: Number
     finished_s: Number | None = None
 
@@ -218,7 +220,8 @@ class DeviceStatus(Strict):
     """Status of a device, as it reports it. ``share``: the finished share of the current step.
 
     ``above_cap_s``: seconds of this run in which the mean power over the cap's window was above it. ``metric_name``:
-    the metric of ``metric`` and ``target``, such as "accuracy" or "mse"; None if not reported.
+    the metric of ``metric`` and ``target``, such as "accuracy" or "mse"; None if not reported. ``profile``, ``job``:
+    ids of the profile and the job that the plan is based on.
     """
 
     device: DeviceName
@@ -240,6 +243,8 @@ class DeviceStatus(Strict):
     metric_name: Text | None = None
     target: Number | None = None
     samples: Samples | None = None
+    profile: Id | None = None
+    job: Id | None = None
 
 
 def digest(value: object) -> str:

@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from typing_extensions import Self
 
 from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
-from wattune.records import Plan, ProfileKey, ProfileTable, Record, SampleEfficiency, TrainingRecord
+from wattune.records import ProfileKey, ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import MODEL_NAME, DeviceStatus, ServedModel, SweepRequest, SweepStatus, digest
 from wattune.remote.cache import Cache, Outbox, upload
 from wattune.remote.connection import BACKOFF_S, Connection
@@ -33,12 +33,8 @@ OUTAGE_TIMEOUT_S = 600.0
 STATUS_S = 2.0
 """Timeout in seconds of a status report; the next report follows soon."""
 
-WAIT_S = 20
-"""Time in whole seconds after which a server answers that a job has not changed."""
-
 POLL_S = (2.0, 5.0)
-"""Least and longest interval in seconds between two looks at a job without news: a cache in between may not wait. It is
-random, so that a fleet that waits for one job does not look in step."""
+"""Least and longest interval in seconds between two looks at a job; random, so that a fleet does not look in step."""
 
 
 class Client:
@@ -184,28 +180,23 @@ class Client:
         return curve
 
     def _when_done(self, job: str, progress: Progress | None) -> SweepStatus:
-        """Look at a job until it is done. Each look says what is known, and the server answers when that has changed.
+        """Look at a job until it is done. Each look says what is known, so that the server sends only changes.
 
         Raises: as ``wait_for_curve``.
         """
         known: Any = None
-        last_progress = None
         while True:
-            headers = {} if known is None else {"If-None-Match": f'"{digest(known)}"', "Prefer": f"wait={WAIT_S}"}
-            begin_s = time.monotonic()
+            headers = {} if known is None else {"If-None-Match": f'"{digest(known)}"'}
             data = self._retrying(job)(self._get, f"/v1/jobs/{quote(job, safe='')}", headers=headers)
-            if data is None or data == known:
-                time.sleep(max(0.0, random.uniform(*POLL_S) - (time.monotonic() - begin_s)))
-                continue
-            known, status = data, self._status(data)
-            if status.state == "done":
-                return status
-            if status.ended:
-                raise _ended(status)
-            now = (status.runs_done, status.runs_most, f"on the server, {status.state}")
-            if progress is not None and now != last_progress:
-                progress(*now)
-            last_progress = now
+            if data is not None and data != known:
+                known, status = data, self._status(data)
+                if status.state == "done":
+                    return status
+                if status.ended:
+                    raise _ended(status)
+                if progress is not None:
+                    progress(status.runs_done, status.runs_most, f"on the server, {status.state}")
+            time.sleep(random.uniform(*POLL_S))
 
     def sweep(self, request: SweepRequest, model: ServedModel, progress: Progress | None = None) -> SampleEfficiency:
         """Submit a sweep and wait for its curve, which comes from the cache if the server is unavailable.
@@ -248,12 +239,6 @@ class Client:
             retries=False,
             timeout_s=STATUS_S,
         )
-
-    def put_plan(self, device: str, plan: Plan, *, profile: str | None = None, job: str | None = None) -> None:
-        """Report the plan of the device, and its profile and job; dropped if the server is unavailable."""
-        params = {key: value for key, value in (("profile", profile), ("job", job)) if value is not None}
-        path = f"/v1/devices/{quote(device, safe='')}/plan"
-        self._request("PUT", path, params=params, body=plan.dump(), retries=False, timeout_s=STATUS_S)
 
     def upload_training(self, record: TrainingRecord, *, device: str, model: str) -> str | None:
         """Upload the record of a training run; return its id, or None if the upload is pending."""

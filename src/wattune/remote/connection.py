@@ -150,7 +150,7 @@ class Connection:
                         f"the server {self.url} is busy (status {response.status_code})",
                         retry_after_s=_seconds(response.headers.get("Retry-After")),
                     )
-                if response.status_code not in (200, 201, 204, 206, 304, 416):
+                if response.status_code not in (200, 201, 204, 304):
                     raise _refused(response, self.url)
                 yield response
         except httpx.TransportError as error:

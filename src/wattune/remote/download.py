@@ -1,9 +1,8 @@
-"""Resumable download of a file from the server, verified by its hash."""
+"""Download of a file from the server, verified by its hash."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from wattune.errors import OutputError, ServerError
@@ -47,36 +46,15 @@ def download(connection: Connection, at: str, expected: ServedFile, path: Path) 
 
 
 def _fetch(connection: Connection, at: str, expected: ServedFile, part: Path) -> None:
-    """Complete the partial file. Raises: ServerUnavailable; _Damaged, after which the next attempt starts over."""
-    _continue(connection, at, expected, part)
+    """Download to the file ``part``. Raises: ServerUnavailable, _Damaged, ServerError."""
+    headers = {"Accept": "application/octet-stream", "Accept-Encoding": "identity"}
+    with connection.stream("GET", at, headers=headers) as response, part.open("wb") as file:
+        for content in response.iter_bytes():
+            file.write(content)
+            if file.tell() > expected.bytes:
+                raise ServerError(f"the file from {connection.url} is larger than expected")
+        file.flush()
+        os.fsync(file.fileno())
     if not is_whole(part, expected):
         part.unlink(missing_ok=True)
         raise _Damaged(f"the file from {connection.url} does not match its SHA-256")
-
-
-def _continue(connection: Connection, at: str, expected: ServedFile, part: Path) -> None:
-    offset = part.stat().st_size if part.exists() else 0
-    headers = {"Accept": "application/octet-stream", "Accept-Encoding": "identity"}
-    if offset:
-        headers |= {"Range": f"bytes={offset}-", "If-Range": f'"{expected.sha256}"'}
-    with connection.stream("GET", at, headers=headers) as response:
-        if response.status_code == 416:
-            part.unlink(missing_ok=True)
-            return
-        if response.status_code == 206:
-            match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
-            if match is None or int(match[1]) != offset:
-                part.unlink(missing_ok=True)
-                return
-        else:
-            offset = 0
-        with part.open("r+b" if offset else "wb") as file:
-            file.seek(offset)
-            # As received: with chunks of a fixed size, the last one would be lost if the connection breaks.
-            for content in response.iter_bytes():
-                offset += len(content)
-                if offset > expected.bytes:
-                    raise ServerError(f"the file from {connection.url} is larger than expected")
-                file.write(content)
-            file.flush()
-            os.fsync(file.fileno())

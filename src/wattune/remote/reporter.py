@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from typing_extensions import Self
 
-from wattune.errors import ServerRefused, ServerUnavailable, WattuneError
-from wattune.records import Plan
+from wattune.errors import ServerUnavailable, WattuneError
 from wattune.records.served import DeviceStatus
 from wattune.remote.client import STATUS_S, Client
 
@@ -32,7 +31,6 @@ class Reporter:
     def __init__(self, client: Client, first: DeviceStatus):
         self._client = client
         self._status = first
-        self._plan: tuple[Plan, str | None, str | None] | None = None
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._stopping = threading.Event()
@@ -73,46 +71,19 @@ class Reporter:
                 return
         self._changed.set()
 
-    def update_plan(self, plan: Plan, *, profile: str | None, job: str | None) -> None:
-        """Set the plan, and the ids of the profile and the job it is based on."""
-        with self._lock:
-            self._plan = (plan, profile, job)
-        self.update(batch_size=plan.batch_size, clock_mhz=plan.clock_mhz)
-
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._changed.wait(HEARTBEAT_S)
             self._changed.clear()
-            self._send_safely()
+            self._send()
             self._stopping.wait(MIN_INTERVAL_S)
         if self._changed.is_set():
-            self._send_safely()
-
-    def _send_safely(self) -> None:
-        with suppress(Exception):  # notifications run a callback of the user, which must not end this thread
             self._send()
 
     def _send(self) -> None:
-        with self._lock:
-            status, plan = self._status, self._plan
-        try:
-            self._client.put_status(status)
-        except (WattuneError, OSError) as error:
-            self._notify(error, "the status of this device")
-            return  # the next report is newer anyway
-        if plan is None:
-            return
-        try:
-            self._client.put_plan(status.device, plan[0], profile=plan[1], job=plan[2])
-        except ServerRefused as error:  # a retry would be rejected again
-            self._notify(error, "the plan")
-        except (WattuneError, OSError) as error:
-            self._notify(error, "the plan")
-            return
-        with self._lock:
-            if self._plan is plan:
-                self._plan = None
-
-    def _notify(self, error: Exception, what: str) -> None:
-        if not isinstance(error, ServerUnavailable):  # which the client reports itself
-            self._client.notify_once(f"could not send {what} to the server: {error}")
+        with suppress(Exception):  # notifications run a callback of the user, which must not end this thread
+            try:
+                self._client.put_status(self.status)
+            except (WattuneError, OSError) as error:  # the next report is newer anyway
+                if not isinstance(error, ServerUnavailable):  # which the client reports itself
+                    self._client.notify_once(f"could not send the status of this device to the server: {error}")

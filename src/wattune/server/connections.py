@@ -1,17 +1,13 @@
-"""Limits on connections, below the ASGI application, which sees a request only once its headers are complete.
+"""A deadline for the headers of each request, below the ASGI application, which sees only whole headers.
 
-A connection must deliver complete headers within a deadline and a size, and the number of connections is limited. A
-new connection above the limit replaces the idle connection that was used least recently, so that silent sockets keep
-nobody out; if none is idle, the new one is closed. All connections may come from one proxy, so addresses do not count.
+A reverse proxy limits the connections of each client. Silent connections end at the deadline, and until then the
+process may open as many files as the system lets it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
-from collections import Counter
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +15,19 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
-    from wattune.server.limits import Limits
     from wattune.server.settings import Settings
 
-RESERVED_FILES = 128
-"""File descriptors that connections leave for the database, files and logs."""
-
-REPORT_EVERY_S = 10.0
-"""Minimum interval between log lines about closed connections: a flood must not fill the log."""
-
-log = logging.getLogger("wattune.server.connections")
+OPEN_FILES = 65_536
+"""Number of files, connections among them, that the process asks the system for."""
 
 
 def configured(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
     """Configure uvicorn for an application, with the settings' limits on its connections."""
-    limits = fitting(settings.limits)
-    protocol = partial(BoundedProtocol, gate=Gate(limits))
+    raise_open_files()
     return uvicorn.Config(
         app,
-        http=protocol,  # type: ignore[arg-type]  # uvicorn only calls it
-        h11_max_incomplete_event_size=limits.header_bytes,
+        http=partial(BoundedProtocol, headers_s=settings.limits.headers_s),  # type: ignore[arg-type]  # it is only called
+        h11_max_incomplete_event_size=settings.limits.header_bytes,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -51,71 +40,22 @@ def configured(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
     )
 
 
-def fitting(limits: Limits) -> Limits:
-    """Raise the process's limit of open files as far as it may, and limit the connections to what then fits."""
+def raise_open_files() -> None:
+    """Raise the process's limit of open files to ``OPEN_FILES``, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = limits.connections + RESERVED_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    most = limits.connections if soft == resource.RLIM_INFINITY else max(16, soft - RESERVED_FILES)
-    return limits.model_copy(update={"connections": min(limits.connections, most)})
-
-
-@dataclass
-class Gate:
-    """The open connections of one server, least recently used first."""
-
-    limits: Limits
-    _open: dict[BoundedProtocol, None] = field(default_factory=dict)
-    _closed: Counter[str] = field(default_factory=Counter)
-    _reported_s: float = float("-inf")
-
-    def enter(self, connection: BoundedProtocol) -> bool:
-        """Register a connection; False if it must be closed because no other one is idle."""
-        if len(self._open) >= self.limits.connections:
-            oldest = next((other for other in self._open if other.is_idle), None)
-            self.report("too many connections", connection.address)
-            if oldest is None:
-                return False
-            self.leave(oldest)
-            oldest.transport.abort()
-        self._open[connection] = None
-        return True
-
-    def use(self, connection: BoundedProtocol) -> None:
-        """Move a connection to the end: it was used just now."""
-        if connection in self._open:
-            self._open[connection] = self._open.pop(connection)
-
-    def leave(self, connection: BoundedProtocol) -> None:
-        """Unregister a connection."""
-        self._open.pop(connection, None)
-
-    def report(self, reason: str, address: str) -> None:
-        """Log why connections were closed, at most once every ``REPORT_EVERY_S``."""
-        self._closed[f"{reason} from {address or 'an unknown address'}"] += 1
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._reported_s >= REPORT_EVERY_S:
-            self._reported_s = now_s
-            most = ", ".join(f"{what} ({count})" for what, count in self._closed.most_common(3))
-            log.warning("closed %d connections: %s", self._closed.total(), most)
-            self._closed.clear()
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 connection with a deadline for the headers of each request. uvicorn's own timeout covers only the time
     between two requests, and ends with the first byte of the next one."""
 
-    def __init__(self, *args: Any, gate: Gate, **options: Any):
+    def __init__(self, *args: Any, headers_s: float, **options: Any):
         super().__init__(*args, **options)
-        self._gate = gate
+        self._headers_s = headers_s
         self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def address(self) -> str:
-        """IP address of the client."""
-        return self.client[0] if self.client else ""
 
     @property
     def is_idle(self) -> bool:
@@ -125,14 +65,10 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the deadline of the first request."""
         super().connection_made(transport)
-        if self._gate.enter(self):
-            self._watch()
-        else:
-            transport.close()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the deadline."""
-        self._gate.leave(self)
         self._unwatch()
         super().connection_lost(exc)
 
@@ -149,20 +85,9 @@ class BoundedProtocol(H11Protocol):
         elif self.conn.trailing_data[0]:
             self._watch()
 
-    def on_response_complete(self) -> None:
-        """Note that the connection was used."""
-        self._gate.use(self)
-        super().on_response_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """Reject a malformed request, or headers that are too large."""
-        self._unwatch()
-        self._gate.report("malformed or too large headers", self.address)
-        super().send_400_response(msg)
-
     def _watch(self) -> None:
         if self._deadline is None and self.is_idle:
-            self._deadline = self.loop.call_later(self._gate.limits.headers_s, self._too_late)
+            self._deadline = self.loop.call_later(self._headers_s, self._too_late)
 
     def _unwatch(self) -> None:
         if self._deadline is not None:
@@ -172,5 +97,4 @@ class BoundedProtocol(H11Protocol):
     def _too_late(self) -> None:
         self._deadline = None
         if not self.transport.is_closing() and self.is_idle:
-            self._gate.report("no complete request in time", self.address)
             self.transport.abort()

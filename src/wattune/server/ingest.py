@@ -8,7 +8,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sqlalchemy import select
@@ -18,7 +18,7 @@ from wattune.files import parts
 from wattune.records.served import FACTORIES, SOURCES, ServedFile, ServedModel
 from wattune.server.jobs.sweep_process import served_proxy
 from wattune.server.store import Database, FileStore, model_catalog
-from wattune.server.store.schema import FileRow, ModelRow, insert_new
+from wattune.server.store.schema import ModelRow
 from wattune.workloads import Data, Workload, load_workload
 from wattune.workloads.example import pretrained
 from wattune.workloads.served import served_example, served_model
@@ -27,8 +27,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-FileKind = Literal["safetensors", "npz", "text"]
 
 log = logging.getLogger("wattune.server.ingest")
 
@@ -78,8 +76,8 @@ def add_model(local: LocalModel, database: Database, files: FileStore) -> tuple[
             f"{local.path.name} uses proxy settings that a server does not support", hint="see docs/server.md"
         )
     with database.session() as session:
-        for sha256, (kind, size) in importer.rows.items():
-            model_catalog.add_file(session, sha256, kind, size, time.time())
+        for sha256, size in importer.sizes.items():
+            model_catalog.add_file(session, sha256, size, time.time())
         return model, model_catalog.put(session, model, time.time())
 
 
@@ -98,13 +96,10 @@ def add_example(database: Database, files: FileStore) -> bool:
     model = served_example(file)
     now_s = time.time()
     with database.session() as session:
-        values = {"sha256": file.sha256, "kind": "safetensors", "bytes": file.bytes, "created_s": now_s}
-        insert_new(session, FileRow, values)
-        values = {"name": model.model, "record": model.dump(), "digest": model.digest}
-        is_new = insert_new(session, ModelRow, {**values, "created_s": now_s, "updated_s": now_s})
-    if is_new:
-        log.info("added the built-in example %s", model.model)
-    return is_new
+        model_catalog.add_file(session, file.sha256, file.bytes, now_s)
+        model_catalog.put(session, model, now_s)
+    log.info("added the built-in example %s", model.model)
+    return True
 
 
 class _Import:
@@ -112,15 +107,15 @@ class _Import:
 
     def __init__(self, files: FileStore):
         self._files = files
-        self.rows: dict[str, tuple[FileKind, int]] = {}
+        self.sizes: dict[str, int] = {}
 
-    def add(self, path: Path, kind: FileKind) -> str:
+    def add(self, path: Path) -> str:
         try:
             with path.open("rb") as file:
                 sha256, size = self._files.write_parts(parts(file))
         except OSError as error:
             raise WorkloadError(f"cannot read {path}", value=error.strerror) from error
-        self.rows[sha256] = (kind, size)
+        self.sizes[sha256] = size
         return sha256
 
 
@@ -129,16 +124,15 @@ def _weights(workload: Workload, importer: _Import) -> ServedFile | None:
     if weights is None:
         return None
     path = Path(weights() if callable(weights) else weights)
-    sha256 = importer.add(path, "safetensors")
-    return ServedFile(sha256=sha256, bytes=importer.rows[sha256][1])
+    sha256 = importer.add(path)
+    return ServedFile(sha256=sha256, bytes=importer.sizes[sha256])
 
 
 def _data(proxy: Workload, table: dict[str, Any], folder: Path, importer: _Import) -> dict[str, Any]:
     source = table["source"]
     file_keys = [key for key in SOURCES.get(source, ()) if key in table]
     if source in SOURCES and all(_is_file(table[key], folder, source) for key in file_keys):
-        kind: FileKind = "text" if source == "text" else "npz"
-        return {**table, **{key: f"sha256:{importer.add(folder / table[key], kind)}" for key in file_keys}}
+        return {**table, **{key: f"sha256:{importer.add(folder / table[key])}" for key in file_keys}}
     proxy_data = proxy.loaded
     if not isinstance(proxy_data, Data):
         raise WorkloadError("a server's proxy cannot use data loaders", allowed="arrays, or a data source")
@@ -147,7 +141,7 @@ def _data(proxy: Workload, table: dict[str, Any], folder: Path, importer: _Impor
         for part, (x, y) in (("train", proxy_data.train), ("test", proxy_data.test)):
             path = Path(temporary, f"{part}.npz")
             np.savez_compressed(path, inputs=x.numpy(), targets=y.numpy())
-            data[part] = f"sha256:{importer.add(path, 'npz')}"
+            data[part] = f"sha256:{importer.add(path)}"
     return data
 
 

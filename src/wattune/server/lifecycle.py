@@ -20,7 +20,7 @@ from wattune.server import connections, logs
 from wattune.server.application import create_app
 from wattune.server.backup import copy_before_migration
 from wattune.server.jobs.runners import Runners
-from wattune.server.locks import database_locked, store_locked, watching
+from wattune.server.locks import database_locked, store_locked
 from wattune.server.settings import Settings, is_loopback, sqlite_file, sqlite_url
 from wattune.server.store import Database, FileStore, tokens
 from wattune.server.store.schema import JobRow
@@ -39,7 +39,7 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
     ``say`` is called with the address when the server is ready. ``demo``: simulated boards use the server meanwhile.
 
     Raises: InputError if another server uses the store, the address cannot be bound, or it is reachable from other
-    machines without a proxy or without a token; OutputError, also if the store vanishes meanwhile; StoreUnavailable.
+    machines without a proxy or without a token; OutputError; StoreUnavailable.
     """
     logs.configure()
     with ExitStack() as stack:
@@ -49,11 +49,11 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         listening = stack.enter_context(_listening(settings))
         if not sqlite_file(settings.store).exists() and settings.database_url == sqlite_url(settings.store):
             check_address(settings, None)
-        check_store = stack.enter_context(store_locked(settings.store))
+        stack.enter_context(store_locked(settings.store))
         database = Database(settings.database_url)
         stack.callback(database.close)
         database.ping()
-        check_database = stack.enter_context(database_locked(database))
+        stack.enter_context(database_locked(database))
         if (copy := copy_before_migration(settings.store, database)) is not None:
             log.warning("the database is migrated to a newer schema; a copy of it as it was: %s", copy)
         database.upgrade()
@@ -70,9 +70,8 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
             )
         app = create_app(settings, database, FileStore(settings.store / "files"))
         config = connections.configured(app, settings, timeout_graceful_shutdown=SHUTDOWN_S)
-        server = _Server(config, signals, on_start=lambda: say(ready), on_stop=app.state.job_watch.close)
-        with watching([check_store, check_database], server.stop):
-            server.run(sockets=[listening])
+        server = _Server(config, signals, on_start=lambda: say(ready))
+        server.run(sockets=[listening])
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
 
@@ -177,27 +176,14 @@ def _noting_signals() -> Iterator[list[int]]:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers.
+    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers."""
 
-    ``on_stop`` is called before it waits for the open requests.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None], on_stop: Callable[[], None]
-    ):
+    def __init__(self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None]):
         super().__init__(config)
-        self._signals, self._on_start, self._on_stop = signals, on_start, on_stop
-
-    def stop(self) -> None:
-        """Stop as on a signal; may be called from any thread."""
-        self.should_exit = True
+        self._signals, self._on_start = signals, on_start
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.should_exit = self.should_exit or bool(self._signals)
         if not self.should_exit:
             self._on_start()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_stop()
-        await super().shutdown(sockets)

@@ -42,19 +42,16 @@ class Limits(BaseSettings):
     ``rate_per_s`` and ``burst``: requests from one address with one token. ``failures_per_min``: failed authentications
     from one address. ``headers_s`` and ``body_s``: time in which headers or a body must be complete; a body has a
     second more for each ``BODY_BYTES_PER_S``. ``bodies_per_address``: bodies of one client that are waited for.
-    ``polls_per_token``: requests of one token that wait for a change of a job. ``sweeps_per_token``: open jobs of one
-    device token. ``runner_silence_s``: time after which the process of a sweep is killed that gives no sign of life.
-    ``threads``: worker threads; further requests queue. Requests are mostly CPU-bound, so under the GIL the library's
-    default of 40 threads makes every request several times slower.
+    ``sweeps_per_token``: open jobs of one device token. ``runner_silence_s``: time after which the process of a sweep
+    is killed that gives no sign of life. ``threads``: worker threads; further requests queue. Requests are mostly
+    CPU-bound, so under the GIL the library's default of 40 threads makes every request several times slower.
     """
 
     model_config = SettingsConfigDict(env_prefix="WATTUNE_LIMIT_", frozen=True, extra="forbid")
 
     header_bytes: Count = 64 * 2**10
     headers_s: Rate = 10.0
-    connections: Count = 2000
     bodies_per_address: Count = 50
-    polls_per_token: Count = 5
     sweeps_per_token: Count = 3
     runner_silence_s: Annotated[float, Field(ge=3)] = 30.0
     json_bytes: Count = 8 * 2**20

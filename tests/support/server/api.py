@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import select
 from tests.server.conftest import Store
 from tests.support import report_records as samples
@@ -19,6 +17,9 @@ from tests.support.server import dashboard as made
 from wattune.records.served import ServedModel
 from wattune.server.store import model_catalog, tokens
 from wattune.server.store.schema import Base
+
+READ = f"/v1/profiles?key={'0' * 64}"
+"""A path that whoever may read may read."""
 
 
 def sha256(content: bytes) -> str:
@@ -32,17 +33,10 @@ def safetensors(values: int = 4) -> bytes:
     return len(header).to_bytes(8, "little") + header + (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
-def npz(**arrays: Any) -> bytes:
-    """What numpy writes."""
-    file = io.BytesIO()
-    np.savez_compressed(file, **(arrays or {"images": np.zeros((4, 1, 8, 8), np.uint8), "labels": np.arange(4)}))
-    return file.getvalue()
-
-
-def put_file(store: Store, content: bytes, kind: str = "safetensors") -> None:
+def put_file(store: Store, content: bytes) -> None:
     """A file of a model, as ``wattune store add`` copies it."""
     with store.database.session() as session:
-        model_catalog.add_file(session, store.files.write(content), kind, len(content), time.time())
+        model_catalog.add_file(session, store.files.write(content), len(content), time.time())
 
 
 def put_model(store: Store, name: str = "m", weights: bytes | None = None, **changes: Any) -> ServedModel:
@@ -69,10 +63,6 @@ def efficiency() -> dict[str, Any]:
     return _record("efficiency")
 
 
-def plan() -> dict[str, Any]:
-    return _record("plan")
-
-
 def training() -> dict[str, Any]:
     return _record("training")
 
@@ -86,12 +76,10 @@ def _record(name: str) -> dict[str, Any]:
 def _records() -> dict[str, str]:
     # Made once: they say when they were made.
     run = samples.run()
-    assert run.plan is not None
     assert run.training is not None
     every = {
         "profile": samples.profile(),
         "efficiency": samples.efficiency(),
-        "plan": run.plan,
         "training": run.training,
     }
     return {name: json.dumps(record.dump()) for name, record in every.items()}

@@ -11,8 +11,8 @@ from tests.support import report_records as samples
 from wattune.records import LearningCurve, ProfileTable, TrainingRecord
 from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
 from wattune.server.jobs import queue
-from wattune.server.store import training_records
-from wattune.server.store.schema import DeviceRow, JobRow, ModelRow, ProfileRow, TrainingRow
+from wattune.server.store import model_catalog, profiles, training_records
+from wattune.server.store.schema import DeviceRow, JobRow, TrainingRow
 
 MODEL = ServedModel(
     model="resnet8-digits",
@@ -49,17 +49,13 @@ def status(name: str, **changes: Any) -> DeviceStatus:
     return DeviceStatus.model_validate({**given, **changes})
 
 
-def put_device(
-    store: Any, said: DeviceStatus, *, ago_s: float = 0.0, profile_id: Any = None, job_id: Any = None
-) -> None:
+def put_device(store: Any, said: DeviceStatus, *, ago_s: float = 0.0) -> None:
     """What a device says, as the API would keep it."""
     with store.database.session() as session:
         session.merge(
             DeviceRow(
                 name=said.device,
                 status=said.model_dump(mode="json"),
-                profile_id=profile_id,
-                job_id=job_id,
                 seen_s=time.time() - ago_s,
             )
         )
@@ -68,28 +64,13 @@ def put_device(
 def put_model(store: Any) -> None:
     """The model on offer."""
     with store.database.session() as session:
-        row = {"record": MODEL.dump(), "digest": MODEL.digest, "created_s": time.time(), "updated_s": time.time()}
-        session.merge(ModelRow(name=MODEL.model, **row))
+        model_catalog.put(session, MODEL, time.time())
 
 
-def put_profile(store: Any, table: ProfileTable, publisher: str = "nano-1") -> str:
+def put_profile(store: Any, table: ProfileTable) -> str:
     """A profile; gives its id."""
-    key = digest(table.dump())[:32]
     with store.database.session() as session:
-        session.merge(
-            ProfileRow(
-                id=key,
-                key_sha256=None,
-                board=table.device,
-                workload=table.workload,
-                algorithm=table.algorithm,
-                kind=table.provenance.kind,
-                publisher=publisher,
-                record=table.dump(),
-                created_s=time.time(),
-            )
-        )
-    return key
+        return profiles.put(session, table, "nano-1", time.time())[0]
 
 
 def put_training(
@@ -143,13 +124,13 @@ def fill(store: Any) -> dict[str, Any]:
     open_job = put_job(store, target=0.94)
     for curve in samples.curves(proxy=True)[:8]:
         finish_run(store, open_job, curve)
-    put_device(store, status("nano-1"), profile_id=profile_id, job_id=done)
+    put_device(store, status("nano-1", profile=profile_id, job=done))
     estimating = {"step": "estimate", "share": 0.2, "metric": None, "samples": None, "batch_size": None, "power_w": 2.1}
-    put_device(store, status("nano-2", clock_mhz=None, says="7 runs of the proxy done", **estimating), job_id=open_job)
+    put_device(store, status("nano-2", clock_mhz=None, says="7 runs of the proxy done", job=open_job, **estimating))
     tx2 = {"board": "Jetson TX2 NX", "cap_w": 7.5, "power_w": 7.71, "clock_mhz": 1109.25, "batch_size": 8}
-    put_device(store, status("tx2nx-1", kind="measured", share=0.78, metric=0.938, **tx2), profile_id=profile_id)
+    put_device(store, status("tx2nx-1", kind="measured", share=0.78, metric=0.938, profile=profile_id, **tx2))
     put_device(store, status("orin-1", board="Jetson Orin Nano", step="profile", share=0.6), ago_s=95)
-    put_device(store, status("nano-3", step="done", share=1.0, metric=0.951), ago_s=700, profile_id=profile_id)
+    put_device(store, status("nano-3", step="done", share=1.0, metric=0.951, profile=profile_id), ago_s=700)
     runs = [
         put_training(store, slower(records.training, 1.0), "nano-1", ago_s=60),
         put_training(store, slower(records.training, 1.6), "tx2nx-1", ago_s=4000),

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import sqlalchemy as sa
+
+from wattune.server.settings import sqlite_url
+from wattune.server.store import Database
 
 START_S = 60.0
 
@@ -25,10 +29,10 @@ class Serving:
     """A ``wattune serve`` that answers. ``log`` is what it and its sweeps say on stderr."""
 
     def __init__(self, store: Path, *options: str, log: Path, open_files: int | None = None):
-        self.log = log
+        self.log, self.store = log, store
         command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
         if open_files is not None:
-            command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
+            command = ["sh", "-c", f'ulimit -S -n {open_files} && exec "$@"', "sh", *command]
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
         assert self.process.stdout is not None
@@ -55,6 +59,10 @@ class Serving:
         """The JSON of the answer to a GET."""
         return self.get(path).raise_for_status().json()
 
+    def rows(self, table: Any, **equal: Any) -> list[Any]:
+        """The rows of a table of its store, newest first."""
+        return stored(self.store, table, **equal)
+
     def kill(self, pid: int | None = None) -> None:
         """SIGKILL to the server, or to one of its processes."""
         os.kill(pid or self.process.pid, signal.SIGKILL)
@@ -69,6 +77,17 @@ class Serving:
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
+
+
+def stored(store: Path, table: Any, **equal: Any) -> list[Any]:
+    """The rows of a table of a store on SQLite, newest first, that have these values."""
+    database = Database(sqlite_url(store.absolute()))
+    moment = getattr(table, "created_s", None) or table.seen_s
+    try:
+        with database.session(reads_only=True) as session:
+            return list(session.scalars(sa.select(table).filter_by(**equal).order_by(moment.desc())))
+    finally:
+        database.close()
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def offer(folder: Path, model: ServedModel, weights: bytes) -> None:
     """Put a model into the store of a server that does not run."""
     with opened(folder) as store, store.database.session() as session:
         sha256 = store.files.write(weights)
-        model_catalog.add_file(session, sha256, "safetensors", len(weights), time.time())
+        model_catalog.add_file(session, sha256, len(weights), time.time())
         model_catalog.put(session, model, time.time())
 
 

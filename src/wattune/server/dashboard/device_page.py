@@ -14,7 +14,6 @@ from starlette.responses import Response
 from wattune.reporting import training_charts
 from wattune.server.dashboard import run_views, views
 from wattune.server.dashboard.responses import Name, Reader, not_found, respond
-from wattune.server.dashboard.run_views import RunQuery
 from wattune.server.dashboard.views import PAGE_ROWS
 from wattune.server.store.statuses import READER_S
 
@@ -27,9 +26,7 @@ def device(request: Request, identity: Reader, name: Name, history: bool = True)
     request.app.state.statuses.flush(READER_S)
     with request.app.state.database.session(reads_only=True) as session:
         state = views.device(session, name, time.time())
-        query = RunQuery(device=name)
-        runs = run_views.runs(session, query, PAGE_ROWS) if history else []
-        total = run_views.count(session, query) if history else 0
+        runs, total = run_views.runs(session, name, PAGE_ROWS) if history else ([], 0)
         newest = run_views.training(session, runs[0].id) if runs else None
     if state is None and not runs:
         return not_found(request, "device", "/")

@@ -183,7 +183,7 @@ def _change(request: Request, job_id: str, change: Callable[..., SweepStatus | N
             status = change(session, job_id, time.time())
     except queue.WrongState as error:  # it has ended meanwhile
         return message(request, "Too late", f"{error}.", status=409, back=f"/jobs/{job_id}")
-    request.app.state.job_watch.forget(job_id)
+    request.app.state.job_answers.forget(job_id)
     return not_found(request, "job", "/jobs") if status is None else RedirectResponse(f"/jobs/{job_id}", 303)
 
 

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from wattune.reporting import metric_charts, training_charts
 from wattune.server.dashboard import run_views
-from wattune.server.dashboard.responses import Key, Name, Reader, not_found, respond
-from wattune.server.dashboard.run_views import RunQuery
+from wattune.server.dashboard.responses import Name, Reader, not_found, respond
 from wattune.server.dashboard.views import PAGE_ROWS
 
 router = APIRouter()
 
 
-def run_query(
-    sort: Key = "created_s",
-    order: Key = "",
-    workload: Key = "",
-    device: Key = "",
-    state: Key = "",
-    find: Key = "",
-) -> RunQuery:
-    """Read the selection of runs from the parameters of a page's address."""
-    descending = order == "desc" or (sort == "created_s" and order != "asc")
-    return RunQuery(sort, descending, workload, device, state, find)
-
-
-Selected = Annotated[RunQuery, Depends(run_query)]
-
-
 @router.get("/runs")
-def runs(request: Request, identity: Reader, query: Selected) -> Response:
-    """List finished training runs, filtered and sorted."""
+def runs(request: Request, identity: Reader) -> Response:
+    """List the newest finished training runs."""
     with request.app.state.database.session(reads_only=True) as session:
-        rows, total = run_views.runs(session, query, PAGE_ROWS), run_views.count(session, query)
-        values: dict[str, Any] = {"names": run_views.names(session), "states": run_views.STATES}
-    return respond(request, "runs.html", section="Runs", runs=rows, total=total, query=query, **values)
+        rows, total = run_views.runs(session, "", PAGE_ROWS)
+    return respond(request, "runs.html", section="Runs", runs=rows, total=total)
 
 
 @router.get("/runs/{run_id}")

@@ -40,8 +40,6 @@ class DeviceView:
 
     status: DeviceStatus
     silent_s: float
-    profile_id: str | None
-    job_id: str | None
 
     @property
     def is_active(self) -> bool:
@@ -155,16 +153,16 @@ class DeviceQuery:
 def devices(session: Session, now_s: float, query: DeviceQuery = DeviceQuery()) -> tuple[list[DeviceView], int]:
     """List the devices of a selection that reported last, with their total number."""
     conditions = query.conditions(now_s)
-    rows = select(*_DEVICE).where(*conditions).order_by(DeviceRow.seen_s.desc()).limit(PAGE_ROWS)
-    views = [_device_view(*row, now_s=now_s) for row in session.execute(rows)]
+    rows = select(DeviceRow).where(*conditions).order_by(DeviceRow.seen_s.desc()).limit(PAGE_ROWS)
+    views = [_device_view(row, now_s) for row in session.scalars(rows)]
     total = session.scalar(select(func.count()).select_from(DeviceRow).where(*conditions)) or 0
     return query.ordered(views), total
 
 
 def device(session: Session, name: str, now_s: float) -> DeviceView | None:
     """Read one device; None if it never reported, or was removed."""
-    row = session.execute(select(*_DEVICE).where(DeviceRow.name == name)).one_or_none()
-    return None if row is None else _device_view(*row, now_s=now_s)
+    row = session.get(DeviceRow, name)
+    return None if row is None else _device_view(row, now_s)
 
 
 def fleet(session: Session, now_s: float) -> Fleet:
@@ -211,10 +209,5 @@ def count(session: Session, table: type[Any]) -> int:
     return session.scalar(select(func.count()).select_from(table)) or 0
 
 
-def _device_view(
-    status: dict[str, Any], seen_s: float, profile_id: str | None, job_id: str | None, *, now_s: float
-) -> DeviceView:
-    return DeviceView(DeviceStatus.model_validate(status), max(0.0, now_s - seen_s), profile_id, job_id)
-
-
-_DEVICE = (DeviceRow.status, DeviceRow.seen_s, DeviceRow.profile_id, DeviceRow.job_id)
+def _device_view(row: DeviceRow, now_s: float) -> DeviceView:
+    return DeviceView(DeviceStatus.model_validate(row.status), max(0.0, now_s - row.seen_s))

@@ -3,5 +3,5 @@
 queue          jobs: submit, status, cancel, retry; begin, finish, fail; no torch
 runners        starts a process for each sweep, watches it, and records what it leaves in its folder; no torch
 sweep_process  that process: the core's ``estimate`` in the folder of the sweep
-watch          looks at jobs by devices, also long ones; no torch
+answers        answers about jobs, kept for a moment; no torch
 """

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any
 
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, WattuneError
 from wattune.records import LearningCurve
-from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepState, SweepStatus
+from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepStatus
 from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS
-from wattune.server.store.schema import OPEN, FileRow, JobRow, RunRow, insert_new, newest
+from wattune.server.store.schema import OPEN, FileRow, JobRow, RunRow, insert_new
 
 MAX_OPEN = 1000
 """Maximum number of open jobs; a further one is rejected."""
@@ -63,7 +63,6 @@ def submit(
         "model": model.dump(),
         "request": request.model_dump(mode="json"),
         "state": "waiting",
-        "warnings": [],
         "attempts": 0,
         "not_before_s": now_s,
         "token": owner,
@@ -106,26 +105,9 @@ def runs(session: Session, job_id: str) -> list[RunRow]:
     return list(session.scalars(query))
 
 
-def listing(
-    session: Session,
-    *,
-    state: str | None = None,
-    model: str | None = None,
-    limit: int = 50,
-    before: str | None = None,
-) -> list[SweepStatus]:
-    """List jobs without their runs, newest first. ``before``: only the jobs that follow this id.
-
-    Raises: InputError for an unknown state or job.
-    """
-    if state is not None and state not in get_args(SweepState):
-        raise InputError("state of a job", value=state, allowed=", ".join(get_args(SweepState)))
-    query = select(JobRow)
-    if state is not None:
-        query = query.where(JobRow.state == state)
-    if model is not None:
-        query = query.where(JobRow.model_name == model)
-    query = newest(session, query, JobRow, what="job", limit=limit, before=before)
+def listing(session: Session, *, limit: int) -> list[SweepStatus]:
+    """List the newest jobs without their runs."""
+    query = select(JobRow).order_by(JobRow.created_s.desc(), JobRow.id.desc()).limit(limit)
     jobs = list(session.scalars(query))
     count = select(RunRow.job_id, func.count()).group_by(RunRow.job_id)
     finished = dict(session.execute(count.where(RunRow.job_id.in_([job.id for job in jobs]))).all())
@@ -199,7 +181,7 @@ def record_run(session: Session, job_id: str, curve: LearningCurve, sha256: str,
     run |= {"job_id": job_id, "curve_sha256": sha256, "finished_s": now_s}
     if job is None or not insert_new(session, RunRow, run):
         return False
-    insert_new(session, FileRow, {"sha256": sha256, "kind": "curve", "bytes": size, "created_s": now_s})
+    insert_new(session, FileRow, {"sha256": sha256, "bytes": size, "created_s": now_s})
     job.attempts, job.reason = 0, None
     return True
 
@@ -281,7 +263,6 @@ def _status(job: JobRow, runs_done: int, runs: Iterable[SweepRun] = ()) -> Sweep
             "runs_done": runs_done,
             "runs_most": runs_done if job.state == "done" else MAX_RUNS if request.strategy == "pooled" else whole,
             "reason": job.reason,
-            "warnings": job.warnings,
             "created_s": job.created_s,
             "finished_s": job.finished_s,
         }

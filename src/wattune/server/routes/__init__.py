@@ -1,4 +1,4 @@
-"""HTTP API, one module per resource. Each route declares its required scope and its response."""
+"""HTTP API, one module per resource. Each route declares its required scope."""
 
 from __future__ import annotations
 

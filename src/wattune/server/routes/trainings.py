@@ -6,40 +6,20 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from wattune.records import TrainingRecord
 from wattune.records.served import DEVICE_NAME
 from wattune.server.bodies import body
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import (
-    Created,
-    DeviceQuery,
-    IdPath,
-    IdQuery,
-    Limit,
-    ModelQuery,
-    answer,
-    route,
-)
+from wattune.server.routes.endpoint import DEVICE, READ, IdPath, ModelQuery, answer
 from wattune.server.security import check_device
-from wattune.server.store import retention, training_records
-from wattune.server.store.schema import TrainingRow
+from wattune.server.store import training_records
 
-router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
-
-
-class TrainingSummary(BaseModel):
-    """A training run without its record. ``created_s``: time of the upload, in seconds since 1970."""
-
-    id: str
-    device: str
-    model: str | None
-    created_s: float
+router = APIRouter(prefix="/v1/trainings")
 
 
-@router.post("", **route("device", Created, also=(201,), takes=TrainingRecord))
+@router.post("", dependencies=DEVICE)
 def post_training(
     request: Request,
     device: Annotated[str, Query(pattern=DEVICE_NAME)],
@@ -54,38 +34,11 @@ def post_training(
     return answer({"id": training_id}, 201 if is_new else 200, Location=location)
 
 
-@router.get("", **route("read", list[TrainingSummary]))
-def list_trainings(
-    request: Request,
-    device: DeviceQuery = None,
-    model: ModelQuery = None,
-    limit: Limit = 50,
-    before: IdQuery = None,
-) -> Response:
-    """List the training runs, newest first, starting after ``before``."""
-    with request.app.state.database.session(reads_only=True) as session:
-        found = training_records.listing(session, device=device, model=model, limit=limit, before=before)
-    return answer(found)
-
-
-@router.get("/{training}", **route("read", TrainingRecord))
+@router.get("/{training}", dependencies=READ)
 def get_training(request: Request, training: IdPath) -> Response:
     """Get the record of a training run."""
     with request.app.state.database.session(reads_only=True) as session:
         record = training_records.get(session, training)
     if record is None:
-        raise _unknown(training)
+        raise Problem(404, "no such training run", value=training)
     return answer(record)
-
-
-@router.delete("/{training}", **route("admin", status=204))
-def delete_training(request: Request, training: IdPath) -> Response:
-    """Remove a training run."""
-    with request.app.state.database.session() as session:
-        if not retention.remove(session, TrainingRow, training):
-            raise _unknown(training)
-    return Response(status_code=204)
-
-
-def _unknown(training: str) -> Problem:
-    return Problem(404, "no such training run", value=training, hint="GET /v1/trainings")

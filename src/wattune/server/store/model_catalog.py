@@ -8,21 +8,20 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from wattune.errors import InputError, RecordError
+from wattune.errors import RecordError
 from wattune.records.served import ServedModel
 from wattune.server.store.schema import FileRow, ModelRow, insert_new
 
 _LOG = logging.getLogger("wattune.server.store.model_catalog")
 
 
-def listing(session: Session, *, after: str = "", limit: int = 100) -> list[ServedModel]:
-    """List the models in order of name, starting after the name ``after``.
+def listing(session: Session, *, limit: int) -> list[ServedModel]:
+    """List the first models in order of name.
 
     A model that this version cannot read, such as one with a factory of an earlier version, is left out of the list.
     """
-    rows = session.scalars(select(ModelRow).where(ModelRow.name > after).order_by(ModelRow.name).limit(limit))
     models = []
-    for row in rows:
+    for row in session.scalars(select(ModelRow).order_by(ModelRow.name).limit(limit)):
         try:
             models.append(ServedModel.parse(row.record, source=f"the model {row.name}"))
         except RecordError as error:
@@ -60,11 +59,6 @@ def delete(session: Session, name: str) -> bool:
     return True
 
 
-def add_file(session: Session, sha256: str, kind: str, size: int, now_s: float) -> bool:
-    """Add the row of a file; True if it is new. Raises: InputError if the same file exists as another kind."""
-    if insert_new(session, FileRow, {"sha256": sha256, "kind": kind, "bytes": size, "created_s": now_s}):
-        return True
-    row = session.get_one(FileRow, sha256)
-    if row.kind != kind:
-        raise InputError(f"file {sha256} already exists on the server as another kind", value=row.kind, allowed=kind)
-    return False
+def add_file(session: Session, sha256: str, size: int, now_s: float) -> None:
+    """Add the row of a file, unless it is there."""
+    insert_new(session, FileRow, {"sha256": sha256, "bytes": size, "created_s": now_s})

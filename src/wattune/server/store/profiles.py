@@ -9,19 +9,16 @@ from sqlalchemy.orm import Session
 
 from wattune.records import ProfileTable
 from wattune.records.served import digest
-from wattune.server.store.schema import ProfileRow, insert_new, newest
+from wattune.server.store.schema import ProfileRow, insert_new
 
 
-def listing(
-    session: Session, *, key: str | None = None, limit: int = 50, before: str | None = None
-) -> list[dict[str, Any]]:
-    """List profiles without their tables, newest first. ``key``: ``digest`` of a ``ProfileKey``; ``before``: only the
-    profiles that follow this id. Raises: InputError if ``before`` does not exist."""
+def listing(session: Session, *, limit: int, key: str | None = None) -> list[dict[str, Any]]:
+    """List the newest profiles without their tables. ``key``: ``digest`` of a ``ProfileKey``."""
     columns = (ProfileRow.id, ProfileRow.board, ProfileRow.workload, ProfileRow.algorithm)
     query = select(*columns, ProfileRow.kind, ProfileRow.publisher, ProfileRow.created_s)
     if key is not None:
         query = query.where(ProfileRow.key_sha256 == key)
-    query = newest(session, query, ProfileRow, what="profile", limit=limit, before=before)
+    query = query.order_by(ProfileRow.created_s.desc(), ProfileRow.id.desc()).limit(limit)
     return [dict(row) for row in session.execute(query).mappings()]
 
 

@@ -1,4 +1,4 @@
-"""Removal of single rows, and of everything that is older than a given time, with the files that nothing refers to."""
+"""Removal of everything that is older than a given time, with the files that nothing refers to."""
 
 from __future__ import annotations
 
@@ -10,20 +10,6 @@ from sqlalchemy.orm import Session
 from wattune.records.served import ServedModel
 from wattune.server.store.file_store import FileStore
 from wattune.server.store.schema import OPEN, DeviceRow, FileRow, JobRow, ModelRow, ProfileRow, RunRow, TrainingRow
-
-Removable = type[DeviceRow] | type[ProfileRow] | type[TrainingRow] | type[JobRow]
-
-
-def remove(session: Session, table: Removable, key: str) -> bool:
-    """Remove a row by its key; False if there is none."""
-    row = session.get(table, key, with_for_update=True)
-    if row is None:
-        return False
-    if isinstance(row, JobRow):
-        session.execute(delete(RunRow).where(RunRow.job_id == key))
-    session.delete(row)
-    session.flush()
-    return True
 
 
 def prune(session: Session, files: FileStore, before_s: float) -> dict[str, int]:

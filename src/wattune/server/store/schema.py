@@ -1,18 +1,13 @@
-"""Tables of the database. Times are seconds since 1970 (``_s``); a record is stored as the JSON that was received.
-
-Queries that several tables share (insert if absent, pages of the newest rows) are here too.
-"""
+"""Tables of the database. Times are seconds since 1970 (``_s``); a record is stored as the JSON that was received."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, Select, inspect, select
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from typing_extensions import Unpack
 
-from wattune.errors import InputError
 from wattune.point import KNOBS, Knobs
 
 OPEN = ("waiting", "running")
@@ -24,7 +19,6 @@ class Base(DeclarativeBase):
 
     type_annotation_map = {  # noqa: RUF012  # SQLAlchemy reads it from the class
         dict[str, Any]: JSON(none_as_null=True),
-        list[str]: JSON,
         int: BigInteger().with_variant(Integer(), "sqlite"),
     }
 
@@ -56,12 +50,11 @@ class SessionRow(Base):
 
 
 class FileRow(Base):
-    """A file of the file store: ``kind`` is "safetensors", "npz", "text" or "curve"."""
+    """A file of the file store."""
 
     __tablename__ = "files"
 
     sha256: Mapped[str] = mapped_column(primary_key=True)
-    kind: Mapped[str]
     bytes: Mapped[int]
     created_s: Mapped[float]
 
@@ -94,7 +87,6 @@ class JobRow(Base):
     request: Mapped[dict[str, Any]]
     state: Mapped[str] = mapped_column(index=True)
     reason: Mapped[str | None]
-    warnings: Mapped[list[str]]
     curve: Mapped[dict[str, Any] | None]
     token: Mapped[str | None] = mapped_column(index=True)
     created_s: Mapped[float]
@@ -173,7 +165,7 @@ class TrainingRow(Base):
 
 
 class DeviceRow(Base):
-    """The last reported state of a device: a ``DeviceStatus``; ``plan`` is its newest plan."""
+    """The last reported ``DeviceStatus`` of a device."""
 
     __tablename__ = "devices"
     # The name is in it so that a search by name reads no statuses.
@@ -181,13 +173,7 @@ class DeviceRow(Base):
 
     name: Mapped[str] = mapped_column(primary_key=True)
     status: Mapped[dict[str, Any]]
-    plan: Mapped[dict[str, Any] | None]
-    profile_id: Mapped[str | None]
-    job_id: Mapped[str | None]
     seen_s: Mapped[float]
-
-
-Selection = TypeVar("Selection", bound="Select[Unpack[tuple[Any, ...]]]")
 
 
 def insert_new(session: Session, table: type[Base], values: dict[str, Any]) -> bool:
@@ -201,25 +187,3 @@ def insert_new(session: Session, table: type[Base], values: dict[str, Any]) -> b
     key = inspect(table).primary_key[0]
     result = session.execute(insert(table).values(**values).on_conflict_do_nothing().returning(key))
     return result.first() is not None
-
-
-def newest(
-    session: Session,
-    query: Selection,
-    table: type[JobRow] | type[ProfileRow] | type[TrainingRow],
-    *,
-    what: str,
-    limit: int,
-    before: str | None,
-) -> Selection:
-    """Select the newest ``limit`` rows of ``query``, or the ``limit`` rows that follow the row with the id ``before``.
-
-    ``what``: the name of a row in the error message. Raises: InputError if ``before`` does not exist.
-    """
-    if before is not None:
-        created_s = session.execute(select(table.created_s).where(table.id == before)).scalar()
-        if created_s is None:
-            raise InputError(f"no such {what}", value=before)
-        same_moment = (table.created_s == created_s) & (table.id < before)
-        query = query.where((table.created_s < created_s) | same_moment)
-    return query.order_by(table.created_s.desc(), table.id.desc()).limit(limit)

@@ -10,29 +10,7 @@ from sqlalchemy.orm import Session
 from wattune.point import KNOBS
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
-from wattune.server.store.schema import TrainingRow, insert_new, newest
-
-
-def listing(
-    session: Session,
-    *,
-    device: str | None = None,
-    model: str | None = None,
-    limit: int = 50,
-    before: str | None = None,
-) -> list[dict[str, Any]]:
-    """List training runs without their records, newest first. ``before``: only those that follow this id.
-
-    Raises: InputError if ``before`` does not exist.
-    """
-    model_name = TrainingRow.model_name.label("model")
-    query = select(TrainingRow.id, TrainingRow.device, model_name, TrainingRow.created_s)
-    if device is not None:
-        query = query.where(TrainingRow.device == device)
-    if model is not None:
-        query = query.where(TrainingRow.model_name == model)
-    query = newest(session, query, TrainingRow, what="training", limit=limit, before=before)
-    return [dict(row) for row in session.execute(query).mappings()]
+from wattune.server.store.schema import TrainingRow, insert_new
 
 
 def get(session: Session, training_id: str) -> dict[str, Any] | None:
