@@ -93,16 +93,6 @@ def test_uploads_are_delivered_exactly_once_despite_failures(tmp_path_factory, f
         assert list(registry.kept.values()) == [f"device {number}" for number in range(count)]
 
 
-def test_same_upload_has_same_key_in_every_run(tmp_path):
-    registry = Registry()
-    with faked(registry) as fake:
-        for _ in range(2):
-            with Client(fake.url, cache=tmp_path) as server:
-                server.publish_profile(table("one"), device="d")
-    assert len(registry.times) == 2
-    assert len(registry.kept) == 1
-
-
 def test_permanently_rejected_upload_is_set_aside_and_does_not_block_others(tmp_path, said):
     registry = Registry()
 

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
+from wattune.server.settings import Settings
 from wattune.server.store import Database, FileStore
 
 
 @dataclass(frozen=True)
 class Store:
-    """A store with its tables, as a server would open it. ``settings`` is a ``wattune.server.settings.Settings``."""
+    """A store with its tables, as a server would open it."""
 
-    settings: Any
+    settings: Settings
     database: Database
     files: FileStore
 
@@ -85,19 +86,10 @@ def opened(folder: Path, database_url: str | None = None, **changes: Any) -> Ite
     database = Database(database_url or f"sqlite:///{folder / 'wattune.db'}")
     try:
         database.upgrade()
-        settings = made_settings(store=folder, database_url=database.url, **changes)
+        settings = Settings(**{"store": folder, "database_url": database.url, "workers": 0, **changes})
         yield Store(settings, database, FileStore(folder / "files"))
     finally:
         database.close()
-
-
-def made_settings(**given: Any) -> Any:
-    """The settings of a server on the loopback address without a proxy, but for what is given."""
-    try:
-        from wattune.server.settings import Settings
-    except ModuleNotFoundError:  # what needs the store alone can do without
-        return None
-    return Settings(**{"workers": 0, **given})
 
 
 @contextmanager

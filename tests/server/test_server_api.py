@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +18,7 @@ from tests.support.server import dashboard as rows
 
 from wattune.records import ProfileTable
 from wattune.records.served import ServedModel, SweepStatus, digest
+from wattune.server import logs
 from wattune.server.store.schema import DeviceRow, JobRow, ModelRow
 
 
@@ -77,22 +80,15 @@ def test_same_request_returns_same_job(client, store):
     rows.put_model(store)
     asked = {"model": "resnet8-digits", "strategy": "full", "seeds": 2}
     first = client.post("/v1/jobs", json=asked)
-    assert first.status_code == 201
-    job = SweepStatus.model_validate(first.json())
-    assert job.state == "waiting"
-    assert first.headers["location"] == f"/v1/jobs/{job.job}"
-    again = client.post("/v1/jobs", json=dict(reversed(asked.items())))
-    assert (again.status_code, again.json()["job"]) == (200, job.job)
-    other = client.post("/v1/jobs", json={**asked, "seeds": 1})
-    assert (other.status_code, other.json()["job"] != job.job) == (201, True)
-    assert client.get(f"/v1/jobs/{job.job}").json() == again.json()
-    with store.database.session() as session:
-        session.get_one(JobRow, job.job).state = "cancelled"
-    assert client.post("/v1/jobs", json=asked).status_code == 201, "asked for again, it starts anew"
-    with store.database.session() as session:
-        session.get_one(JobRow, job.job).state = "parked"
-    parked = client.post("/v1/jobs", json=asked)
-    assert (parked.status_code, parked.json()["state"]) == (200, "parked"), "needs an operator"
+    job = SweepStatus.model_validate(first.json()).job
+    assert (first.status_code, first.headers["location"]) == (201, f"/v1/jobs/{job}")
+    assert client.post("/v1/jobs", json={**asked, "seeds": 1}).status_code == 201
+    for state, status in (("waiting", 200), ("cancelled", 201), ("parked", 200)):
+        with store.database.session() as session:
+            session.get_one(JobRow, job).state = state
+        again = client.post("/v1/jobs", json=dict(reversed(asked.items())))
+        assert (again.status_code, again.json()["job"]) == (status, job), state
+    assert client.get(f"/v1/jobs/{job}").json() == again.json()
 
 
 def test_invalid_job_request_is_rejected(client, store):
@@ -222,19 +218,19 @@ def test_every_response_has_a_logged_request_id(client, caplog):
     )
 
 
-def test_log_line_is_one_json_object(capsys):
-    import json
-    import logging
-
-    from wattune.server.logs import JsonLines
-
-    record = logging.makeLogRecord({"name": "x", "levelno": 20, "levelname": "INFO", "msg": "two\nlines", "path": '"/'})
-    line = JsonLines().format(record)
-    assert "\n" not in line
-    assert json.loads(line) | {"time": None} == {
-        "time": None,
-        "level": "info",
-        "logger": "x",
-        "message": "two\nlines",
-        "path": '"/',
-    }
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_log_is_json_but_for_a_terminal(capsys, monkeypatch, is_terminal):
+    for name in ("wattune.server", "uvicorn", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        for attribute in ("handlers", "level", "propagate"):
+            monkeypatch.setattr(logger, attribute, getattr(logger, attribute))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    logs.configure()
+    logs.REQUESTS.info("two\nlines", extra={"path": '"/'})
+    said = capsys.readouterr().err
+    if is_terminal:
+        assert said == "", "no line for each request"
+        return
+    line = json.loads(said)
+    assert said.count("\n") == 1
+    assert (line["level"], line["message"], line["path"]) == ("info", "two\nlines", '"/')

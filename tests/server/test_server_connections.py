@@ -13,7 +13,6 @@ from tests.server.conftest import opened, served
 from tests.support.server import api as made
 from tests.support.server.serving import Serving
 
-from wattune.server import connections
 from wattune.server.limits import Limits
 from wattune.server.store import tokens
 
@@ -145,16 +144,6 @@ def test_no_body_of_a_stranger_is_read(server, method, path, status):
         head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
         connection.sendall(head.encode())
         assert f" {status} ".encode() in connection.recv(65536).split(b"\r\n")[0]
-
-
-def test_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch):
-    asked = []
-    monkeypatch.setattr(resource, "setrlimit", lambda what, limits: asked.append(limits))
-    for limits in ((1024, 4096), (1024, resource.RLIM_INFINITY), (1024, 2**20), (2**20, 2**20)):
-        monkeypatch.setattr(resource, "getrlimit", lambda what, limits=limits: limits)
-        connections.raise_open_files()
-    most = connections.OPEN_FILES
-    assert asked == [(4096, 4096), (most, resource.RLIM_INFINITY), (most, 2**20)]
 
 
 @pytest.mark.slow

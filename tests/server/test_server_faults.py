@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -116,39 +112,13 @@ def test_full_disk_stores_nothing_partially(small_disk, kind, request):
             assert len(made.contents(store)["trainings"]) == 1, "sent again, it is there once"
 
 
-def begun(url: str, path: str, body: bytes, sent: int, **headers: str) -> socket.socket:
-    """A request under way, with so many bytes of its body sent."""
-    parts = urlsplit(url)
-    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
-    lines = [f"POST {path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close", f"Content-Length: {len(body)}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    connection.sendall("\r\n".join([*lines, "", ""]).encode() + body[:sent])
-    return connection
-
-
-def answer_to(connection: socket.socket, rest: bytes) -> tuple[int, dict[str, Any]]:
-    answer = b""
-    with connection:
-        connection.sendall(rest)
-        while part := connection.recv(65536):
-            answer += part
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)
-
-
 @pytest.mark.slow
 def test_database_lost_between_transactions(cluster, tmp_path):
     with opened(tmp_path / "store", cluster.new()) as store:
         rows.put_model(store)
         with served(store) as url, httpx.Client(base_url=url, timeout=30) as client:
             before = made.contents(store)
-            body = json.dumps(made.training()).encode()
-            path = "/v1/trainings?device=nano-1"
-            connection = begun(url, path, body, 500, Content_Type="application/json")
-            time.sleep(0.3)  # it was let in, and waits for the rest
             cluster.stop(signal.SIGQUIT)
-            status, told = answer_to(connection, body[500:])
-            assert (status, told["status"]) == (503, 503)
             for answer in writes(client):
                 refused(answer)
             refused(client.get(made.READ))

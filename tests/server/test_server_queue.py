@@ -110,7 +110,7 @@ def test_repeatedly_failing_sweep_is_parked(store):
     assert begun(store, now_s + 100) is None
     assert submitted(store, now_s=now_s) == (job_id, False)  # somebody has to look
     assert status_of(store, job_id).state == "parked"
-    assert call(store, queue.retry, job_id, now_s).job == job_id
+    assert call(store, queue.retry, job_id, now_s)
     assert (status_of(store, job_id).state, status_of(store, job_id).reason) == ("waiting", None)
     assert begun(store, now_s) == job_id
 
@@ -135,7 +135,8 @@ def test_permanent_error_fails_the_job_at_once(store):
     call(store, queue.fail, job_id, "weights do not fit", 1.0, is_final=True)
     found = status_of(store, job_id)
     assert (found.state, found.reason, found.finished_s) == ("failed", "weights do not fit", 1.0)
-    assert call(store, queue.retry, job_id, 2.0).state == "waiting"
+    assert call(store, queue.retry, job_id, 2.0)
+    assert status_of(store, job_id).state == "waiting"
     assert begun(store, 2.0) == job_id
 
 
@@ -143,7 +144,8 @@ def test_cancelled_job_keeps_its_runs_and_takes_no_result(store):
     job_id, _ = submitted(store)
     begun(store)
     done(store, job_id)
-    found = call(store, queue.cancel, job_id, 3.0)
+    assert call(store, queue.cancel, job_id, 3.0)
+    found = status_of(store, job_id)
     assert (found.state, found.runs_done, found.finished_s) == ("cancelled", 1, 3.0)
     call(store, queue.finish, job_id, {"record": "late"}, 4.0)
     call(store, queue.fail, job_id, "late", 4.0)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import httpx
@@ -65,28 +61,6 @@ def test_server_prints_its_url_and_exits_0_on_sigterm_and_130_on_ctrl_c(tmp_path
         assert server.get("/healthz").status_code == 200
         assert [row.name for row in server.rows(ModelRow)] == ["digits"]
         assert server.end(how) == code
-
-
-@pytest.mark.slow
-def test_a_terminal_shows_the_address_and_no_line_for_each_request(tmp_path):
-    offered(tmp_path / "store")
-    terminal, standard_error = os.openpty()
-    command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--workers", "0", "--store", "store"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=standard_error, text=True) as server:
-        os.close(standard_error)
-        url = re.match(r"wattune is serving on (\S+), store: ", server.stdout.readline())[1]
-        for path in ("/", "/v1/models/digits", "/v1/nothing"):
-            httpx.get(url + path, timeout=20)
-        server.send_signal(signal.SIGTERM)
-        assert server.stdout.read() == ""
-    shown = b""
-    try:
-        while chunk := os.read(terminal, 4096):
-            shown += chunk
-    except OSError:  # the other end is closed, as a terminal of Linux says it
-        pass
-    os.close(terminal)
-    assert shown.decode() == ""
 
 
 @pytest.mark.slow

@@ -45,15 +45,6 @@ def test_newest_of_each_device_is_written_in_one_transaction(store, statuses):
     assert shares(store) == {"a": (0.4, 400.0), "b": (0.3, 300.0)}
 
 
-def test_status_is_written_though_the_clock_was_set_back(store, statuses):
-    now_s = time.time()
-    statuses.put(status("a", share=0.1), now_s + 3600)
-    statuses.flush()
-    statuses.put(status("a", share=0.2), now_s)
-    statuses.flush()
-    assert shares(store) == {"a": (0.2, now_s)}
-
-
 def test_statuses_wait_for_the_database(store, statuses, monkeypatch):
     statuses.put(status("a", share=0.1), 1.0)
     with monkeypatch.context() as patch:

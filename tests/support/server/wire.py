@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import socket
 import threading
@@ -79,7 +78,7 @@ def recorded(server: str) -> Iterator[Wire]:
 
 
 class Detector:
-    """Finds parts of samples, as numbers of every usual type, as decimals, and either of them in base64 or hex.
+    """Finds parts of samples, as numbers of every usual type, as decimals, and either of them in base64.
 
     ``samples``: (N, ...) numbers as the device has them; ``whole``: what they are as images of 0 to 255.
     """
@@ -136,7 +135,3 @@ def _decoded(texts: list[bytes]) -> Iterator[tuple[str, bytes]]:
             for begin in range(4):
                 part = plain[begin:]
                 yield "in base64", base64.b64decode(part[: len(part) // 4 * 4])
-        for run in re.findall(rb"[0-9a-fA-F]{32,}", text):
-            for begin in range(2):
-                part = run[begin:]
-                yield "in hexadecimal", binascii.unhexlify(part[: len(part) // 2 * 2])

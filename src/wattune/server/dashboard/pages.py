@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -177,14 +178,14 @@ def sign_out(request: Request, identity: Reader) -> Response:
     return answer
 
 
-def _change(request: Request, job_id: str, change: Callable[..., SweepStatus | None]) -> Response:
+def _change(request: Request, job_id: str, change: Callable[[Session, str, float], bool]) -> Response:
     try:
         with request.app.state.database.session() as session:
-            status = change(session, job_id, time.time())
+            is_there = change(session, job_id, time.time())
     except queue.WrongState as error:  # it has ended meanwhile
         return message(request, "Too late", f"{error}.", status=409, back=f"/jobs/{job_id}")
     request.app.state.job_answers.forget(job_id)
-    return not_found(request, "job", "/jobs") if status is None else RedirectResponse(f"/jobs/{job_id}", 303)
+    return RedirectResponse(f"/jobs/{job_id}", 303) if is_there else not_found(request, "job", "/jobs")
 
 
 def _local_path(path: str) -> str:

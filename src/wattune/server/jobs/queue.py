@@ -114,27 +114,27 @@ def listing(session: Session, *, limit: int) -> list[SweepStatus]:
     return [_status(job, finished.get(job.id, 0)) for job in jobs]
 
 
-def cancel(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
-    """Cancel a job; finished runs are kept. Returns None if there is no such job. Raises: WrongState."""
+def cancel(session: Session, job_id: str, now_s: float) -> bool:
+    """Cancel a job; finished runs are kept. Returns False if there is no such job. Raises: WrongState."""
     job = locked(session, job_id)
     if job is None:
-        return None
+        return False
     if job.state not in OPEN:
         raise WrongState(f"job {job_id} has ended", value=job.state, allowed=" or ".join(OPEN))
     _end(job, "cancelled", None, now_s)
-    return status(session, job_id)
+    return True
 
 
-def retry(session: Session, job_id: str, now_s: float) -> SweepStatus | None:
-    """Restart a failed, parked or cancelled job. Returns None if there is no such job. Raises: WrongState."""
+def retry(session: Session, job_id: str, now_s: float) -> bool:
+    """Restart a failed, parked or cancelled job. Returns False if there is no such job. Raises: WrongState."""
     job = locked(session, job_id)
     if job is None:
-        return None
+        return False
     if job.state in (*OPEN, "done"):
         hint = "cancel it first" if job.state in OPEN else None
         raise WrongState(f"job {job_id}", value=job.state, allowed="failed, parked or cancelled", hint=hint)
     _restart(job, now_s)
-    return status(session, job_id)
+    return True
 
 
 def in_use(session: Session, model: str) -> int:
