@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import logging
 import threading
@@ -223,7 +224,7 @@ def test_log_is_json_but_for_a_terminal(capsys, monkeypatch, is_terminal):
     for name in ("wattune.server", "uvicorn", "uvicorn.access"):
         logger = logging.getLogger(name)
         for attribute in ("handlers", "level", "propagate"):
-            monkeypatch.setattr(logger, attribute, getattr(logger, attribute))
+            monkeypatch.setattr(logger, attribute, copy.copy(getattr(logger, attribute)))
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
     logs.configure()
     logs.REQUESTS.info("two\nlines", extra={"path": '"/'})
