@@ -309,7 +309,7 @@ def test_example_is_added_to_an_empty_store_once(sqlite_store):
     assert add_example(sqlite_store.database, sqlite_store.files)
     assert not add_example(sqlite_store.database, sqlite_store.files)
     with sqlite_store.database.session(reads_only=True) as session:
-        [served] = model_catalog.listing(session)
+        [served] = model_catalog.listing(session, limit=9)
     path = sqlite_store.files.path(served.weights.sha256)
     assert proxy_workload(served, path, None).fingerprint() == example_workload().proxy.fingerprint()
 
