@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import io
 import json
 import logging
 import threading
@@ -220,18 +221,19 @@ def test_every_response_has_a_logged_request_id(client, caplog):
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_log_is_json_but_for_a_terminal(capsys, monkeypatch, is_terminal):
+def test_log_is_json_but_for_a_terminal(monkeypatch, is_terminal):
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", stderr)
     for name in ("wattune.server", "uvicorn", "uvicorn.access"):
         logger = logging.getLogger(name)
         for attribute in ("handlers", "level", "propagate"):
             monkeypatch.setattr(logger, attribute, copy.copy(getattr(logger, attribute)))
-    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
     logs.configure()
     logs.REQUESTS.info("two\nlines", extra={"path": '"/'})
-    said = capsys.readouterr().err
     if is_terminal:
-        assert said == "", "no line for each request"
+        assert stderr.getvalue() == "", "no line for each request"
         return
-    line = json.loads(said)
-    assert said.count("\n") == 1
+    line = json.loads(stderr.getvalue())
+    assert stderr.getvalue().count("\n") == 1
     assert (line["level"], line["message"], line["path"]) == ("info", "two\nlines", '"/')
