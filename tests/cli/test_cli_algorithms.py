@@ -52,20 +52,20 @@ def test_a_plan_over_several_algorithms(wattune, records):
     assert (found.algorithm, found.memory_limit_bytes) == ("backprop", None)
     assert [one.algorithm for one in found.algorithms] == ["backprop", CHECKPOINTED, FGD]
     _, text, _ = wattune("plan", *own, *also, "--cap", "4W")
-    assert "chosen: backprop, batch size 8" in text
+    assert text.splitlines()[0].endswith("backprop  [origin unknown]")
     (line,) = [line for line in text.splitlines() if line.startswith(FGD)]
-    assert line.endswith("44.00x")  # how much slower it would be
+    assert " 44.00x" in line  # how much slower it would be
 
 
 def test_a_memory_limit_chooses_what_fits_and_says_what_it_costs(wattune, records):
     own, also = records
     code, text, _ = wattune("plan", *own, *also, "--cap", "4W", "--memory", "15MB")
     assert code == 0
-    assert f"chosen: {CHECKPOINTED}, batch size 8" in text
-    assert "14 MB of the 15 MB allowed" in text
+    assert f"{CHECKPOINTED}  [" in text.splitlines()[0]
+    assert " 14 MB  of the 15 MB allowed" in text
     assert "needs 26 MB, above the limit of 15 MB" in text
     code, text, _ = wattune("plan", *own, *also, "--cap", "4W", "--memory", "12MB")
-    assert f"chosen: {FGD}, batch size 8" in text
+    assert f"{FGD}  [" in text.splitlines()[0]
     assert f"{FGD} needs 20 times the samples that backprop needs at batch size 128; it was chosen since" in text
     assert f"backprop needs 26 MB, above the limit of 12 MB; {CHECKPOINTED} needs 14 MB" in text
     code, out, err = wattune("plan", *own, *also, "--cap", "4W", "--memory", "1MB")
@@ -153,7 +153,7 @@ def test_from_profiles_to_a_training_with_the_algorithm_that_fits(wattune, tmp_p
     assert code == 0
     done = TrainingRecord.load(paths["t"])
     assert (done.plan.algorithm, done.reached) == (CHECKPOINTED, True)
-    assert f"chosen: {CHECKPOINTED}, batch size 8" in text
+    assert f"{CHECKPOINTED}  [" in text.splitlines()[0]
     for asked, said in (
         ("backprop", "no point for backprop: needs"),
         ("async-fgd", "profile with --algorithm async-fgd"),

@@ -31,7 +31,7 @@ def test_a_run_waits_for_the_cleanest_time(wattune, tmp_path, grid):
     assert [one.from_s for one in plan.schedule.times] == [60.0]
     assert training.evaluations[0].time_s > 60
     assert training.emissions.emissions > 0
-    assert "trains at one time of low carbon intensity" in out
+    assert "Trains at one time of low carbon intensity" in out
     assert any("waits: more carbon now than later, for 0:01:00" in line for line in err)
     assert "Times to train at" in (folder / "report.html").read_text()
     grid.unlink()  # the plan has the times

@@ -130,6 +130,6 @@ def test_a_run_under_two_caps_that_waits_for_the_cleanest_time(wattune, tmp_path
     pauses = {one.asked_w: one.pause for one in training.cap_intervals if one.pause is not None}
     assert pauses == {0.0: "more carbon now than later"}
     assert "under a cap that changes" in out
-    assert "trains at one time of low carbon intensity" in out
+    assert "Trains at one time of low carbon intensity" in out
     again_code, _, again_err = wattune("run", "-o", folder, "--resume")
     assert again_code == code, again_err

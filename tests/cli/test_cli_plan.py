@@ -35,7 +35,7 @@ def test_the_record_goes_to_the_file_and_is_never_overwritten(wattune, records, 
     path = tmp_path / "new" / "p.json"
     code, out, _ = wattune("plan", *records, "--cap", "4W", "-o", path)
     assert code == 0
-    assert "chosen: batch size" in out
+    assert "Batch size " in out
     before = path.read_bytes()
     assert Plan.load(path).cap_w == 4.0
     code, out, err = wattune("plan", *records, "--cap", "3W", "-o", path)
@@ -49,7 +49,7 @@ def test_without_a_name_it_is_only_printed(wattune, records, tmp_path, monkeypat
     for cap in ("none", "4W"):
         code, out, err = wattune("plan", *records, "--cap", cap)
         assert (code, err) == (0, [])
-        assert "chosen: batch size" in out
+        assert "Batch size " in out
     assert not list((tmp_path / "here").iterdir())
 
 
@@ -86,7 +86,7 @@ def test_goals_on_the_command_line(wattune, records, words, goal):
     assert (code, err) == (0, [])
     assert Plan.parse(json.loads(out)).goal == goal
     code, out, _ = wattune("plan", *records, "--cap", "4W", *words)
-    assert f"chosen for the least {LEAST[goal.aim]}" in out
+    assert f"Chosen for the least {LEAST[goal.aim]}" in out
     assert "range of caps" not in out
 
 

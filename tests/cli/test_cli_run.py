@@ -90,8 +90,8 @@ def whole(tmp_path_factory):
 
 def test_a_run_ends_with_a_table_and_the_report(whole):
     _, _, (out, err) = whole
-    assert "chosen: batch size" in out
-    assert "SIMULATED" in out
+    assert "Batch size " in out
+    assert "[simulated" in out
     assert "largest batch, fixed clock" in out
     assert "Profiling took" in out
     assert out.splitlines()[-1].startswith("report: ")

@@ -61,7 +61,7 @@ def test_a_batch_size_that_may_be_slower_is_not_chosen() -> None:
     kept = planned(neighbor, sd=0.1)
     assert kept.p_faster is not None
     assert kept.p_faster < 0.9
-    assert "your batch size is kept" in summary(kept)
+    assert "Your batch size is kept" in summary(kept)
     assert kept.batch_size == neighbor
     assert kept.pays_after_runs is None
 
@@ -75,8 +75,8 @@ def test_the_best_batch_size_may_be_the_own_one() -> None:
 
 
 def test_a_plan_without_an_own_batch_size_says_so() -> None:
-    assert "no batch size of yours to compare with" in summary(planned(None))
-    assert "no batch size of yours" not in summary(plan(board(), efficiency(None), cap=CAP, batch_size=8))
+    assert "No batch size of yours to compare with" in summary(planned(None))
+    assert "No batch size of yours" not in summary(plan(board(), efficiency(None), cap=CAP, batch_size=8))
 
 
 def test_an_own_batch_size_that_never_reached_the_target_cannot_be_compared() -> None:

@@ -95,7 +95,4 @@ def write_report_of(records, folder):
     for part in ("profile", "efficiency", "plan", "training", "comparison"):
         if (record := getattr(records, part)) is not None:
             record.save(folder / "run" / f"{part}.json")
-    for part in ("proxy", "target"):
-        for curve in getattr(records, part):
-            curve.save(folder / "run" / "curves" / part / f"b{curve.batch_size:03d}-s{curve.seed}.json")
     return write_report(folder / "run", folder / "run" / "report.html")

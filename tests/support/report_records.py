@@ -15,7 +15,6 @@ from wattune.records import (
     Evaluation,
     ExactFigures,
     GuardEvent,
-    LearningCurve,
     Plan,
     PowerSample,
     ProfileCell,
@@ -122,37 +121,6 @@ def efficiency(*, censored: int | None = None, kind: str | None = "measured") ->
     )
 
 
-def curves(*, proxy: bool) -> tuple[LearningCurve, ...]:
-    """Three seeds at every batch size, evaluated every 1,024 samples."""
-    found = []
-    for b, relative in RELATIVE.items():
-        for seed in range(3):
-            noise = random.Random(1000 * b + seed)
-            needed = relative * REFERENCE_SAMPLES * (0.9 + 0.2 * noise.random()) * (1.0 if proxy else 1.3)
-            evaluations = []
-            for index in range(1, 60):
-                samples = 1024 * index
-                metric = 0.97 - 0.55 * math.exp(-3.3 * samples / needed) + 0.006 * noise.gauss(0, 1)
-                evaluations.append(Evaluation(samples=samples, metric=metric, loss=1 - metric))
-                if metric >= 0.95:
-                    break
-            last = evaluations[-1]
-            found.append(
-                LearningCurve(
-                    workload="resnet8-digits",
-                    batch_size=b,
-                    seed=seed,
-                    target=0.95,
-                    reached=last.metric >= 0.95,
-                    samples=last.samples,
-                    budget_samples=60_000,
-                    evaluations=tuple(evaluations),
-                    provenance=provenance("measured", seed=seed),
-                )
-            )
-    return tuple(found)
-
-
 def training(chosen: Plan, *, kind: str = "simulated", spike: bool = True) -> TrainingRecord:
     """Half a minute on the board with one spike, which the guard answers and takes back."""
     noise = random.Random(1)
@@ -250,8 +218,6 @@ def run(*, cap_w: float | None = CAP_W) -> RecordSet:
         plan=chosen,
         training=training(chosen),
         comparison=comparison(table, curve, cap_w),
-        proxy=curves(proxy=True),
-        target=curves(proxy=False),
     )
 
 

@@ -45,7 +45,7 @@ def compare(
     from wattune.job import steps
     from wattune.job.checks import check_algorithm
     from wattune.records import Comparison, ProfileTable
-    from wattune.reporting import comparison_table, phrases
+    from wattune.reporting import phrases, summary
 
     cap, goal = config.whole_cap, config.whole_goal
     highest, caps = (cap.highest(), str(cap)) if isinstance(cap, CapSource) else (cap, None)
@@ -75,4 +75,4 @@ def compare(
                 processes=config.processes,
                 progress=progress,
             )
-    destination.deliver(record, f"{comparison_table(record)}\n\n{record.method}")
+    destination.deliver(record, f"{summary(record)}\n{record.method}")

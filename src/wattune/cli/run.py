@@ -33,7 +33,6 @@ def run(config: RunConfig, as_json: Json = False) -> None:
     """
     from wattune.job.folder import RunFolder
     from wattune.job.run import run_as
-    from wattune.records import Comparison
     from wattune.reporting import summary
 
     assert config.output is not None
@@ -43,6 +42,5 @@ def run(config: RunConfig, as_json: Json = False) -> None:
         again += ["--set", f"token_file={config.token_file.absolute()}"]
     with resumable(again, folder.arguments_file, holds=False), shown() as progress:
         record = run_as(config, progress=progress)
-    comparison = folder.load(Comparison) if config.compare else None
-    text = f"{summary(record.plan, record, comparison)}\nreport: {folder.report}"
+    text = f"{summary(folder.path)}\nreport: {folder.report}"
     Output(folder.path / "training.json", as_json, is_finished=True).deliver(record, text, failure(record))

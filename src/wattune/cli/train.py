@@ -70,4 +70,4 @@ def train(
                 weights=weights,
                 progress=progress,
             )
-    destination.deliver(record, summary(record.plan, record), failure(record), replace=stopped)
+    destination.deliver(record, summary(record), failure(record), replace=stopped)

@@ -8,13 +8,11 @@ file, or None for the built-in example. A record is the record or the path of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from wattune.errors import RecordError
-from wattune.files import read_json
 from wattune.program.workload import ProgramWorkload
 from wattune.records import Record
 
@@ -74,19 +72,3 @@ def as_trainable(
 def as_record(kind: type[R], record: str | Path | R) -> R:
     """The record. Raises: RecordError."""
     return kind.load(record) if isinstance(record, (str, Path)) else record
-
-
-def as_one_of(kinds: Sequence[type[Record]], record: str | Path | Record) -> Record:
-    """The record, which may be of any of these kinds. Raises: RecordError."""
-    if not isinstance(record, (str, Path)):
-        return record
-    data = read_json(record)
-    name = data.get("record") if isinstance(data, dict) else None
-    kind = next((kind for kind in kinds if kind.name == name), None)
-    if kind is None:
-        raise RecordError(
-            f"{record} is not a record of the required kind",
-            value=name if isinstance(name, str) else None,
-            allowed=", ".join(kind.name for kind in kinds),
-        )
-    return kind.parse(data, source=str(record))

@@ -18,8 +18,8 @@ from wattune.cap_source import AnyCap, cap_of, check_scale
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.intensity import Intensity
-from wattune.job.coercion import as_one_of, as_record, as_trainable, as_workload, opened, profiled_workload
-from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.job.coercion import as_record, as_trainable, as_workload, opened, profiled_workload
+from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord, load_one_of
 from wattune.records.efficiency import EfficiencyStrategy
 from wattune.tables import AS_KNOWN, Layout
 
@@ -257,7 +257,8 @@ def plan(
         return planning.plan(table, curve, **asked)
     if curve is None:
         raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
-    others = [as_one_of((ProfileTable, SampleEfficiency), record) for record in also]
+    kinds = (ProfileTable, SampleEfficiency)
+    others = [load_one_of(kinds, record) if isinstance(record, (str, Path)) else record for record in also]
     return planning.plan_algorithms(
         [table, *(record for record in others if isinstance(record, ProfileTable))],
         [curve, *(record for record in others if isinstance(record, SampleEfficiency))],

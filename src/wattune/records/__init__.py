@@ -13,6 +13,7 @@ from wattune.records.base import Provenance as Provenance
 from wattune.records.base import Record as Record
 from wattune.records.base import Supply as Supply
 from wattune.records.base import Value as Value
+from wattune.records.base import load_one_of as load_one_of
 from wattune.records.base import provenance as provenance
 from wattune.records.efficiency import EfficiencyPoint as EfficiencyPoint
 from wattune.records.efficiency import ProxyObservation as ProxyObservation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -181,6 +181,15 @@ class Record(Value):
         if not isinstance(data, dict):
             return data
         return {k: v for k, v in data.items() if k != "record" and (k, v) != ("provenance", None)}
+
+
+def load_one_of(kinds: Iterable[type[Record]], path: str | Path) -> Record:
+    """Read a record of any of these kinds from a JSON file. Raises: RecordError."""
+    data, by_name = read_json(path), {kind.name: kind for kind in kinds}
+    name = data.get("record") if isinstance(data, dict) else None
+    if not isinstance(name, str) or name not in by_name:
+        raise RecordError(f"{path} is not a record of the required kind", value=name, allowed=", ".join(by_name))
+    return by_name[name].parse(data, source=str(path))
 
 
 def _written_by(data: Mapping[str, Any]) -> str:

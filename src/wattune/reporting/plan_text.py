@@ -12,7 +12,6 @@ from wattune.reporting.phrases import (
     FIXED_CLOCK_RULE,
     cap,
     joules,
-    memory,
     percent,
     seconds,
     under,
@@ -118,6 +117,8 @@ def goal(plan: Plan) -> str:
     if plan.goal.is_time:
         return ""
     text = ", ".join(filter(None, (f"chosen for the least {LEAST[plan.goal.aim]}", bound(plan.goal))))
+    if plan.goal.aim == "energy-above-rest" and plan.predicted_above_rest_j is not None:
+        text += f": {joules(plan.predicted_above_rest_j)}"
     if plan.predicted_cost is not None:
         text += f": {plan.predicted_cost:.3g} in the currency of the prices"
     here = next((point for point in plan.front if point.point == plan.point), None)
@@ -180,14 +181,6 @@ def _training_runs(number: float) -> str:
 def _probability(share: float) -> str:
     """Write a probability, none of which is known to better than 1 %."""
     return "under 1 %" if share < 0.01 else "over 99 %" if share > 0.99 else f"{100 * share:.0f} %"
-
-
-def chosen(plan: Plan) -> str:
-    """The chosen point, with the training algorithm unless it is plain backprop, and its memory if that is limited."""
-    how = "" if plan.algorithm == "backprop" and not plan.algorithms else f"{plan.algorithm}, "
-    limit = plan.memory_limit_bytes
-    needs = "" if limit is None else f", {memory(plan.predicted_memory_bytes)} of the {memory(limit)} allowed"
-    return f"{how}{plan.point}{needs}"
 
 
 def baseline(plan: Plan, rule: str = FIXED_CLOCK_RULE) -> Baseline | None:

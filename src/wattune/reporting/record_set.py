@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wattune.errors import RecordError
-from wattune.files import read_json
 from wattune.records import (
     Comparison,
-    LearningCurve,
     Plan,
     ProfileTable,
     Record,
     SampleEfficiency,
     SessionRecord,
     TrainingRecord,
+    load_one_of,
 )
 
 Source = str | Path | Record
 
-_SINGLE: dict[str, type[Record]] = {
+_KINDS: dict[str, type[Record]] = {
     kind.name: kind for kind in (ProfileTable, SampleEfficiency, Plan, TrainingRecord, Comparison, SessionRecord)
 }
 
 
 @dataclass(frozen=True)
 class RecordSet:
-    """Records of a run, each optional. ``proxy`` and ``target``: learning curves on the data of either.
-
-    A ``session`` is a run of its own, beside which there is no other record.
-    """
+    """Records of a run, each optional. A ``session`` is a run of its own, beside which there is no other record."""
 
     profile: ProfileTable | None = None
     efficiency: SampleEfficiency | None = None
@@ -40,8 +36,11 @@ class RecordSet:
     training: TrainingRecord | None = None
     comparison: Comparison | None = None
     session: SessionRecord | None = None
-    proxy: tuple[LearningCurve, ...] = ()
-    target: tuple[LearningCurve, ...] = ()
+
+    @property
+    def all(self) -> list[Record]:
+        """The records that are there."""
+        return [record for name in _KINDS if (record := getattr(self, name)) is not None]
 
     @property
     def chosen(self) -> Plan | None:
@@ -74,56 +73,28 @@ def gather(sources: Source | Iterable[Source]) -> RecordSet:
     Raises: RecordError if a file cannot be read or is not a record, if two are of one kind, or if there is none.
     """
     sequence = [sources] if isinstance(sources, (str, Path, Record)) else list(sources)
-    records = RecordSet()
+    found: dict[str, Any] = {}
     for source in sequence:
-        if isinstance(source, Record):
-            records = _with(records, source, str(source.name))
-        elif Path(source).is_dir():
-            records = _with_folder(records, Path(source))
-        else:
-            records = _with_file(records, Path(source))
+        for record in _records(source):
+            if record.name in found:
+                raise RecordError(f"{source} is a second {record.name} record", hint="give one of each kind")
+            found[record.name] = record
+    records = RecordSet(**found)
     if records.session is not None and records != RecordSet(session=records.session):
         raise RecordError("a session is reported alone", hint="leave out the other records, or the session")
     if records == RecordSet():
-        names = ", ".join(f"{name}.json" for name in _SINGLE)
+        names = ", ".join(f"{name}.json" for name in _KINDS)
         raise RecordError(
             "nothing to report on", value=", ".join(map(str, sequence)), allowed=f"a run's folder with {names}"
         )
     return records
 
 
-def _with_folder(records: RecordSet, folder: Path) -> RecordSet:
-    for name in _SINGLE:
-        if (path := folder / f"{name}.json").exists():
-            records = _with_file(records, path)
-    for part in ("proxy", "target"):
-        contents = [(path, read_json(path)) for path in sorted((folder / "curves" / part).glob("*.json"))]
-        # The folder may have other files besides the curves.
-        loaded_curves = [
-            LearningCurve.parse(data, source=str(path))
-            for path, data in contents
-            if isinstance(data, dict) and data.get("record") == LearningCurve.name
-        ]
-        curves = tuple(sorted(loaded_curves, key=lambda curve: (curve.batch_size, curve.seed)))
-        records = replace(records, **{part: getattr(records, part) + curves})
-    return records
-
-
-def _with_file(records: RecordSet, path: Path) -> RecordSet:
-    data = read_json(path)
-    name = data.get("record") if isinstance(data, dict) else None
-    kind = _SINGLE.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise RecordError(f"record type of {path}, for a report", value=name, allowed=", ".join(_SINGLE))
-    return _with(records, kind.parse(data, source=str(path)), str(path))
-
-
-def _with(records: RecordSet, record: Record, source: str) -> RecordSet:
-    if isinstance(record, LearningCurve):
-        return replace(records, target=(*records.target, record))
-    if record.name not in _SINGLE:
-        raise RecordError(f"record type of {source}, for a report", value=record.name, allowed=", ".join(_SINGLE))
-    if getattr(records, record.name) is not None:
-        raise RecordError(f"{source} is a second {record.name} record", hint="give one of each kind")
-    fields: dict[str, Any] = {record.name: record}
-    return replace(records, **fields)
+def _records(source: Source) -> Iterator[Record]:
+    if not isinstance(source, Record) and (folder := Path(source)).is_dir():
+        paths = [folder / f"{name}.json" for name in _KINDS]
+        yield from (load_one_of(_KINDS.values(), path) for path in paths if path.exists())
+    elif isinstance(source, Record) and source.name not in _KINDS:
+        raise RecordError("record type for a report", value=source.name, allowed=", ".join(_KINDS))
+    else:
+        yield source if isinstance(source, Record) else load_one_of(_KINDS.values(), source)

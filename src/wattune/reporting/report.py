@@ -1,12 +1,12 @@
-"""Records to one self-contained HTML file."""
+"""Records to one self-contained HTML file, and to a summary for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from wattune.files import write_bytes, write_new
-from wattune.records import ComparisonRow, Plan, Record, TrainingRecord
+from wattune.records import Baseline, ComparisonRow, Plan, TrainingRecord
 from wattune.reporting import (
     batch_size_charts,
     heat_maps,
@@ -21,6 +21,7 @@ from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile, ren
 from wattune.reporting.record_set import RecordSet, Source, gather
 from wattune.reporting.run_time import difference, evaluations
 from wattune.reporting.session_report import compose_session
+from wattune.reporting.text import as_text
 
 Item = Figure | Table | Note
 
@@ -38,38 +39,43 @@ def write_report(sources: Source | Iterable[Source], path: str | Path, *, replac
     return write(path, render(compose(gather(sources))).encode())
 
 
+def summary(*sources: Source) -> str:
+    """Write the report's headline, figures, notes and tables as text for a terminal; the charts are left out.
+
+    Raises: RecordError as ``write_report``.
+    """
+    return as_text(compose(gather(sources)))
+
+
 def compose(records: RecordSet) -> Page:
-    """Compose the report's content, with a note in place of each missing record."""
+    """Compose the report's content; what there is no record of is left out."""
     if records.session is not None:
         return compose_session(records.session)
-    parts = (_profile, _batch_sizes, _choice, _training, _comparison, _sources)
+    sections = [part(records) for part in (_profile, _batch_sizes, _choice, _training, _comparison)]
     return Page(
         title=f"wattune: {_name(records)}",
-        origin=_origin(records),
+        origin=phrases.grouped({record.name: record.provenance.kind for record in records.all}),
         headline=headline(records),
         about=_about(records),
         warnings=records.contradictions(),
         tiles=_tiles(records),
-        sections=[part(records) for part in parts],
+        sections=[section for section in sections if section.items],
     )
 
 
 def headline(records: RecordSet) -> str:
     """The main result in one sentence."""
-    plan = records.chosen
-    if plan is None:
+    plan, own = records.chosen, _row(records, phrases.OWN_RULE)
+    point = plan.point if plan is not None else own and own.point
+    if point is None:
         return f"{_name(records)}: no plan yet, so no batch size and clock are chosen"
-    under = plan_text.under_cap_of(plan)
-    where = str(plan.point)
-    where = where[:1].upper() + where[1:]
-    if not plan.goal.is_time:
-        within = "".join(f", {text}" for text in filter(None, [plan_text.bound(plan.goal)]))
-        return f"{where} is predicted to take the least {plan_text.LEAST[plan.goal.aim]}{within}, {under}"
-    own = _row(records, phrases.OWN_RULE)
-    trained = own is not None and own.point == plan.point
-    rivals = {
-        name: _row(records, rule) if trained else plan_text.baseline(plan, rule) for rule, name in _RIVALS.items()
-    }
+    where = f"{point}"[:1].upper() + f"{point}"[1:]
+    under = _under(records)
+    if plan is not None and not plan.goal.is_time:
+        within = ", ".join(filter(None, [plan_text.LEAST[plan.goal.aim], plan_text.bound(plan.goal)]))
+        return f"{where} is predicted to take the least {within}, {under}"
+    trained = own is not None and own.point == point
+    rivals = {name: _row(records, rule) if trained else _baseline(plan, rule) for rule, name in _RIVALS.items()}
     gains = [f"{phrases.gain(row.speed_up)} {name}" for name, row in rivals.items() if row and row.speed_up is not None]
     if gains:
         return f"{where} {'trains' if trained else 'is predicted to train'} {' and '.join(gains)}, {under}"
@@ -83,20 +89,23 @@ _RIVALS = {phrases.OWN_CLOCK_RULE: phrases.OWN_CLOCK, phrases.FIXED_CLOCK_RULE: 
 
 def _tiles(records: RecordSet) -> list[Tile]:
     plan, training = records.chosen, records.training
-    if plan is None:
-        return []
     tiles = []
     for rule, name in _RIVALS.items():
-        rival = _row(records, rule) or plan_text.baseline(plan, rule)
+        rival = _row(records, rule) or _baseline(plan, rule)
         if rival and rival.speed_up is not None:
             how = "predicted" if records.comparison is None else phrases.origin(c=records.comparison.provenance.kind)
             tiles.append(Tile("Speed-up", f"{rival.speed_up:.2f}×", f"over {name}, {how}"))
+    if plan is None:
+        return tiles
     if training is None:
         tiles.append(Tile("Time to target", phrases.seconds(plan.run_s), "predicted"))
         tiles.append(Tile("Energy", phrases.joules(plan.run_j), "predicted"))
         tiles.append(Tile("Peak power", phrases.watts(plan.predicted_peak_w), f"from the profile, {_against(plan)}"))
     else:
         tiles += _trained(plan, training)
+    if plan.memory_limit_bytes is not None:
+        limit = f"of the {phrases.memory(plan.memory_limit_bytes)} allowed"
+        tiles.append(Tile("Memory", phrases.memory(plan.predicted_memory_bytes), limit))
     cost = plan.profile_cost or (records.profile.cost if records.profile else None)
     if cost:
         share = training.profiling_share if training else None
@@ -129,12 +138,8 @@ def _trained(plan: Plan, training: TrainingRecord) -> list[Tile]:
 def _profile(records: RecordSet) -> Section:
     profile, plan = records.profile, records.chosen
     items: list[Item] = []
-    if profile is None:
-        items.append(Note("Time and power", "There is no profile record, so step times and power are unknown."))
-    elif not profile.measured:
-        items.append(Note("Time and power", "The profile has no measured cells."))
-    else:
-        items += [heat_maps.time_map(profile, plan), heat_maps.power_map(profile, plan)]
+    if profile is not None and profile.measured:
+        items = [heat_maps.time_map(profile, plan), heat_maps.power_map(profile, plan)]
     cost = (profile and profile.cost) or (plan and plan.profile_cost)
     if cost:
         text = run_text.profiling_cost(cost, plan, records.training)
@@ -146,118 +151,74 @@ def _profile(records: RecordSet) -> Section:
 
 def _batch_sizes(records: RecordSet) -> Section:
     plan, efficiency = records.chosen, records.efficiency
-    items: list[Item] = []
-    if efficiency is None:
-        text = "There is no efficiency record, so the samples to target of each batch size are unknown."
-        items.append(Note("Samples to target", text))
-    else:
-        items.append(batch_size_charts.samples_to_target(efficiency))
-    time = plan and batch_size_charts.time_to_target(plan, records.profile, efficiency)
-    items.append(time or Note("Time to target", "There is no plan record with predicted times."))
-    for part in ("proxy", "target"):
-        if curves := getattr(records, part):
-            title = f"Learning curves on the {part}"
-            items.append(metric_charts.learning_curves(f"{part}-curves", title, curves))
+    items: list[Item] = [] if efficiency is None else [batch_size_charts.samples_to_target(efficiency)]
+    if plan is not None and (time := batch_size_charts.time_to_target(plan, records.profile, efficiency)):
+        items.append(time)
     intro = "A larger batch takes less time per sample but more samples to the target; their product is the time."
     return Section("Batch size", intro, items)
 
 
 def _choice(records: RecordSet) -> Section:
     plan, items = records.chosen, list[Item]()
-    title, intro = "The choice", "The point with the shortest predicted time to target that stays under the cap."
-    if plan is not None and not plan.goal.is_time:
-        intro = f"The point with the least predicted {plan_text.LEAST[plan.goal.aim]} that stays under the cap."
-    if plan is not None and plan.memory_limit_bytes is not None:
-        intro = f"{intro.rstrip('.')} and the memory limit of {phrases.memory(plan.memory_limit_bytes)}."
     if plan is None:
-        return Section(title, "", [Note("Plan", "There is no plan record, so nothing has been chosen.")])
-    if goal := [text for text in (plan_text.goal(plan), plan_text.trade_off(plan.front, plan.point)) if text]:
-        items.append(Note("Time and energy", _sentences(goal)))
-    if parts := evaluations(plan):
-        items.append(Note("Evaluations", _sentences([parts])))
-    if meaning := plan_text.cap_meaning(plan):
-        items.append(Note("Power cap", meaning))
-    if follows := run_text.moving_cap(plan, records.training):
-        items.append(Note("Cap that changes", follows))
-    if waits := run_text.schedule(plan, records.training):
-        items.append(Note("Times to train at", _sentences([waits])))
-    if confidence := [text for text in (plan_text.own_batch_size(plan), plan_text.confidence(plan)) if text]:
-        items.append(Note("Confidence", _sentences(confidence)))
-    if plan.notes:
-        items.append(Note("Caveats", _sentences(plan.notes)))
+        return Section("The choice", "", [])
+    least = "" if plan.goal.is_time else f"least predicted {plan_text.LEAST[plan.goal.aim]}"
+    intro = f"The point with the {least or 'shortest predicted time to target'} that stays under the cap"
+    if plan.memory_limit_bytes is not None:
+        intro += f" and the memory limit of {phrases.memory(plan.memory_limit_bytes)}"
+    notes = {
+        "Time and energy": [plan_text.goal(plan), plan_text.trade_off(plan.front, plan.point)],
+        "Evaluations": [evaluations(plan)],
+        "Power cap": [plan_text.cap_meaning(plan)],
+        "Cap that changes": [run_text.moving_cap(plan, records.training)],
+        "Times to train at": [run_text.schedule(plan, records.training)],
+        "Confidence": [plan_text.own_batch_size(plan), plan_text.confidence(plan)],
+        "Caveats": plan.notes,
+        "Cost of the training algorithm": [plan.algorithm_cost],
+    }
+    items += _notes(notes)
     origin = batch_size_charts.predicted(plan, records.profile, records.efficiency)
-    if plan.algorithm_cost is not None:
-        items.append(Note("Cost of the training algorithm", _sentences([plan.algorithm_cost])))
     if plan.algorithms:
         items.append(rule_charts.algorithm_rows(plan, origin))
-    if plan.baselines:
+    if plan.baselines and records.comparison is None:
         items.append(rule_charts.baseline_rows(plan, origin))
-    if plan.candidates:
-        items.append(rule_charts.candidate_rows(plan, origin))
-    elif not items:
-        items.append(Note("Plan", "The plan record has nothing but the point."))
-    return Section(title, intro, items)
+    return Section("The choice", f"{intro}.", items)
 
 
-def _sentences(texts: Iterable[str]) -> str:
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in texts)
+def _notes(notes: Mapping[str, Iterable[str | None]]) -> Iterator[Note]:
+    """A note for each title with texts, each text a sentence."""
+    for title, texts in notes.items():
+        if some := [f"{text[:1].upper()}{text[1:]}".rstrip(".") for text in texts if text]:
+            yield Note(title, " ".join(f"{text}." for text in some))
 
 
 def _training(records: RecordSet) -> Section:
     training, items = records.training, list[Item]()
     if training is None:
-        items.append(Note("Training", "There is no training record."))
         return Section("Training", "", items)
-    why = f" ({training.reason})" if training.reason else ""
-    ended = (
-        ""
-        if training.ended is None
-        else f"Ended: {training.ended}{why}, after {phrases.count(training.samples)} samples."
-    )
-    intro = f"{ended} {run_text.left_out(training)}".strip()
-    items.append(training_charts.power_trace(training) or Note("Power", "The record has no power readings."))
-    if why_longer := difference(records.chosen or training.plan, training):
-        items.append(Note("Predicted and taken time", f"{why_longer}."))
+    if trace := training_charts.power_trace(training):
+        items.append(trace)
+    notes = {
+        "Outcome": [run_text.ending(training), run_text.left_out(training)],
+        "Predicted and taken time": [difference(records.chosen or training.plan, training)],
+    }
+    items += _notes(notes)
     if training.cap_intervals:
         items.append(training_charts.interval_rows(training))
     if training.board_events:
         items.append(training_charts.board_rows(training))
-    items.append(metric_charts.evaluations(training) or Note("Metric", "The record has no evaluations."))
-    return Section("Training", intro, items)
+    if metric := metric_charts.evaluations(training):
+        items.append(metric)
+    return Section("Training", "", items)
 
 
 def _comparison(records: RecordSet) -> Section:
     comparison, items = records.comparison, list[Item]()
-    title, intro = "Comparison", "The pick of each rule, trained to the target on the target's data."
-    if comparison is None:
-        items.append(Note("Comparison", "There is no comparison record; the predictions are above."))
-    else:
-        items.append(rule_charts.bars(comparison) or Note("Comparison", "No rule's pick reached the target."))
+    if comparison is not None:
+        if chart := rule_charts.bars(comparison):
+            items.append(chart)
         items.append(rule_charts.comparison_rows(comparison))
-    return Section(title, intro if comparison else "", items)
-
-
-def _sources(records: RecordSet) -> Section:
-    rows = []
-    for record in _all(records):
-        about = record.provenance
-        creation = (about.created_at or "-", about.software or "-", "-" if about.seed is None else str(about.seed))
-        rows.append((record.name, phrases.origin(record=about.kind), about.device or "-", *creation))
-    head = ("record", "origin", "device", "created", "software", "seed")
-    table = Table("Records", _origin(records), head, (False,) * len(head), rows)
-    return Section("Sources", "", [table])
-
-
-def _all(records: RecordSet) -> list[Record]:
-    members = (records.profile, records.efficiency, records.plan, records.training, records.comparison)
-    return [record for record in members if record is not None]
-
-
-def _origin(records: RecordSet) -> str:
-    kinds = {record.name: record.provenance.kind for record in _all(records)}
-    if not kinds:
-        kinds = {"learning curves": (*records.proxy, *records.target)[0].provenance.kind}
-    return phrases.grouped(kinds)
+    return Section("Comparison", "The pick of each rule, trained to the target on the target's data.", items)
 
 
 def _name(records: RecordSet) -> str:
@@ -270,13 +231,25 @@ def _about(records: RecordSet) -> str:
 
 
 def _first(records: RecordSet, field: str) -> str | None:
-    holders = (records.profile, records.chosen, records.comparison, records.efficiency, *records.target, *records.proxy)
+    holders = (records.profile, records.chosen, records.comparison, records.efficiency)
     values: Iterable[str | None] = (getattr(holder, field, None) for holder in holders)
     return next(filter(None, values), None)
 
 
 def _row(records: RecordSet, rule: str) -> ComparisonRow | None:
     return next((row for row in records.comparison.rows if row.rule == rule), None) if records.comparison else None
+
+
+def _baseline(plan: Plan | None, rule: str) -> Baseline | None:
+    return None if plan is None else plan_text.baseline(plan, rule)
+
+
+def _under(records: RecordSet) -> str:
+    """The cap in a sentence: that of the plan, else of the comparison."""
+    if records.chosen is not None:
+        return plan_text.under_cap_of(records.chosen)
+    assert records.comparison is not None
+    return phrases.under(records.comparison.cap_w, records.comparison.supply_cap_w)
 
 
 def _against(plan: Plan) -> str:

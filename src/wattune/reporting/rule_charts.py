@@ -1,14 +1,13 @@
-"""Charts and tables of every rule's pick, at one cap and over a range of caps, including those without a gain."""
+"""Charts and tables of every rule's pick, including those without a gain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wattune.records import Comparison, ComparisonRow, Plan
+from wattune.records import AlgorithmChoice, Baseline, Comparison, ComparisonRow, Plan
 from wattune.reporting import phrases
 from wattune.reporting.charts import Axis, Bars, Chart, Panel, Values
 from wattune.reporting.page import Figure, Table
-from wattune.reporting.text import algorithms, compared, predicted, spread
 
 
 def bars(comparison: Comparison) -> Figure | None:
@@ -34,70 +33,98 @@ def bars(comparison: Comparison) -> Figure | None:
     )
 
 
+VERSUS = "vs. wattune: time divided by the time of wattune's pick"
+
+
 def comparison_rows(comparison: Comparison) -> Table:
     """The comparison as a table, including rules without a result."""
-    rows = compared(comparison)
-    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "time vs. wattune", "above fastest", "")
-    numeric = (False, True, True, True, True, True, True, True, False)
-    marked = frozenset(i for i, row in enumerate(comparison.rows) if row.rule == phrases.OWN_RULE)
-    note = "Time vs. wattune: the time of the rule divided by that of wattune's pick, so above 1 wattune is faster."
+    rows = [
+        (
+            row.rule,
+            *_place(row),
+            spread(phrases.seconds, row.time_s, row.time_std_s),
+            phrases.times(row.speed_up),
+            phrases.joules(row.energy_j),
+            phrases.watts(row.power_peak_w),
+            phrases.percent(row.above_fastest),
+            phrases.remark(row),
+        )
+        for row in comparison.rows
+    ]
+    head = ("rule", "batch", "setting", "time", "vs. wattune", "energy", "peak power", "above fastest", "")
     origin = phrases.origin(comparison=comparison.provenance.kind)
-    return Table("All rules", origin, head, numeric, rows, marked, shown=20, note=note)
+    note = f"{VERSUS}; mean over {_seeds(comparison)}"
+    return _table("All rules", origin, head, rows, phrases.OWN_RULE, note)
 
 
 def baseline_rows(plan: Plan, origin: str) -> Table:
     """The picks of the other rules, with the plan's predictions."""
-    plan_row = (
-        phrases.OWN_RULE,
-        phrases.batch(plan.point),
-        phrases.setting(plan.point),
-        phrases.seconds(plan.predicted_s),
-        phrases.joules(plan.predicted_j),
-        phrases.watts(plan.predicted_peak_w),
-        phrases.times(1.0),
-        "chosen",
+    own = Baseline(
+        **plan.point.fields(),
+        rule=phrases.OWN_RULE,
+        feasible=True,
+        predicted_s=plan.predicted_s,
+        predicted_j=plan.predicted_j,
+        predicted_peak_w=plan.predicted_peak_w,
+        speed_up=1.0,
     )
     rows = [
-        plan_row,
-        *predicted(plan),
+        (
+            row.rule,
+            *_place(row),
+            phrases.seconds(row.predicted_s),
+            phrases.times(row.speed_up),
+            phrases.joules(row.predicted_j),
+            phrases.watts(row.predicted_peak_w),
+            phrases.remark(row),
+        )
+        for row in (own, *plan.baselines)
     ]
-    head = ("rule", "batch size", "setting", "time", "energy", "peak power", "time vs. wattune", "")
-    numeric = (False, True, True, True, True, True, True, False)
-    return Table("Other rules under the same cap", origin, head, numeric, rows, frozenset({0}), shown=20)
+    head = ("rule", "batch", "setting", "time", "vs. wattune", "energy", "peak power", "")
+    return _table("Other rules under the same cap", origin, head, rows, phrases.OWN_RULE, VERSUS)
 
 
 def algorithm_rows(plan: Plan, origin: str) -> Table:
     """Each training algorithm's best point under the cap and the memory limit, or why it has none."""
-    head = ("algorithm", "batch size", "setting", "memory", "samples", "time", "energy", "time vs. chosen", "")
-    numeric = (False, True, True, True, True, True, True, True, False)
-    rows = algorithms(plan)
-    marked = frozenset(i for i, row in enumerate(plan.algorithms) if row.algorithm == plan.algorithm)
-    limit = (
-        "" if plan.memory_limit_bytes is None else f" The memory limit is {phrases.memory(plan.memory_limit_bytes)}."
-    )
-    note = f"Samples are relative to backprop at its reference batch size.{limit}"
-    return Table("Training algorithms under the same limits", origin, head, numeric, rows, marked, shown=20, note=note)
-
-
-def candidate_rows(plan: Plan, origin: str) -> Table:
-    """Every candidate, the fastest first, and why it was not chosen."""
-    candidates = sorted(plan.candidates, key=lambda c: (not c.feasible, c.relative_time or float("inf"), c.batch_size))
-    marked = frozenset(i for i, candidate in enumerate(candidates) if candidate.point == plan.point)
     rows = [
         (
-            phrases.batch(candidate.point),
-            phrases.setting(candidate.point),
-            phrases.seconds(candidate.predicted_s),
-            phrases.joules(candidate.predicted_j),
-            phrases.watts(candidate.predicted_peak_w),
-            "yes" if candidate.feasible else "no",
-            candidate.why_not or "chosen",
+            row.algorithm,
+            *_place(row),
+            phrases.memory(row.memory_bytes),
+            phrases.times(row.relative_samples),
+            phrases.times(row.times_chosen),
+            phrases.seconds(row.predicted_s),
+            phrases.joules(row.predicted_j),
+            "" if row.feasible else row.why_not or "",
         )
-        for candidate in candidates
+        for row in plan.algorithms
     ]
-    head = ("batch size", "setting", "time", "energy", "peak power", "feasible", "remark")
-    numeric = (True, True, True, True, True, False, False)
-    return Table("All candidates", origin, head, numeric, rows, marked, shown=10)
+    head = ("algorithm", "batch", "setting", "memory", "samples", "vs. chosen", "time", "energy", "")
+    note = "samples: relative to backprop at its reference batch size"
+    if plan.memory_limit_bytes is not None:
+        note += f"; the memory limit is {phrases.memory(plan.memory_limit_bytes)}"
+    return _table("Training algorithms under the same limits", origin, head, rows, plan.algorithm, note)
+
+
+def _table(
+    title: str, origin: str, head: tuple[str, ...], rows: Sequence[Sequence[str]], chosen: str, note: str
+) -> Table:
+    numeric = (False, *(True for _ in head[2:]), False)
+    marked = frozenset(place for place, row in enumerate(rows) if row[0] == chosen)
+    return Table(title, origin, head, numeric, rows, marked, shown=20, note=note)
+
+
+def _place(row: ComparisonRow | Baseline | AlgorithmChoice) -> tuple[str, str]:
+    where = row.point
+    return ("-", "-") if where is None else (phrases.batch(where), phrases.setting(where))
+
+
+def spread(unit: Callable[[float | None], str], mean: float | None, deviation: float | None) -> str:
+    """Write a mean, with its standard deviation if there is one: "28.6 ± 2.45 s"."""
+    if mean is None or deviation is None:
+        return unit(mean)
+    (number, _, own), around = unit(mean).partition(" "), unit(deviation)
+    return f"{number if around.endswith(f' {own}') else unit(mean)} ± {around}"
 
 
 def _bars(

@@ -8,6 +8,7 @@ from wattune.records import Plan, ProfileCost, TrainingRecord
 from wattune.reporting.phrases import (
     FIXED_CLOCK,
     carbon,
+    count,
     joules,
     multiple,
     percent,
@@ -31,7 +32,7 @@ def moving_cap(plan: Plan, training: TrainingRecord | None = None) -> str:
             f"{setting(one.point)} under {one.asked_w:g} W" for one in (feasible[0], feasible[-1]) if one.point
         )
     )
-    parts = [f"The batch size stays, the setting follows the cap: {ends}"]
+    parts = [f"the batch size stays, the setting follows the cap: {ends}"]
     if paused:
         parts.append(f"nothing can run in {percent(paused)} of the time of the caps")
     if plan.of_clairvoyant is not None and plan.over_constant is not None:
@@ -41,7 +42,7 @@ def moving_cap(plan: Plan, training: TrainingRecord | None = None) -> str:
         )
     if training is not None and training.paused_s:
         parts.append(f"training paused for {seconds(training.paused_s)} of {seconds(training.time_s)}")
-    return "; ".join(parts) + "."
+    return "; ".join(parts)
 
 
 def schedule(plan: Plan, training: TrainingRecord | None = None) -> str:
@@ -99,10 +100,25 @@ def profiling_cost(cost: ProfileCost, plan: Plan | None, training: TrainingRecor
     return text + _payback(cost, plan, training)
 
 
+def ending(training: TrainingRecord) -> str:
+    """The end of a run, and the highest temperature if that had a limit."""
+    target, last = training.target, training.evaluations[-1].metric if training.evaluations else None
+    text = "target reached" if training.reached else "TARGET NOT REACHED"
+    if target is not None:
+        text += f" ({last:.4g}, target {target:.4g})" if last is not None else f" (target {target:.4g})"
+    text += f" after {count(training.samples)} samples"
+    if not training.reached:
+        text += "".join(f"{mark} {why}" for mark, why in ((":", training.ended), (",", training.reason)) if why)
+    if training.max_temp_c is not None:
+        highest = "-" if training.temperature_max_c is None else f"{training.temperature_max_c:.1f}"
+        text += f"; highest temperature {highest} °C, limit {training.max_temp_c:g} °C"
+    return text
+
+
 def left_out(training: TrainingRecord) -> str:
     """The parts of the run that time and energy exclude; empty if they include everything."""
     missing = (training.provenance.model_extra or {}).get("left_out")
-    return f"Time and energy exclude {missing}." if missing else ""
+    return f"time and energy exclude {missing}" if missing else ""
 
 
 def _payback(cost: ProfileCost, plan: Plan | None, training: TrainingRecord | None) -> str:

@@ -6,16 +6,6 @@ from wattune.records import Plan, TrainingRecord
 from wattune.reporting.phrases import count, percent, seconds
 
 
-def basis(plan: Plan) -> str:
-    """Parts of the predicted time, in a few words; empty without one."""
-    if plan.predicted_s is None:
-        return ""
-    samples = "sample count from the proxy"
-    if plan.evaluations is None:
-        return f"predicted: training steps only, no evaluation; {samples}"
-    return f"predicted: {samples}"
-
-
 def evaluations(plan: Plan) -> str:
     """The share of evaluations and checkpoints in the predicted time, and what fewer of them would save.
 

@@ -124,7 +124,6 @@ def _trace_note(training: TrainingRecord) -> str:
             notes.append("The guard never intervened.")
     if training.paused_s:
         notes.append(f"Shaded: it paused, for {phrases.seconds(training.paused_s)} in all.")
-    if training.temperature_max_c is not None:
-        limit = "" if training.max_temp_c is None else f", limit {training.max_temp_c:g} °C"
-        notes.append(f"Highest temperature {training.temperature_max_c:.1f} °C{limit}.")
+    if training.temperature_max_c is not None and training.max_temp_c is None:
+        notes.append(f"Highest temperature {training.temperature_max_c:.1f} °C.")
     return " ".join(notes)
