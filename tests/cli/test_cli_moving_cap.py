@@ -77,39 +77,11 @@ def planned(wattune, tmp_path, caps):
     return run
 
 
-def test_a_plan_for_another_goal_under_caps(planned):
-    fast, frugal = planned(), planned("--goal", "energy")
-    assert fast.predicted_j > frugal.predicted_j
-    assert fast.predicted_s < frugal.predicted_s
-    assert (frugal.goal.aim, frugal.of_clairvoyant) == ("energy", None)
-    within = planned("--deadline", f"{(fast.predicted_s + frugal.predicted_s) / 2}s")
-    assert fast.predicted_s <= within.predicted_s <= (fast.predicted_s + frugal.predicted_s) / 2
-
-
 def test_the_lowest_of_several_caps_is_planned_for(planned, tmp_path):
     assert set(settings_of(planned())) == {0.0, 4.2, 5.0}
     assert set(settings_of(planned("--cap", "4.5W"))) == {0.0, 4.2, 4.5}
     other = written(tmp_path, "other.csv", "seconds,watts\n0,3\n0.2,5\n")
     assert set(settings_of(planned("--cap", "4.5W", "--cap", other))) == {0.0, 3.0, 4.2, 4.5}
-
-
-def test_a_plan_under_caps_by_a_forecast(planned, tmp_path):
-    forecast = written(tmp_path, "grid.csv", GRID)
-    words = ("--deadline", "2min", "--goal", "energy")
-    both = planned("--set", f"carbon={forecast}", *words)
-    assert set(settings_of(both)) == {0.0, 4.2, 5.0}
-    assert [one.from_s for one in both.schedule.times] == [60.0]
-    tariff = written(tmp_path, "tariff.csv", GRID.replace("gco2_per_kwh", "price_per_kwh"))
-    assert planned("--set", f"tariff={tariff}", *words).schedule.unit == "price_per_kwh"
-
-
-def test_several_algorithms_under_caps(planned, tmp_path):
-    cells = [cell | {"step_s": 2 * cell["step_s"]} for cell in PROFILE["cells"]]
-    slow = written(tmp_path, "s.json", PROFILE | {"algorithm": "backprop:checkpoint=auto", "cells": cells})
-    plan = planned("--also", slow)
-    assert [one.algorithm for one in plan.algorithms] == ["backprop", "backprop:checkpoint=auto"]
-    assert plan.caps == planned().caps
-    assert plan.algorithms[1].times_chosen > 1.1
 
 
 @pytest.mark.slow

@@ -262,17 +262,6 @@ def test_a_workload_file_may_have_the_arguments_of_a_run(tmp_path):
         RunConfig.of_run({"workload": both})
 
 
-def test_python_takes_the_same_arguments(tmp_path):
-    for given, said in (
-        ({"sede": 1}, "did you mean seed"),
-        ({"cap_w": "4.2W@wall"}, "4.2W@wall"),
-        ({}, "cap is missing"),
-    ):
-        with pytest.raises(InputError, match=said):
-            wattune.run(DEVICE, output=tmp_path / "run", **given)
-    assert not (tmp_path / "run").exists()
-
-
 def test_the_command_line_takes_the_rest_by_set(wattune_command, tmp_path):
     shown = wattune_command("run", "--help")[1]
     options = set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", shown, re.MULTILINE))

@@ -118,11 +118,6 @@ def test_a_profile_that_does_not_fit_is_refused_before_anything_is_done(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_margin_as_large_as_the_cap_is_refused(tmp_path):
-    with pytest.raises(InputError, match="margin_w"):
-        run(tmp_path / "run", cap_w=PowerCap(4.2, margin_w=4.2))
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -360,24 +355,6 @@ def test_a_file_in_the_way(tmp_path):
         with pytest.raises(OutputError):
             RunFolder(path).claim(ARGUMENTS, resume=False)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-BEFORE = """{"record": "run", "version": 1, "device": "sim:jetson-nano", "workload": null, "cap_w": 6.25,
- "cap_side": "supply", "max_temp_c": 80.0, "seeds": 2, "seed": 0, "strategy": null, "margin_w": 0.1, "reference": null,
- "compare": true, "algorithm": "backprop", "fingerprint": "0123456789abcdef", "server": null, "model": null,
- "data": null, "target": null, "device_name": null}"""
-"""A run.json as the first versions wrote it."""
-
-
-def test_a_folder_of_an_earlier_version_is_resumed(tmp_path):
-    (tmp_path / "run.json").write_text(BEFORE)
-    cap = PowerCap(6.25, "supply", margin_w=0.1, max_temp_c=80.0, window="peak")  # that is what a cap meant then
-    folder = RunFolder(tmp_path)
-    assert RunConfig.read(folder.arguments.arguments).whole_cap == cap
-    asked = {"cap": cap, "device": "sim:jetson-nano", "seeds": 2, "compare": True, "algorithm": "backprop"}
-    now = RunArguments(arguments=RunConfig.read(asked).saved(), highest_w=6.25, fingerprint="0123456789abcdef")
-    folder.claim(now, resume=True)
-    assert folder.arguments == now
 
 
 def test_the_first_free_folder(tmp_path):
