@@ -1,4 +1,4 @@
-"""The server's part in a run, with a fake server: which offered profiles are used, and what is reported and left."""
+"""The server's part in a run, with a fake server: what is reported and what is left."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from wattune.errors import InputError, ServerRefused
 from wattune.job.coercion import opened
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunFolder
-from wattune.job.offered_profiles import offered_prior
 from wattune.job.run import begin
 from wattune.job.with_server import ServerLink
-from wattune.records import ProfileTable, SampleEfficiency, provenance
-from wattune.records.efficiency import EfficiencyPoint
+from wattune.records import ProfileTable
 from wattune.records.served import SweepRequest, SweepStatus
 from wattune.remote import Client
 from wattune.workloads import device_workload
 
 CAP_W = 4.3
-HIGHEST_MHZ = 921.6
-COOL = {"power_peak_w": 0.1, "power_mean_w": 0.1}
 OTHER = SweepStatus(job="0" * 32, request=SweepRequest(model="small-digits"), state="waiting", created_s=1.0)
 """What a server says that has another model under this name by now."""
 
@@ -73,86 +69,8 @@ def link(made, tmp_path):
         one.close()
 
 
-def offering(tables):
-    """A server that has these profiles and no more."""
-
-    def answer(asked):
-        path = asked.path.partition("?")[0]
-        if path == "/v1/profiles":
-            return Answer(body=[{"id": f"{n:032x}", "publisher": f"maker {n}"} for n in tables])
-        return Answer(body=tables[int(path.rpartition("/")[2], 16)].dump())
-
-    return answer
-
-
-def curve_of(made):
-    """A curve on which all batch sizes need the same samples."""
-    points = tuple(
-        EfficiencyPoint(batch_size=size, relative_samples=1.0, samples=1000.0) for size in made.work.batch_sizes
-    )
-    return SampleEfficiency(
-        workload=made.table.workload,
-        algorithm="backprop",
-        target=0.9,
-        reference_batch_size=made.work.batch_sizes[0],
-        points=points,
-        provenance=provenance("measured"),
-    )
-
-
-def too_hot(cell, made):
-    """Slow cells stay as they are, and all others are said to be above the cap."""
-    slowest = min(other.clock_mhz for other in made.table.measured if other.shape == cell.shape)
-    return {} if cell.clock_mhz == slowest else {"power_peak_w": 2 * CAP_W, "power_mean_w": 2 * CAP_W}
-
-
-FORGED = {
-    "all but slow cells are too hot": too_hot,
-    "slow": lambda cell, made: {"step_s": 20 * cell.step_s},
-    "large batches are fast": lambda cell, made: {"step_s": cell.step_s / (10 if cell.batch_size >= 32 else 1)},
-    "cool at the highest clock": lambda cell, made: {
-        "clock_mhz": HIGHEST_MHZ,
-        "power_peak_w": 0.1,
-        "power_mean_w": 0.1,
-    },
-}
-
-
-def chosen(link, made, tables, folder):
-    """What a device measures and plans to whom the server offers these profiles."""
-    with faked(offering(tables)) as fake:
-        own = link(fake.url, folder=folder)
-        own.steps.prior = offered_prior(own.steps, own.client)
-        assert (own.steps.prior is not None) == bool(tables)
-        table = own.steps.profile()
-        return table, own.steps.plan(table, curve_of(made))[1]
-
-
-@pytest.mark.parametrize("lie", FORGED)
-def test_forged_profile_costs_probes_and_not_the_choice(made, link, lie):
-    cells = {}
-    for cell in made.table.cells:
-        changed = cell.model_copy(update=FORGED[lie](cell, made))
-        cells[changed.point] = changed
-    forgery = made.table.model_copy(update={"cells": tuple(cells.values()), "aborted": ()})
-    own, plan = chosen(link, made, {}, "own")
-    table, misled = chosen(link, made, {0: forgery}, "misled")
-    assert misled.predicted_s <= 1.03 * plan.predicted_s
-    assert misled.point == plan.point
-    assert table.cost.probes <= own.cost.probes + 2
-    times_s = {cell.point: cell.step_s for cell in own.cells}
-    assert all(cell.step_s == pytest.approx(times_s.get(cell.point, cell.step_s), rel=0.05) for cell in table.cells)
-
-
-def test_true_profile_saves_probes(made, link):
-    own, plan = chosen(link, made, {}, "own")
-    table, same = chosen(link, made, {0: made.table}, "helped")
-    assert same.point == plan.point
-    assert table.cost.probes < own.cost.probes
-
-
 def test_the_name_of_the_folder_is_not_told(link):
-    with faked(offering({})) as fake:
+    with faked(lambda asked: Answer(204)) as fake:
         status = link(fake.url).reporter.status
     assert "secret" not in status.model_dump_json()
     assert len(status.run) == 12

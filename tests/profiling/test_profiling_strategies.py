@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import Knobs, OperatingPoint
 from wattune.profiling.strategies import full, shapes, staircase
 from wattune.records import AbortedProbe, ProfileCell
 
@@ -70,21 +69,6 @@ def test_the_staircase_finds_what_the_full_grid_finds_in_few_probes(problem):
     assert steps.highest(steps.measured) == grid.highest(grid.measured)
     assert len(steps.measured) <= len(batches) + len(clocks) - 1
     assert all([b for b, _ in steps.stopped].count(b) <= 1 for b in batches)
-
-
-@settings(max_examples=3 * settings().max_examples, derandomize=True)
-@given(monotone(), st.data())
-def test_hints_true_or_false_lead_to_the_same_edge(problem, data):
-    batches, clocks, powers = problem
-    hints = data.draw(st.sets(st.sampled_from(sorted(powers))))
-    steps, hinted = Board(powers), Board(powers)
-    staircase(shapes(batches, ()), along(clocks), steps.measure)
-    points = {OperatingPoint(BatchShape(b, b), Knobs(clock_mhz=f)) for b, f in hints}
-    measure = cache(hinted.measure)  # as the notebook of a profile looks up
-    staircase(shapes(batches, ()), along(clocks), measure, hints=points)
-    assert steps.highest(steps.measured) == hinted.highest(hinted.measured)
-    assert len(hinted.measured) <= len(steps.measured)
-    assert len(hinted.stopped) <= len(steps.stopped) + len(batches) + 2
 
 
 @settings(max_examples=3 * settings().max_examples, derandomize=True)

@@ -6,8 +6,8 @@ import pytest
 from tests.support.fake_server import Answer, faked, problem
 
 from wattune.errors import InputError, ServerError, ServerUnavailable
-from wattune.records import EfficiencyPoint, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency
-from wattune.records.served import ServedModel, SweepRequest, digest
+from wattune.records import EfficiencyPoint, SampleEfficiency
+from wattune.records.served import ServedModel, SweepRequest
 from wattune.remote import Client
 
 MODEL = ServedModel(
@@ -23,11 +23,6 @@ JOB = REQUEST.key(MODEL.digest)
 CURVE = SampleEfficiency(
     workload="made", reference_batch_size=8, points=(EfficiencyPoint(batch_size=8, relative_samples=1.0),)
 )
-CELL = ProfileCell(batch_size=8, step_s=0.1, power_mean_w=3.0, power_peak_w=3.5, steps=5, clock_mhz=100.0)
-KEY = ProfileKey(**dict.fromkeys(ProfileKey.model_fields, "x"))
-TABLE = ProfileTable(device="d", workload="w", cells=(CELL,), key=KEY)
-OFFER = {"id": "a" * 32, "board": "d", "workload": "w", "algorithm": "backprop", "kind": None, "publisher": "p"}
-OFFER |= {"created_s": 1.8e9}
 
 
 def status(state, done=0, **changes):
@@ -36,7 +31,7 @@ def status(state, done=0, **changes):
 
 
 class Answers:
-    """The API of a server that has one model, one job and one profile. ``states``: of the job, one after the other;
+    """The API of a server that has one model and one job. ``states``: of the job, one after the other;
     None: the server is busy."""
 
     def __init__(self, *states):
@@ -53,10 +48,6 @@ class Answers:
         if path.startswith("/v1/jobs"):
             state = self.states[0] if len(self.states) == 1 or asked.method == "POST" else self.states.pop(0)
             return Answer(503) if state is None else Answer(body={**status(state, reason="why"), "job": self.job})
-        if path == "/v1/profiles":
-            return Answer(body=[OFFER])
-        if path.startswith("/v1/profiles/"):
-            return Answer(body=TABLE.dump())
         return Answer(body=MODEL.dump()) if path == "/v1/models/made" else problem(404, "no such model")
 
 
@@ -178,22 +169,6 @@ def test_changed_model_is_detected(serve):
     answers.job = "another"
     with pytest.raises(InputError, match="has changed since this run began"):
         serve(answers).sweep(REQUEST, MODEL)
-
-
-def test_newest_profile_is_found_by_the_digest_of_its_key(tmp_path):
-    with faked(Answers()) as fake, Client(fake.url, cache=tmp_path) as server:
-        assert server.newest_profile(KEY) == ("p", TABLE)
-    assert fake.asked[0].path == f"/v1/profiles?key={digest(KEY.model_dump(mode='json'))}&limit=1"
-
-
-def test_no_profile_is_none(serve):
-    assert serve(lambda asked: Answer(body=[])).newest_profile(KEY) is None
-
-
-@pytest.mark.parametrize("body", [{"a": 1}, [1], [{**OFFER, "id": 3}], [{"id": "x"}], [None], '"text"'])
-def test_invalid_profile_list_is_reported(serve, body):
-    with pytest.raises(ServerError, match="did not return a list of profiles"):
-        serve(lambda asked: Answer(body=body)).newest_profile(KEY)
 
 
 def test_invalid_job_status_is_reported(serve):

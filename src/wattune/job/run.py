@@ -56,8 +56,6 @@ class ResumableRun:
     cap: PowerCap
     """The cap, or the highest of the caps of one that changes."""
     given: ProfileTable | None = None
-    prior: ProfileTable | None = field(default=None, init=False)
-    """Another device's table that says where a staircase begins."""
     progress: Progress | None = None
     on_evaluation: Callable[[Evaluation, Readings], None] | None = None
     yield_to: Callable[[], bool] | None = None
@@ -104,7 +102,6 @@ class ResumableRun:
             strategy=self.config.strategy,
             reference=self.config.reference,
             algorithm=self.algorithm,
-            prior=self.prior,
             partial=self.folder.partial,
             progress=self.progress_of("profile"),
         )

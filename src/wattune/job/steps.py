@@ -46,7 +46,6 @@ def profile(
     steps: int = 5,
     algorithm: str = "backprop",
     seed: int = 0,
-    prior: ProfileTable | None = None,
     partial: Path | None = None,
     progress: Progress | None = None,
 ) -> ProfileTable:
@@ -58,8 +57,7 @@ def profile(
     ``plan``) which point is best, and ``strict`` avoids every point that might be above the cap. Measured cells are
     saved in ``partial``, from which an interrupted profile continues. ``reference``: also measure the reference
     workloads, which simpler rules need to choose a clock by; None: on a simulated board with one knob. ``seed``: of a
-    simulated sensor. ``prior``: another board's table, at whose settings a staircase begins. On a table
-    (``replay:TABLE.csv``) no ``workload`` is needed.
+    simulated sensor. On a table (``replay:TABLE.csv``) no ``workload`` is needed.
 
     Raises: InputError and its kinds for what cannot be profiled as asked, DeviceError.
     """
@@ -79,7 +77,6 @@ def profile(
             reference=reference,
             limit=cap.at_sensor(board.supply, board.sensor.window_s),
             steps=steps,
-            prior=prior,
             partial=partial,
             progress=progress,
         )

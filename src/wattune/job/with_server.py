@@ -1,4 +1,4 @@
-"""A run with a server, which has the model, trains the proxy meanwhile, and knows other devices' profiles.
+"""A run with a server, which has the model and trains the proxy meanwhile.
 
 The training data is read here alone: only requests, states and records are sent, and their schemas say all they hold.
 """
@@ -18,7 +18,6 @@ from wattune.errors import DeviceError, InputError, ServerUnavailable, WorkloadE
 from wattune.job.checks import check_cap
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunFolder
-from wattune.job.offered_profiles import offered_prior
 from wattune.job.run import ResumableRun, begin
 from wattune.job.steps import Progress
 from wattune.power.capped_run import Readings
@@ -87,7 +86,7 @@ def token_in(path: Path) -> str:
 
 
 class ServerLink:
-    """The server's part in one run: the sweep, the profiles of other devices, and what the run reports to it.
+    """The server's part in one run: the sweep, and what the run reports to it.
 
     It takes over the progress and the evaluations of ``steps``, and passes the progress on.
     """
@@ -125,17 +124,15 @@ class ServerLink:
         steps.on_evaluation = self._report_evaluation
 
     def begin(self) -> None:
-        """Start the sweep on the server, and look where another device's profile lets this one begin.
+        """Start the sweep on the server.
 
         Raises: ServerRefused, DeviceError; InputError if the server's model has changed. The folder is then emptied.
         """
         folder = self.steps.folder
-        is_profiled = folder.load(ProfileTable) is not None
+        if folder.load(ProfileTable) is not None and folder.load(SampleEfficiency) is not None:
+            return
         try:
-            if not is_profiled or folder.load(SampleEfficiency) is None:
-                self._begin_sweep()
-            if self.steps.given is None and not is_profiled:
-                self.steps.prior = offered_prior(self.steps, self.client)
+            self._begin_sweep()
         except (DeviceError, InputError):
             folder.abandon()
             raise

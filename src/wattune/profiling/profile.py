@@ -40,7 +40,6 @@ def profile(
     limit: SensorLimit = NO_LIMIT,
     steps: int = 5,
     reference: bool | None = None,
-    prior: ProfileTable | None = None,
     partial: Path | None = None,
     progress: Progress | None = None,
 ) -> ProfileTable:
@@ -65,9 +64,6 @@ def profile(
     needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules
     that wattune is compared with, not its own pick, and takes minutes of a real board: None is yes if the device
     does not execute the steps and has one knob. With several, it has to be measured at hundreds of settings.
-
-    ``prior``: another board's table. A staircase begins at the highest settings that are under this limit in it; no
-    cell of it is taken over.
 
     ``partial``: a file that is replaced after every cell, from which a later call with the same key, cap, strategy
     and steps goes on. The caller removes it once the table is safe: until then it is all that there is.
@@ -168,9 +164,7 @@ def profile(
             notebook.rest_w = read_rest_w(device, limit.limit_w)
         full(rows, climbs, measure, absent)
     else:
-        is_kept = stays_under(limit, device.sensor)
-        hints = {cell.point for cell in prior.measured if is_kept(cell)} if prior is not None else ()
-        staircase(rows, climbs, measure, absent, is_kept, hints)
+        staircase(rows, climbs, measure, absent, stays_under(limit, device.sensor))
     own = [note for note in notebook.notes if note.reference is None]
     if all(note.cell is not None and note.cell.out_of_memory for note in own):
         smallest = min(batch_size for batch_size, _ in rows)

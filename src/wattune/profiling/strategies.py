@@ -98,7 +98,6 @@ def staircase(
     measure: Measure,
     absent: Absent = (),
     is_kept: Callable[[ProfileCell | AbortedProbe], bool] = _went_on,
-    hints: Collection[OperatingPoint] = (),
 ) -> None:
     """Measure only along the cap, once for each of the device's ``climbs``.
 
@@ -107,9 +106,7 @@ def staircase(
     rises with both, a climb takes at most n + k - 1 measured cells, and one stopped probe a shape. A shape whose first
     probe is stopped, since readings need not be monotone, goes down until one is not; a shape that is stopped at every
     setting is given up, and the next begins at the lowest. ``is_kept``: whether the cap is kept at a probe; one that
-    was not stopped may be too near to it to tell. ``hints``: points under the cap on another board. A shape
-    begins at its highest hint. If this setting and the setting below it are both above the cap, no hint is trusted any
-    more, so false hints cost two probes.
+    was not stopped may be too near to it to tell.
 
     Source: arXiv 2502.18323, section 3 (profiling under a known power limit).
     """
@@ -122,15 +119,8 @@ def staircase(
             if not steps:
                 continue
             levels = [climb.index(knobs) for knobs in steps]
-            lowest = max(0, bisect_right(levels, level) - 1)
-            at = max([lowest, *(i for i, knobs in enumerate(steps) if OperatingPoint(shape, knobs) in hints)])
+            at = max(0, bisect_right(levels, level) - 1)
             probe = measure(OperatingPoint(shape, steps[at]))
-            if at > lowest and not is_kept(probe):
-                at -= 1
-                probe = measure(OperatingPoint(shape, steps[at]))
-                if at > lowest and not is_kept(probe):
-                    at, hints = lowest, ()
-                    probe = measure(OperatingPoint(shape, steps[at]))
             if _out_of_memory(probe):
                 shapes.remove(shape)
                 continue

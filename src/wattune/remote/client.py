@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from typing_extensions import Self
 
 from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
-from wattune.records import ProfileKey, ProfileTable, Record, SampleEfficiency, TrainingRecord
+from wattune.records import ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import MODEL_NAME, DeviceStatus, ServedModel, SweepRequest, SweepStatus, digest
 from wattune.remote.cache import Cache, Outbox, upload
 from wattune.remote.connection import BACKOFF_S, Connection
@@ -212,17 +212,6 @@ class Client:
         return self.wait_for_curve(job, progress)
 
     # ------------------------------------------------------------------------------------------------------- profiles
-
-    def newest_profile(self, key: ProfileKey) -> tuple[str, ProfileTable] | None:
-        """Get the publisher and the table of the newest profile with this key; None if there is none."""
-        listing = self._get("/v1/profiles", params={"key": digest(key.model_dump(mode="json")), "limit": 1})
-        if listing == []:
-            return None
-        try:
-            publisher, path = str(listing[0]["publisher"])[:100], f"/v1/profiles/{quote(listing[0]['id'], safe='')}"
-        except (KeyError, TypeError, IndexError) as error:
-            raise ServerError(f"the server {self.url} did not return a list of profiles") from error
-        return publisher, self._record(ProfileTable, self._get(path))
 
     def publish_profile(self, table: ProfileTable, *, device: str) -> str | None:
         """Upload a profile that this device measured; return its id, or None if the upload is pending."""
