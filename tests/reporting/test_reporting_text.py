@@ -1,6 +1,9 @@
+import re
+
 import pytest
 from tests.support import report_records as samples
 
+from wattune.planning import with_evaluations
 from wattune.point import OperatingPoint
 from wattune.records import Baseline, BoardEvent, ProfileCost, Provenance, Supply
 from wattune.reporting import phrases, plan_text, run_text, summary
@@ -210,3 +213,36 @@ def test_operating_points_are_written_with_units():
     small = OperatingPoint.of(32, 8)
     assert str(small) == "batch size 32 (micro-batches of 8)"
     assert (phrases.batch(small), phrases.setting(small)) == ("32 in 8s", "-")
+
+
+@pytest.fixture(scope="module")
+def whole(run):
+    """The plan with its evaluations: 10 of 0.3 s, with checkpoints of 0.1 s."""
+    return with_evaluations(run.plan, every_samples=1024, evaluation_s=0.3, checkpoint_s=0.1)
+
+
+def test_the_prediction_has_evaluations(run, whole):
+    assert whole.evaluations.number == 10
+    assert re.search(r"time to target +31\.2 s  predicted\n", summary(whole))  # 27.2 s of steps and 4 s of evaluations
+    assert "10 evaluations and checkpoints take 13 % of the predicted time" in summary(whole)
+    assert "evaluations and checkpoints" not in summary(run.plan)
+
+
+def test_fewer_evaluations_are_advised_with_what_they_save(run):
+    dear = with_evaluations(run.plan, every_samples=256, evaluation_s=0.5, checkpoint_s=0.1)
+    planned = dear.evaluations
+    assert planned.advised_every_samples is not None
+    assert plan_text.evaluations(dear).endswith(
+        f"take 46 % of the predicted time: `evaluate_every = {planned.advised_every_samples}` in place of 256 would "
+        f"save about {phrases.seconds(planned.would_save_s)} ({phrases.percent(planned.would_save_s / dear.run_s)})"
+    )
+
+
+def test_how_sure_is_said(run):
+    plan = run.plan.model_copy(update={"p_over_cap": 0.004, "p_best": 0.37, "expected_loss": 0.19})
+    text = summary(plan)
+    assert "Confidence: 37 % that 16 is the fastest batch size; on average over what is unknown, it costs 19 %" in text
+    assert "more than the fastest (more proxy runs would tell: --seeds)" in text
+    assert "on this board, the chance of exceeding the cap is under 1 %" in text
+    sure = plan_text.confidence(plan.model_copy(update={"p_best": 0.999, "expected_loss": 0.0}))
+    assert sure.startswith("confidence: over 99 % that 16 is the fastest batch size; on this board")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattune.cli.options import Json, configured
-from wattune.cli.output import Output, claim, confirmed, emit, emit_json, note
+from wattune.cli.output import Output, claim, confirmed, note, tell
 from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.job.config import RunConfig
 from wattune.version import __version__
@@ -83,16 +83,7 @@ def _told(result: Examination, *, as_json: bool) -> None:
         "findings": [vars(finding) for finding in result.findings],
         "figures": result.figures,
     }
-    failure = _failure(result)
-    if as_json:
-        if failure is not None:
-            vars(failure)["record"] = content  # printed with the error: stdout holds one object
-        else:
-            emit_json(content)
-    else:
-        emit(_text(result))
-    if failure is not None:
-        raise failure
+    tell(content, _text(result), as_json=as_json, failure=_failure(result))
 
 
 def _program(command: Sequence[str]) -> Examination:
@@ -192,14 +183,8 @@ def _try(spec: str, destination: Output, *, is_agreed: bool) -> None:
             settings_by_failure.setdefault(row.failure, []).append(str(row.knobs))
     failures = [f"{', '.join(failed)}: {reason}" for reason, failed in settings_by_failure.items()]
     failure = DeviceError("; ".join(failures)) if failures else None
-    if not destination.as_json:
-        emit(f"{name}  [{kind}]\n{_tried_table(rows)}\nrestored: the device is as it was found")
-    elif failure is not None:
-        vars(failure)["record"] = content
-    else:
-        emit_json(content)
-    if failure is not None:
-        raise failure
+    text = f"{name}  [{kind}]\n{_tried_table(rows)}\nrestored: the device is as it was found"
+    tell(content, text, as_json=destination.as_json, failure=failure)
 
 
 def _tried_table(rows: Sequence[TriedSetting]) -> str:

@@ -11,7 +11,7 @@ import typer
 from wattune import units
 from wattune.cap_source import check_scale
 from wattune.cli.options import Json, configured, of_this_machine
-from wattune.cli.output import Output, claim, emit_json, note
+from wattune.cli.output import Output, claim, note, tell
 from wattune.errors import DeviceError, InputError, SafetyStop
 from wattune.job.config import RunConfig
 
@@ -161,13 +161,10 @@ def guard(
     if report.ended == "stopped for safety":
         reason = next(event["text"] for event in report.events if event["kind"] == "stopped for safety")
         failure = SafetyStop(f"stopped for safety: {reason}")
-        if as_json:
-            vars(failure)["record"] = record  # printed with the error: stdout holds one object
-    elif as_json:
-        emit_json(record)
-    if not as_json:
-        for line in text:
-            note(line)  # stdout is the program's own
+    if as_json:
+        tell(record, "", as_json=True, failure=failure)
+    for line in () if as_json else text:
+        note(line)  # stdout is the program's own
     if failure is not None:
         raise failure
     raise typer.Exit(report.exit_code)

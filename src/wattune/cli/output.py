@@ -118,6 +118,22 @@ def emit_json(data: Any) -> None:
     emit(json.dumps(data, indent=1, allow_nan=False))
 
 
+def tell(content: Any, text: str, *, as_json: bool, failure: WattuneError | None = None) -> None:
+    """Print ``text``, or the content as JSON; then raise ``failure``, which is printed with the JSON: stdout holds one
+    object.
+
+    Raises: OutputError, BrokenPipeError.
+    """
+    if failure is not None and as_json:
+        vars(failure)["record"] = content
+    elif as_json:
+        emit_json(content)
+    else:
+        emit(text)
+    if failure is not None:
+        raise failure
+
+
 @dataclass
 class Output:
     """Destination of a command's record; ``path`` is None if it is only printed.
@@ -179,19 +195,12 @@ class Output:
                 emit_json(record.dump())
             raise
         try:
-            if failure is not None and self.as_json:
-                vars(failure)["record"] = record.dump()  # as above
-            elif self.as_json:
-                emit_json(record.dump())
-            else:
-                emit(text.rstrip("\n"))
+            tell(record.dump(), text.rstrip("\n"), as_json=self.as_json, failure=failure)
         except OutputError:
             if self.default is not None:
                 self.path = Path(self.default)
                 self.save(record.dump())
             raise
-        if failure is not None:
-            raise failure
 
     def save(self, content: dict[str, Any]) -> None:
         """Save what no earlier call has saved, at ``path``, or at a free name beside if that is taken; name the file.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wattune.cli.options import Json
-from wattune.cli.output import emit, emit_json
+from wattune.cli.output import tell
 from wattune.errors import OutputError
 
 
@@ -41,7 +41,4 @@ def report(
         raise OutputError("the output file exists", value=str(output), hint="choose another with -o FILE")
     else:
         path = write_report(records, output, replace=False)
-    if as_json:
-        emit_json({"report": str(path)})
-    else:
-        emit(str(path))
+    tell({"report": str(path)}, str(path), as_json=as_json)

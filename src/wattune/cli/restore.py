@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattune.cli.options import Json, configured
-from wattune.cli.output import emit, emit_json
+from wattune.cli.output import tell
 from wattune.job.config import RunConfig
 
 
@@ -23,7 +23,4 @@ def restore(config: RunConfig, as_json: Json = False) -> None:
     sysfs_root = config.sysfs_root
     with mapped():
         messages = restore_left_behind(Tree("/" if sysfs_root is None else str(sysfs_root)))
-    if as_json:
-        emit_json({"restored": messages})
-    else:
-        emit("\n".join(messages) or "nothing to restore")
+    tell({"restored": messages}, "\n".join(messages) or "nothing to restore", as_json=as_json)

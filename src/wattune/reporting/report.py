@@ -19,7 +19,6 @@ from wattune.reporting import (
 )
 from wattune.reporting.page import Figure, Note, Page, Section, Table, Tile, render
 from wattune.reporting.record_set import RecordSet, Source, gather
-from wattune.reporting.run_time import difference, evaluations
 from wattune.reporting.session_report import compose_session
 from wattune.reporting.text import as_text
 
@@ -168,7 +167,7 @@ def _choice(records: RecordSet) -> Section:
         intro += f" and the memory limit of {phrases.memory(plan.memory_limit_bytes)}"
     notes = {
         "Time and energy": [plan_text.goal(plan), plan_text.trade_off(plan.front, plan.point)],
-        "Evaluations": [evaluations(plan)],
+        "Evaluations": [plan_text.evaluations(plan)],
         "Power cap": [plan_text.cap_meaning(plan)],
         "Cap that changes": [run_text.moving_cap(plan, records.training)],
         "Times to train at": [run_text.schedule(plan, records.training)],
@@ -200,7 +199,6 @@ def _training(records: RecordSet) -> Section:
         items.append(trace)
     notes = {
         "Outcome": [run_text.ending(training), run_text.left_out(training)],
-        "Predicted and taken time": [difference(records.chosen or training.plan, training)],
     }
     items += _notes(notes)
     if training.cap_intervals:
