@@ -219,5 +219,5 @@ def _runs(path: Path) -> bool:
 
 def test_the_page_names_the_options_that_there_are():
     text = (ROOT / "docs" / "any-program.md").read_text()
-    for option in ("--command", "--batch-sizes", "--step-time", "--step-time-file", "--run-limit", "--batch-size"):
+    for option in ("--command", "--batch-sizes", "--step-time", "--run-limit", "--batch-size"):
         assert option in text

@@ -83,18 +83,14 @@ def test_by_the_lines_that_it_prints(tmp_path):
     ("options", "arguments"),
     [
         (("--steps", "{steps}"), {}),
-        (("--steps", "{steps}", "--file", "times.txt", "--say", "{s}"), {"step_time_file": "times.txt"}),
         (("--steps", "{steps}", "--hold"), {"step_time": PATTERN}),
         (("--say", "{ms:.3f}ms/step"), {"step_time": r"(?P<ms>[\d.]+)ms/step"}),
         (("--stubborn",), {"step_time": PATTERN}),
     ],
-    ids=["two run lengths", "a file", "lines that come late", "milliseconds, without an end", "does not end"],
+    ids=["two run lengths", "lines that come late", "milliseconds, without an end", "does not end"],
 )
 def test_other_ways_of_timing(tmp_path, monkeypatch, options, arguments):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "times.txt").write_text("7\n7\n7\n7\n7\n7\n7\n7\n7\n7\n")  # of a run from before
-    if "step_time_file" in arguments:
-        arguments = {"step_time_file": tmp_path / arguments["step_time_file"]}
     device = OneClock(tmp_path) if arguments else ProgramsTime(tmp_path)
     table = profile_command(device, trainer(tmp_path, *options), batch_sizes=[8], **arguments)
     (cell,) = table.cells
@@ -203,15 +199,12 @@ def _is(path, word):
         ("printf '\\377\\376\\000(step 1 took x s\\n'", {"step_time": PATTERN}, ["too few step times", "took x s"]),
         ("for i in 1 2 3 4 5 6 7 8 9; do echo took 45 s; done", {"step_time": PATTERN}, ["add up to", "(?P<ms>"]),
         ("for i in 1 2 3 4 5 6 7 8 9; do echo took 0.0001 s; done", {"step_time": PATTERN}, ["too short"]),
-        ("true", {"step_time_file": "none.txt"}, ["too few step times in none.txt"]),
         ("head -c 3000000 /dev/zero; exit 1", {}, ["exit code 1"]),
     ],
 )
 def test_programs_that_do_not_work_are_one_line(tmp_path, monkeypatch, script, options, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.sh").write_text(script)
-    if "step_time_file" in options:
-        options = {"step_time_file": Path(options["step_time_file"])}
     device = OneClock(tmp_path)
     with pytest.raises(WorkloadError) as caught:
         profile_command(device, f"sh {tmp_path / 'bad.sh'} {{batch_size}} {{steps}}", batch_sizes=[4], **options)

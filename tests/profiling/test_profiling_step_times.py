@@ -1,4 +1,4 @@
-"""Step times from lines, files and lengths of runs."""
+"""Step times from lines and lengths of runs."""
 
 from __future__ import annotations
 
@@ -29,32 +29,15 @@ def test_a_longer_run_that_is_not_longer_says_nothing():
 
 
 def test_lines_in_time_and_late_ones():
-    times = PrintedStepTimes(re.compile(r"took (\S+)"), None)
+    times = PrintedStepTimes(re.compile(r"took (\S+)"))
     for n in range(SKIPPED + 4):
         times.hear(10.0 + n, f"epoch 1 took {1.0 if n else 9.0} s")
         times.hear(10.0 + n, "it took long")
         times.hear(10.0 + n, "took -1 s, took nan")
     assert times.stretch(8.0) == (10.0 + SKIPPED - 1, 10.0 + SKIPPED + 3, (1.0,) * 4)
-    late = PrintedStepTimes(re.compile(r"took (\S+)"), None)
+    late = PrintedStepTimes(re.compile(r"took (\S+)"))
     for _ in range(SKIPPED + 4):
         late.hear(20.0, "took 1.0")
     assert late.stretch(8.0) == (16.0, 20.0, (1.0,) * 4)
     assert late.stretch(18.0).begin_s == 18.0  # not before it began
-    assert PrintedStepTimes(re.compile("(.)"), None).stretch(0.0) is None
-
-
-def test_a_file_that_is_added_to_and_one_that_is_written_anew(tmp_path):
-    path = tmp_path / "times.txt"
-    path.write_text("5\n5\n")
-    times = PrintedStepTimes(None, path)
-    times.look(100.0)
-    assert times.stretch(0.0) is None
-    path.write_text("5\n5\n" + "0.1 s\nseconds\n.2\n3e-1\n4\n5.\n")
-    times.look(100.0)
-    assert times.stretch(0.0).times_s == (4.0, 5.0)
-    path.write_text("1\n1\n1\n1\n")
-    times.look(100.0)
-    assert times.stretch(0.0).times_s == (1.0,)
-    path.unlink()
-    times.look(100.0)
-    assert times.stretch(0.0) is None
+    assert PrintedStepTimes(re.compile("(.)")).stretch(0.0) is None

@@ -25,7 +25,6 @@ parser.add_argument("--say", default="step {n} took {s:.6f} s")
 parser.add_argument("--fits", type=int, default=10**9)
 parser.add_argument("--dies", default="")
 parser.add_argument("--hold", action="store_true")
-parser.add_argument("--file")
 parser.add_argument("--stubborn", action="store_true")
 given = parser.parse_args()
 (given.folder / "pid").write_text(str(os.getpid()))
@@ -65,7 +64,7 @@ for n in range(given.steps):
     take(seconds)
     lines.append(given.say.format(n=n, s=seconds, ms=1000 * seconds, samples=given.batch * (n + 1)))
     if not given.hold:
-        print("\\n".join(lines), file=open(given.file, "a") if given.file else None)
+        print("\\n".join(lines))
         lines = []
 print("\\n".join(lines), flush=True)
 take(0.2)

@@ -54,12 +54,6 @@ def profile(
             "group, named ms for milliseconds (default: time runs of two lengths).",
         ),
     ] = None,
-    step_time_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--step-time-file", metavar="FILE", help="With --command: file to which it writes step times, one per line."
-        ),
-    ] = None,
     run_limit: Annotated[
         float | None,
         typer.Option(
@@ -84,11 +78,7 @@ def profile(
     spec, workload, goal, resume = config.device, config.workload, config.goal, config.resume
     algorithm, strategy, reference = config.algorithm, config.strategy, config.reference
     asked_cap = config.constant_cap
-    of_program = {
-        "--step-time": step_time,
-        "--step-time-file": step_time_file,
-        "--run-limit": run_limit,
-    }
+    of_program = {"--step-time": step_time, "--run-limit": run_limit}
     if command is None and (misplaced := [name for name, value in of_program.items() if value is not None]):
         raise InputError(f"{misplaced[0]} needs --command")
     if command is not None and batch_sizes is None:
@@ -113,7 +103,6 @@ def profile(
                     command,
                     batch_sizes=batch_sizes or (),
                     step_time=step_time,
-                    step_time_file=step_time_file,
                     cap_w=asked_cap,
                     strategy=strategy,
                     steps=steps,

@@ -51,7 +51,6 @@ def profile_command(
     *,
     batch_sizes: Sequence[int] = (),
     step_time: str | None = None,
-    step_time_file: Path | None = None,
     strategy: str | None = None,
     limit: SensorLimit = NO_LIMIT,
     steps: int = 5,
@@ -61,13 +60,13 @@ def profile_command(
 ) -> ProfileTable:
     """Measure step time and power of a program at each batch size and each clock, or power limit, of the device.
 
-    ``command`` has ``{batch_size}`` in it, and ``{steps}`` where the program takes a number of steps; it is split as a
-    shell would, and run without one. The time of a step comes from ``step_time``, a regular expression with one group
-    that finds seconds (or milliseconds, where the group is named ``ms``) in the lines that the program prints, the
-    first three left out; from the lines of ``step_time_file``, each a number or as ``step_time`` says; without both
-    from runs of two lengths, or without ``{steps}`` from its steps in torch, as they are seen. Power is read while it
-    trains for at least ``steps`` steps, and the peak is that of the whole run. The program and its children are ended
-    once power is surely above the ``limit``, by its window. A simulated board counts the steps of a Python program.
+    ``command`` has ``{batch_size}`` in it, and ``{steps}`` where the program takes a number of steps; it is split
+    as a shell would, and run without one. The time of a step comes from ``step_time``, a regular expression with
+    one group that finds seconds (or milliseconds, where the group is named ``ms``) in the lines that the program
+    prints, the first three left out; without one from runs of two lengths, or without ``{steps}`` from its steps in
+    torch, as they are seen. Power is read while it trains for at least ``steps`` steps, and the peak is that of the
+    whole run. The program and its children are ended once power is surely above the ``limit``, by its window. A
+    simulated board counts the steps of a Python program.
 
     A program that is killed, or says that memory was not enough, does not fit at this and larger batch sizes.
     ``strategy``, ``partial`` and ``progress`` are as in ``profile``.
@@ -88,8 +87,8 @@ def profile_command(
 
     pattern = None if step_time is None else compiled(step_time)
     source: Source = "steps seen"
-    if step_time_file is not None or pattern is not None:
-        source = "printed" if step_time_file is None else "file"
+    if pattern is not None:
+        source = "printed"
     elif template.has_steps:
         source = "run lengths"
     if not device.executes_steps and device.kind != "simulated":
@@ -110,7 +109,7 @@ def profile_command(
         steps=steps,
         rows=tuple(rows),
         host_s_per_sample=0.0,
-        step_time=f"{source} {step_time or ''} {step_time_file or ''}".strip(),
+        step_time=f"{source} {step_time or ''}".strip(),
     )
     notebook = Journal(partial, device, begin)
     total = sum(len(rows) * len(c) if strategy == "full" else 2 * len(rows) + len(c) - 1 for c in climbs)
@@ -123,7 +122,7 @@ def profile_command(
     def times(page: StepPage, batch_size: int) -> StepTimes:
         if source == "steps seen":
             return SeenSteps(page, batch_size, trained)
-        return PrintedStepTimes(pattern, step_time_file)
+        return PrintedStepTimes(pattern)
 
     probe: CellProbe | ProgramProbe
     if device.executes_steps:

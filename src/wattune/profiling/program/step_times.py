@@ -1,4 +1,4 @@
-"""Sources of a program's step times: lines that it prints, lines of a file, or the length of its runs."""
+"""Sources of a program's step times: lines that it prints, or the length of its runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from wattune import units
@@ -15,7 +14,7 @@ from wattune.program.learning import UNSEEN
 from wattune.program.rounds import Interval, StepPage, ordinary
 from wattune.program.workload import ProgramWorkload, one_group
 
-Source = Literal["printed", "file", "run lengths", "steps seen"]
+Source = Literal["printed", "run lengths", "steps seen"]
 
 SKIPPED = 3
 """Step times at the beginning that are left out: memory is reserved there, and kernels are compiled and chosen."""
@@ -53,37 +52,27 @@ class PrintedStepTimes:
     """The step times that one run of a program prints.
 
     ``pattern``: a regular expression with one group, which is the time of a step in seconds, or in milliseconds if the
-    group is named ``ms``. ``file``: the file that has them, instead of the output; without a pattern, each of its lines
-    is a time.
+    group is named ``ms``; None: nothing is looked for.
     """
 
-    def __init__(self, pattern: re.Pattern[str] | None, file: Path | None):
+    where = "the output"
+    hint = "see the pattern, or give more --steps where it prints seldom"
+
+    def __init__(self, pattern: re.Pattern[str] | None):
         self._pattern = pattern
-        self._file = file
-        self.where = "the output" if file is None else str(file)
-        self.hint = "see the pattern, or give more --steps where it prints seldom"
         self._found: list[StepTime] = []
-        # The program may replace the file or add to it: what was there before is not of this run.
-        self._before = _content(file)
 
     def hear(self, time_s: float, line: str) -> None:
         """Take in a line of the output."""
-        if self._file is None and self._pattern is not None:
-            self._add(time_s, line)
+        match = None if self._pattern is None else self._pattern.search(line)
+        if self._pattern is None or match is None:
+            return
+        text = (match[1] or "") + ("ms" if "ms" in self._pattern.groupindex else "")
+        if step_s := units.read(text, "s"):
+            self._found.append(StepTime(time_s, step_s))
 
     def look(self, now_s: float) -> None:
-        """Take in what the file holds now."""
-        if self._file is None:
-            return
-        text = _content(self._file)
-        if self._before and text.startswith(self._before):
-            text = text[len(self._before) :]
-        self._found = []
-        if text:
-            # Where it is written in one go, the end of the training is known by that alone.
-            written_s = now_s - max(0.0, time.time() - self._file.stat().st_mtime)
-            for line in text.splitlines():
-                self._add(written_s, line)
+        """Take in nothing: lines are heard when they are printed."""
 
     def stretch(self, begun_s: float) -> StepStretch | None:
         """The part of the run behind the first few steps; None if there are no more. ``begun_s``: when it began."""
@@ -108,16 +97,6 @@ class PrintedStepTimes:
                 f"the step times add up to {total_s:.4g} s in a run of {run_s:.4g} s",
                 allowed="seconds, or milliseconds where the group of the pattern is named ms: (?P<ms>...)",
             )
-
-    def _add(self, time_s: float, line: str) -> None:
-        text = line
-        if self._pattern is not None:
-            match = self._pattern.search(line)
-            text = "" if match is None else match[1] or ""
-            if "ms" in self._pattern.groupindex:
-                text += "ms"
-        if step_s := units.read(text, "s"):
-            self._found.append(StepTime(time_s, step_s))
 
 
 class SeenSteps:
@@ -194,12 +173,3 @@ def readings_between(readings: Sequence[tuple[float, float]], begin_s: float, en
     """The readings of that time; where there is none, the one nearest to it."""
     inside = [power_w for time_s, power_w in readings if begin_s <= time_s <= end_s]
     return inside or [min(readings, key=lambda reading: abs(reading[0] - end_s))[1]]
-
-
-def _content(file: Path | None) -> str:
-    if file is None:
-        return ""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
