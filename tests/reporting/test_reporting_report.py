@@ -173,16 +173,6 @@ def test_time_to_target_is_the_best_candidate_of_each_batch_size(run):
     assert band.high == pytest.approx([best[size] * 1.12 for size in samples.BATCH_SIZES])
 
 
-def test_time_to_target_is_relative_if_the_samples_are_unknown(run):
-    points = [p.model_copy(update={"samples": None}) for p in run.efficiency.points]
-    curve = run.efficiency.model_copy(update={"points": tuple(points)})
-    chosen = plan(run.profile, curve, cap=PowerCap(samples.CAP_W))
-    chart = figures(compose(RecordSet(plan=chosen)))["time-to-target"]
-    assert named(chart)["chosen"].y == [1.0]
-    assert min(named(chart)["other batch sizes"].y) > 1
-    assert chart.panels[0].y.title == "predicted time (chosen point = 1)"
-
-
 def test_the_power_trace_and_the_guard(run):
     chart = figures(compose(run))["power-trace"]
     shown = named(chart)

@@ -43,12 +43,7 @@ class FrontPoint(AtPoint):
     saves: Share
 
 
-class _WithAlgorithm(Value):
-    algorithm: str
-    feasible: Flag
-
-
-class AlgorithmChoice(AtPointIfAny, _WithAlgorithm):
+class AlgorithmChoice(AtPointIfAny):
     """The best point with one training algorithm, under the plan's cap and memory limit.
 
     ``relative_samples``: samples to target at this point, relative to backprop's reference batch size;
@@ -57,6 +52,8 @@ class AlgorithmChoice(AtPointIfAny, _WithAlgorithm):
     one.
     """
 
+    algorithm: str
+    feasible: Flag
     memory_bytes: Positive | None = None
     relative_samples: Positive | None = None
     step_s: Positive | None = None
@@ -69,19 +66,16 @@ class AlgorithmChoice(AtPointIfAny, _WithAlgorithm):
     why_not: str | None = None
 
 
-class _AskedFor(Value):
-    asked_w: NotNegative
-    share: Share
-    feasible: Flag
-
-
-class PlannedCap(AtPointIfAny, _AskedFor):
+class PlannedCap(AtPointIfAny):
     """The setting under one of the caps of a cap that changes, at the plan's batch size.
 
     ``asked_w``: watts as asked for, 0 if nothing may run; ``share``: of the time; ``cap_w``: the limit at the sensor,
     None if the cap leaves nothing. If no point is ``feasible``, training pauses under this cap.
     """
 
+    asked_w: NotNegative
+    share: Share
+    feasible: Flag
     cap_w: Positive | None = None
     relative_time: Positive | None = None
     predicted_peak_w: Positive | None = None

@@ -100,12 +100,7 @@ class Confirmation(AtPoint):
     power_w: Positive
 
 
-class _OfReference(Value):
-    workload: str
-    batch_size: BatchSize
-
-
-class ReferencePower(KnobFields, _OfReference):
+class ReferencePower(KnobFields):
     """Power of one reference workload at one clock: what a worst-case clock is chosen from.
 
     ``stopped``: the probe was stopped at this reading, the first above the cap, so the peak may be higher. The mean
@@ -113,6 +108,8 @@ class ReferencePower(KnobFields, _OfReference):
     files.
     """
 
+    workload: str
+    batch_size: BatchSize
     power_peak_w: Positive
     power_window_w: Positive | None = None
     power_mean_w: Positive | None = None

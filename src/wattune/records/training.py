@@ -32,26 +32,21 @@ class Evaluation(Value):
     loss: Number | None = None
 
 
-class _Reading(Value):
+class PowerSample(AtSetting):
+    """A reading of the meter, and the setting of the device then."""
+
     time_s: NotNegative
     power_w: Positive
 
 
-class _Action(_Reading):
-    action: Literal["down", "up", "at lowest"]
-
-
-class GuardEvent(AtSetting, _Action):
+class GuardEvent(PowerSample):
     """One action of the limiter: at ``time_s`` a reading of ``power_w`` led to this ``setting``.
 
     ``temperature_c`` is None unless temperature has a limit as well.
     """
 
+    action: Literal["down", "up", "at lowest"]
     temperature_c: Number | None = None
-
-
-class PowerSample(AtSetting, _Reading):
-    """A reading of the meter, and the setting of the device then."""
 
 
 class ExactFigures(Value):
@@ -186,17 +181,14 @@ class LearningCurve(Record):
     state_bytes: Samples | None = None
 
 
-class _ByRule(Value):
-    rule: str
-
-
-class ComparisonRow(AtPointIfAny, _ByRule):
+class ComparisonRow(AtPointIfAny):
     """One rule's pick, trained to the target over seeds: mean and standard deviation of time and energy.
 
     ``censored`` of ``runs`` seeds did not reach the target; if any did not, the means are None.
     ``speed_up`` is this rule's time divided by that of wattune's pick; ``above_fastest``: its excess over the fastest.
     """
 
+    rule: str
     runs: Samples = 0
     censored: Samples = 0
     time_s: Positive | None = None

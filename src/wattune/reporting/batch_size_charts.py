@@ -47,19 +47,14 @@ def samples_to_target(efficiency: SampleEfficiency) -> Figure:
 
 
 def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleEfficiency | None) -> Figure | None:
-    """Predicted time to target of every batch size at its own best setting under the cap.
-
-    In seconds if the plan has absolute samples, otherwise relative to the chosen point. None if no candidate has a
-    predicted time.
-    """
-    best = best_settings(plan)
+    """Predicted time to target of every batch size at its own best setting under the cap. None if no candidate has a
+    predicted time."""
+    best = {size: one for size, one in best_settings(plan).items() if one.predicted_s is not None}
     if not best:
         return None
-    is_absolute = all(candidate.predicted_s is not None for candidate in best.values())
-    unit = 1.0 if is_absolute else (plan.relative_time or min(c.relative_time or 1.0 for c in best.values()))
     sizes = sorted({candidate.batch_size for candidate in plan.candidates})
     places = {size: place for place, size in enumerate(sizes) if size in best}
-    value = {s: (c.predicted_s if is_absolute else (c.relative_time or 0.0) / unit) or 0.0 for s, c in best.items()}
+    value = {size: candidate.predicted_s or 0.0 for size, candidate in best.items()}
     shares = [_share(efficiency, size) for size in places]
     low = [None if share is None else value[size] * share[0] for size, share in zip(places, shares, strict=True)]
     high = [None if share is None else value[size] * share[1] for size, share in zip(places, shares, strict=True)]
@@ -78,9 +73,8 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
     settings = [phrases.knob_values(best[size].knobs) if size in best else "none" for size in sizes]
     categories = [f"{size}\n{setting}" for size, setting in zip(sizes, settings, strict=True)]
     actuator = phrases.knob_titles(plan.knobs) or "point"
-    title = "predicted time to target (s)" if is_absolute else "predicted time (chosen point = 1)"
     x_axis = Axis(f"batch size, and its best {actuator}", categories)
-    panel = Panel(marks, x_axis, Axis(title, from_zero=True))
+    panel = Panel(marks, x_axis, Axis("predicted time to target (s)", from_zero=True))
     notes = ["Steps only, with the proxy's samples to target. Green: chosen.", _band_note(low)]
     if missing := [str(size) for size in sizes if size not in best]:
         limits = "the cap" if plan.memory_limit_bytes is None else "the cap and the memory limit"
