@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.board_records import unpack
-from tests.support.cli_boards import ROOT, limits
+from tests.support.cli_boards import limits
 from tests.support.live_board import COMMAND, ENVIRONMENT, live, wait_for
 
 from wattune.devices.cap_window import ABOVE_Z, NOISE_SHARE
@@ -215,9 +215,3 @@ def _runs(path: Path) -> bool:
         except OSError:
             continue
     return False
-
-
-def test_the_page_names_the_options_that_there_are():
-    text = (ROOT / "docs" / "any-program.md").read_text()
-    for option in ("--command", "--batch-sizes", "--step-time", "--run-limit", "--batch-size"):
-        assert option in text

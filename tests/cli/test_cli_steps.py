@@ -133,35 +133,14 @@ def test_devices_as_a_table_and_as_json(wattune):
     assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {entry["spec"] for entry in json.loads(out)}
 
 
-@pytest.mark.parametrize("device", ["nonsense", "sim:nonsense", "none.toml", "replay:none.json", "replay:", ""])
-def test_an_unknown_device_lists_the_known(wattune, device):
-    code, out, err = wattune("profile", SMALL, "--device", device, "--json")
-    assert (code, len(err)) == (2, 1)
-    assert "error" in json.loads(out)
-    if device in ("nonsense", "sim:nonsense"):
-        assert "jetson-nano" in err[0]
-        assert "jetson-tx2-nx" in err[0]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("small-cnn", "large-cnn", "resnet8"),
-        ("[1, 16, 16]", "[3, 16, 16]", "shape"),
-        ("= ", "", "TOML"),
-        ("[proxy.data]", "[proxy.dta]", "dta"),
-    ],
-)
-def test_a_workload_that_cannot_be_trained(wattune, tmp_path, old, new, expected):
-    text = SMALL.read_text()
-    assert old in text
+def test_a_workload_that_cannot_be_trained(wattune, tmp_path):
     path = tmp_path / "w.toml"
-    path.write_text(text.replace(old, new))
+    path.write_text(SMALL.read_text().replace("[1, 16, 16]", "[3, 16, 16]"))
     code, out, err = wattune(
         "run", path, *DEVICE, "--cap", "4W", "-o", tmp_path / "out", "--json", "--set", "processes=1"
     )
     assert (code, len(err)) == (2, 1)
-    assert expected in err[0]
+    assert "shape" in err[0]
     assert "error" in json.loads(out)
     assert not (tmp_path / "out").exists()
 

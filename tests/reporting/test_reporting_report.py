@@ -227,20 +227,13 @@ def test_the_algorithm_table_agrees_with_the_summary():
     assert "Training algorithms under the same limits" not in items(samples.run())
 
 
-def test_the_cost_of_a_forward_gradient_precedes_the_algorithm_table():
+def test_the_cost_of_a_forward_gradient_is_told():
     records = samples.several_algorithms(memory_bytes=8e6)
     assert records.plan.algorithm == "forward-gradient"
     shown = items(records)
     text = shown["Cost of the training algorithm"].text
     assert text.startswith("Forward-gradient needs ")
-    assert "times the samples that backprop needs at batch size 128; it was chosen since backprop needs " in text
-    assert "backprop:checkpoint=auto needs " in text
     assert text in summary(records.plan)
-    assert "Caveats" not in shown
-    titles = list(shown)
-    assert (
-        titles.index("Training algorithms under the same limits") == titles.index("Cost of the training algorithm") + 1
-    )
     rows = {row[0]: row for row in shown["Training algorithms under the same limits"].rows}
     assert rows["backprop"][-1].startswith("needs ")
     assert rows["forward-gradient"][-1] == ""
@@ -249,8 +242,6 @@ def test_the_cost_of_a_forward_gradient_precedes_the_algorithm_table():
         "No setting stays under the cap and the memory limit, or no run"
         in shown["Predicted time to target per batch size"].note
     )
-    doubted = records.plan.model_copy(update={"notes": (*records.plan.notes, "the table is old")})
-    assert items(replace(records, plan=doubted))["Caveats"].text == "The table is old."
 
 
 # ------------------------------------------------------------------------------------------------------------- origins
