@@ -117,18 +117,6 @@ def test_it_needs_no_server_any_more_once_the_curve_is_there(server, tmp_path, d
 
 
 @pytest.mark.slow
-def test_a_neighbours_profile_saves_probes(server, tmp_path, data):
-    run(server, tmp_path / "first", data, device_name="maker", cap_w=4.3)
-    said = []
-    progress = lambda *what: said.append(what[2])  # noqa: E731
-    run(server, tmp_path / "second", data, device_name="neighbour", cap_w=4.3, progress=progress)
-    assert "profile: begins at the settings that maker measured" in said
-    own, table = (RunFolder(tmp_path / name).load(ProfileTable) for name in ("first", "second"))
-    assert table.cost.probes < own.cost.probes
-    assert server.rows(ProfileRow, publisher="neighbour"), "its cells are its own"
-
-
-@pytest.mark.slow
 def test_a_stopped_run_resumes_with_what_it_has(server, tmp_path, data):
     def stop(done, total, what):
         if what.startswith("train") and done >= 512:
