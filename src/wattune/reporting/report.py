@@ -197,10 +197,7 @@ def _training(records: RecordSet) -> Section:
         return Section("Training", "", items)
     if trace := training_charts.power_trace(training):
         items.append(trace)
-    notes = {
-        "Outcome": [run_text.ending(training), run_text.left_out(training)],
-    }
-    items += _notes(notes)
+    items += _notes({"Outcome": [run_text.ending(training), run_text.left_out(training)]})
     if training.cap_intervals:
         items.append(training_charts.interval_rows(training))
     if training.board_events:
