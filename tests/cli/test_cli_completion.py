@@ -37,19 +37,7 @@ def bash(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("words", "index", "expected"),
-    [
-        ("pro", 1, ["profile"]),
-        ("token m", 2, ["make"]),
-        ("plan --max-s", 2, ["--max-slowdown"]),
-    ],
-)
-def test_the_installed_completion_completes(bash, tmp_path, words, index, expected):
+def test_the_installed_completion_completes(bash, tmp_path):
     bash("wattune --install-completion; exit $?")  # two commands: bash stays the parent, which names the shell
     assert (tmp_path / ".bashrc").exists()
-    assert bash(COMPLETED.format(words=words, index=index)).split() == expected
-
-
-def test_the_completion_can_be_shown(bash):
-    assert "complete -o default -F _wattune_completion wattune" in bash("wattune --show-completion; exit $?")
+    assert bash(COMPLETED.format(words="plan --max-s", index=2)).split() == ["--max-slowdown"]
