@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
+"""Called with how much of how much is done, and a few words."""
+
 R = TypeVar("R", bound=Record)
 
 

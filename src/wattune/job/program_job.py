@@ -11,11 +11,10 @@ from typing import Any, Final, cast
 from wattune import planning, profiling
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError, SafetyStop
-from wattune.job.coercion import as_record
+from wattune.job.coercion import Progress, as_record
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunArguments, RunFolder
 from wattune.job.run import ResumableRun
-from wattune.job.steps import Progress
 from wattune.point import OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.power.limiter import check_limit

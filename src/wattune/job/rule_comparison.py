@@ -14,6 +14,7 @@ from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
+from wattune.job.coercion import Progress
 from wattune.point import OperatingPoint
 from wattune.program.workload import ProgramWorkload
 from wattune.proxy import curve as curve_of
@@ -29,8 +30,6 @@ from wattune.records import (
     provenance,
 )
 from wattune.workloads import Workload
-
-Progress = Callable[[int, int, str], None]
 
 OURS, FASTEST = "wattune", "fastest"
 

@@ -28,10 +28,9 @@ from wattune.job.checks import (
     check_workload,
     fingerprint,
 )
-from wattune.job.coercion import as_record, as_workload, opened
+from wattune.job.coercion import Progress, as_record, as_workload, opened
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunArguments, RunFolder
-from wattune.job.steps import Progress
 from wattune.power.capped_run import Readings
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 

@@ -18,7 +18,7 @@ from wattune.cap_source import AnyCap, cap_of, check_scale
 from wattune.errors import CapError, InputError
 from wattune.goal import TIME, Goal
 from wattune.intensity import Intensity
-from wattune.job.coercion import as_record, as_trainable, as_workload, opened, profiled_workload
+from wattune.job.coercion import Progress, as_record, as_trainable, as_workload, opened, profiled_workload
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord, load_one_of
 from wattune.records.efficiency import EfficiencyStrategy
 from wattune.tables import AS_KNOWN, Layout
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from wattune.power.capped_run import Readings
     from wattune.program.workload import ProgramWorkload
     from wattune.workloads import Workload
-
-Progress = Callable[[int, int, str], None]
-"""Called with how much of how much is done, and a few words."""
 
 
 def profile(

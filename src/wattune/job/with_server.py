@@ -16,10 +16,10 @@ from wattune import planning
 from wattune.devices import Device
 from wattune.errors import DeviceError, InputError, ServerUnavailable, WorkloadError
 from wattune.job.checks import check_cap
+from wattune.job.coercion import Progress
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunFolder
 from wattune.job.run import ResumableRun, begin
-from wattune.job.steps import Progress
 from wattune.power.capped_run import Readings
 from wattune.records import Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.served import DEVICE_NAME, DeviceStatus, ServedModel, SweepRequest
