@@ -66,7 +66,7 @@ def test_a_memory_limit_chooses_what_fits_and_says_what_it_costs(wattune, record
     assert "needs 26 MB, above the limit of 15 MB" in text
     code, text, _ = wattune("plan", *own, *also, "--cap", "4W", "--memory", "12MB")
     assert f"{FGD}  [" in text.splitlines()[0]
-    assert f"{FGD.capitalize()} needs 20 times the samples that backprop needs at batch size 128; it was chosen since" in text
+    assert f"{FGD.capitalize()} needs 20 times the samples that backprop needs at batch size 128; it was" in text
     assert f"backprop needs 26 MB, above the limit of 12 MB; {CHECKPOINTED} needs 14 MB" in text
     code, out, err = wattune("plan", *own, *also, "--cap", "4W", "--memory", "1MB")
     assert (code, out, len(err)) == (2, "", 1)
