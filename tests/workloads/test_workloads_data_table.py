@@ -54,8 +54,7 @@ def test_every_source_is_documented_with_every_key_and_reads_its_files(files):
     for name, table in tables.items():
         if name == "factory":
             continue
-        values = {key: value for key, value in table.items() if (name, key) != ("image-folders", "test_share")}
-        data = data_source({"source": name, **values}, files, [16])()
+        data = data_source({"source": name, **table}, files, [16])()
         assert len(data.train[0]) > 0
         assert len(data.test[0]) > 0
         with pytest.raises(InputError, match="unknown key") as caught:
@@ -88,7 +87,6 @@ def test_a_table_is_a_source(table, expected):
         ({"source": "npz", "train": "x", "classes": 3}, "a list of labels"),
         ({"source": "npz", "train": "x", "share": 1.5}, "share: 1.5"),
         ({"source": "image-folders", "train": "x", "size": "large"}, "size of the images: large"),
-        ({"source": "image-folders", "train": "x", "test": "y", "test_share": 0.2}, "test_share beside a test part"),
         ({"source": "text", "train": []}, "train file: []"),
         ({"source": "text", "train": [1]}, "train file: 1"),
         ({"source": "text", "train": "x", "length": 3}, "unknown key in [data] from text: length"),

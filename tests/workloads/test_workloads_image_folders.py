@@ -154,8 +154,6 @@ def test_what_is_missing_is_said(tmp_path):
     for folder in ("none", "train/cat/a.png"):
         refused(ImageFolders(tmp_path / folder), "cannot read the folder")
         refused(ImageFolders(tmp_path / "train", tmp_path / folder), "cannot read the folder")
-    with pytest.raises(WorkloadError, match="test_share beside a test part"):
-        ImageFolders(tmp_path / "train", tmp_path / "train", test_share=0.1)
     for values in ({"channels": 2}, {"size": 0}, {"size": 4096}, {"size": 2.5}):
         with pytest.raises(WorkloadError, match="allowed"):
             ImageFolders(tmp_path / "train", **values)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from wattune.algorithms import Batch, EvaluationPoint, LossTally, Run, learn, memory_errors
+from wattune.algorithms import Batch, EvaluationPoint, LossTally, Run, TrainingAlgorithm, learn, memory_errors
 from wattune.cap_source import CapSource
 from wattune.devices import Device
 from wattune.errors import SafetyStop
@@ -21,12 +21,11 @@ from wattune.records import (
     Evaluation,
     Plan,
     PowerSample,
-    StepWork,
     TrainingRecord,
     provenance,
 )
 from wattune.training.planned_settings import PlannedSettings
-from wattune.training.training_record import counts_all, of_the_grid, pays_after
+from wattune.training.training_record import counts_all, evaluation_works, of_the_grid, pays_after
 from wattune.workloads import Workload
 
 Progress = Callable[[int, int, str], None]
@@ -38,63 +37,52 @@ Source: SD Association, speed class 10 and UHS speed grade 1 (minimum sequential
 """
 
 
-@dataclass(frozen=True)
-class TrainingTask:
-    """Everything that the loop trains with.
-
-    ``step_work`` is the work of one optimizer step, ``evaluation_works`` that of the parts of one evaluation;
-    ``run`` trains; ``batches`` gives the batches from a number of samples on; ``evaluate`` gives the metric.
-    ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
-    ``cap``: a cap that changes, in place of the plan's; ``yield_to``: says, before a step, if others go first.
-    """
-
-    workload: Workload
-    plan: Plan
-    run: Run
-    step_work: StepWork
-    evaluation_works: tuple[StepWork, ...]
-    batches: Callable[[int], Iterable[Batch]]
-    evaluate: Callable[[], float]
-    budget_samples: int
-    checkpoint_bytes: Callable[[], int | None] = lambda: None
-    max_temp_c: float | None = None
-    cap: CapSource | None = None
-    yield_to: Callable[[], bool] | None = None
-
-
+@dataclass(eq=False)
 class TrainingLoop:
     """A training run on a device, at the plan's setting; under a cap that changes, at the fastest one that it allows.
 
+    ``algorithm`` tells the work of a step and of evaluations; ``steps`` trains; ``batches`` gives the batches from a
+    number of samples on; ``evaluate`` gives the metric.
+    ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
+    ``cap``: a cap that changes, in place of the plan's; ``yield_to``: says, before a step, if others go first.
     ``save`` gets, after each evaluation, at the beginning of a pause and at a safety stop, the state that a later loop
     continues from as ``state``: JSON values, everything but the algorithm's state.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        task: TrainingTask,
-        *,
-        save: Callable[[dict[str, Any]], None] | None = None,
-        state: dict[str, Any] | None = None,
-        progress: Progress | None = None,
-        on_evaluation: Callable[[Evaluation, Readings], None] | None = None,
-    ):
-        plan = task.plan
-        self.task = task
-        self.save, self.state, self.progress, self.on_evaluation = save, state, progress, on_evaluation
+    device: Device
+    workload: Workload
+    plan: Plan
+    algorithm: TrainingAlgorithm
+    steps: Run
+    batches: Callable[[int], Iterable[Batch]]
+    evaluate: Callable[[], float]
+    budget_samples: int
+    checkpoint_bytes: Callable[[], int | None]
+    max_temp_c: float | None = None
+    cap: CapSource | None = None
+    yield_to: Callable[[], bool] | None = None
+    save: Callable[[dict[str, Any]], None] | None = None
+    state: dict[str, Any] | None = None
+    progress: Progress | None = None
+    on_evaluation: Callable[[Evaluation, Readings], None] | None = None
+
+    def __post_init__(self) -> None:
+        device, plan = self.device, self.plan
+        self._step_work = self.algorithm.work()
+        self._evaluation_works = evaluation_works(self.algorithm, device, plan.point, self.workload.test_samples)
         self.samples = 0
         self.evaluations: list[Evaluation] = []
         self.planned = PlannedSettings(plan)
-        limit, knobs = replace(plan.limit, max_temp_c=task.max_temp_c), plan.knobs
-        if task.cap is not None:
+        limit, knobs = replace(plan.limit, max_temp_c=self.max_temp_c), plan.knobs
+        if self.cap is not None:
             # The follower finds its limit, and goes up from the safest setting.
             limit, knobs = replace(limit, limit_w=None), device.safest if plan.knobs else plan.knobs
         self.capped = CappedRun(device, limit, knobs)
-        if task.cap is not None:
+        if self.cap is not None:
             self.capped.follow(
                 CapFollower(
                     self.capped,
-                    task.cap,
+                    self.cap,
                     self.planned.best_under,
                     supply=plan.supply,
                     averaging_s=plan.sensor_window_s,
@@ -142,8 +130,8 @@ class TrainingLoop:
 
         Raises: SensorError if the sensor never gave a reading.
         """
-        capped, task, plan = self.capped, self.task, self.task.plan
-        device, cost, ended = capped.device, plan.profile_cost, self.ended
+        capped, device, plan = self.capped, self.device, self.plan
+        cost, ended = plan.profile_cost, self.ended
         figures = {name: value for name, value in asdict(capped.meter.figures()).items() if name != "power_std_w"}
         if plan.cap_w is None:
             figures["power_window_w"] = None
@@ -151,8 +139,8 @@ class TrainingLoop:
         left_out = {} if counts_all(device) else {"left_out": "evaluations and checkpoints, which were not recorded"}
         return TrainingRecord(
             plan=plan,
-            metric=task.workload.metric.name,
-            target=task.workload.target,
+            metric=self.workload.metric.name,
+            target=self.workload.target,
             reached=ended == "target reached",
             ended=ended,
             reason=self._reason if ended == "stopped for safety" else None,
@@ -160,12 +148,12 @@ class TrainingLoop:
             **figures,
             evaluations=tuple(self.evaluations),
             **self._costs_s,
-            max_temp_c=task.max_temp_c,
+            max_temp_c=self.max_temp_c,
             temperature_max_c=capped.monitor.temperature_max_c,
             guard=capped.limiter.events,
             board_events=capped.monitor.events,
             cap_intervals=capped.cap_intervals,
-            paused_s=capped.paused_s if capped.follows or task.yield_to is not None else None,
+            paused_s=capped.paused_s if capped.follows or self.yield_to is not None else None,
             **of_the_grid(plan.schedule, capped.cap_intervals, time_s, figures["energy_j"]),
             trace=_with_settings(capped.meter.trace, self._settings(), plan.knobs),
             exact=None if capped.truth is None else capped.truth.figures(),
@@ -174,7 +162,7 @@ class TrainingLoop:
             provenance=provenance(
                 device.kind,
                 device=device.name,
-                model=task.workload.model_fingerprint(),
+                model=self.workload.model_fingerprint(),
                 data=data,
                 seed=seed,
                 **left_out,
@@ -189,13 +177,12 @@ class TrainingLoop:
         return {"evaluation_s": self.evaluation_s, "checkpoint_s": self.checkpoint_s}
 
     def _train(self) -> None:
-        task = self.task
         for at in learn(
-            task.run,
-            task.batches(self.samples),
-            task.evaluate,
-            budget_samples=task.budget_samples,
-            evaluate_every=task.workload.evaluate_every,
+            self.steps,
+            self.batches(self.samples),
+            self.evaluate,
+            budget_samples=self.budget_samples,
+            evaluate_every=self.workload.evaluate_every,
             start_samples=self.samples,
             around_step=self._step,
             around_evaluation=self._evaluation,
@@ -213,17 +200,17 @@ class TrainingLoop:
         capped = self.capped
         capped.check()
         capped.monitor.look(capped.meter.elapsed_s)
-        if self.task.yield_to is not None:
-            capped.wait_while(self.task.yield_to)
+        if self.yield_to is not None:
+            capped.wait_while(self.yield_to)
         # Afterwards, so that what it lets begin is not put off.
         capped.hold(self._step_s, on_pause=self._paused)
-        with capped.device.step(self.task.step_work):
+        with capped.device.step(self._step_work):
             yield
-        self.samples += self.task.plan.batch_size
+        self.samples += self.plan.batch_size
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
-        device, works = self.capped.device, self.task.evaluation_works
+        device, works = self.capped.device, self._evaluation_works
         if device.executes_steps:
             self.capped.hold(self._evaluation_s, on_pause=self._paused)
             begun_s = device.now_s()
@@ -246,7 +233,7 @@ class TrainingLoop:
     def _paused(self) -> None:
         self._save()
         if self.progress is not None:
-            self.progress(self.samples, self.task.budget_samples, f"waits: {self.capped.pause}")
+            self.progress(self.samples, self.budget_samples, f"waits: {self.capped.pause}")
 
     @property
     def _step_s(self) -> float:
@@ -261,7 +248,7 @@ class TrainingLoop:
         self.evaluations.append(
             Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
         )
-        size, begun_s = self.task.checkpoint_bytes(), capped.device.now_s()
+        size, begun_s = self.checkpoint_bytes(), capped.device.now_s()
         if size is not None and not capped.device.executes_steps:
             capped.device.wait(size / WRITE_BYTES_PER_S)
             self.checkpoint_s += capped.device.now_s() - begun_s
@@ -271,25 +258,25 @@ class TrainingLoop:
         if self.on_evaluation is not None:
             self.on_evaluation(self.evaluations[-1], capped.readings())
         if self.progress is not None:
-            line = _line(self.task.workload, self.evaluations[-1])
-            self.progress(at.samples, self.task.budget_samples, line + self._left(at.samples))
+            line = _line(self.workload, self.evaluations[-1])
+            self.progress(at.samples, self.budget_samples, line + self._left(at.samples))
 
     def _left(self, samples: int) -> str:
         """The time that the samples which the plan predicts still take, and the pauses that it has planned."""
-        plan = self.task.plan
+        plan = self.plan
         expected, step_s = plan.expected_samples, self._step_s
         if expected is None or not step_s or samples >= expected or self._reached():
             return ""
         left_s = (expected - samples) / plan.batch_size * step_s
         each_s = (self.evaluation_s + self.checkpoint_s) / len(self.evaluations)
-        left_s += (expected - samples) / self.task.workload.evaluate_every * each_s
+        left_s += (expected - samples) / self.workload.evaluate_every * each_s
         if plan.schedule is not None:
             left_s = max(left_s, plan.schedule.finish_s - self.capped.meter.elapsed_s)
         return f"; by the plan about {timedelta(seconds=math.ceil(left_s))} left"
 
     def _settings(self) -> list[tuple[float, Knobs]]:
         """When the setting was changed, and to what."""
-        events, names = self.capped.limiter.events, self.task.plan.knobs
+        events, names = self.capped.limiter.events, self.plan.knobs
         changes = [(event.time_s, event.setting_of(names)) for event in events if event.action != "at lowest"]
         return sorted([*changes, *((one.time_s, one.setting_of(names)) for one in self.capped.cap_intervals)])
 
@@ -318,7 +305,7 @@ class TrainingLoop:
         self.evaluation_s, self.checkpoint_s = state.get("evaluation_s") or 0.0, state.get("checkpoint_s") or 0.0
 
     def _reached(self) -> bool:
-        workload = self.task.workload
+        workload = self.workload
         if workload.target is None or not self.evaluations:
             return False
         return workload.metric.reached(self.evaluations[-1].metric, workload.target)

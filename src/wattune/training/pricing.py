@@ -10,8 +10,8 @@ from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.point import OperatingPoint
 from wattune.records import LearningCurve, Plan, TrainingRecord
-from wattune.training.loop import TrainingLoop, TrainingTask
-from wattune.training.training_record import counts_all, evaluation_works
+from wattune.training.loop import TrainingLoop
+from wattune.training.training_record import counts_all
 from wattune.workloads import Workload
 
 
@@ -59,19 +59,18 @@ def price(
             raise _other_grid(curve)
         return metric
 
-    task = TrainingTask(
-        workload=workload,
-        plan=plan,
-        run=lambda batches: (Step(samples=curve.batch_size, loss=0.0) for _ in batches),
-        step_work=algorithm.work(),
-        evaluation_works=evaluation_works(algorithm, device, point, workload.test_samples),
+    loop = TrainingLoop(
+        device,
+        workload,
+        plan,
+        algorithm,
+        steps=lambda batches: (Step(samples=curve.batch_size, loss=0.0) for _ in batches),
         batches=lambda samples: itertools.repeat((None, None)),
         evaluate=next_metric,
         budget_samples=curve.evaluations[-1].samples,
         checkpoint_bytes=lambda: curve.state_bytes if counts_all(device) else None,
         cap=cap,
     )
-    loop = TrainingLoop(device, task)
     loop.run()
     record = loop.record(seed=curve.seed, data=curve.provenance.data)
     evaluated_samples = [evaluation.samples for evaluation in record.evaluations]

@@ -20,8 +20,8 @@ from wattune.files import set_aside, write_bytes, write_new
 from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, Schedule, TrainingRecord
-from wattune.training.loop import Progress, TrainingLoop, TrainingTask
-from wattune.training.training_record import counts_all, evaluation_works
+from wattune.training.loop import Progress, TrainingLoop
+from wattune.training.training_record import counts_all
 from wattune.workloads import Workload
 
 
@@ -94,12 +94,18 @@ def train(
     # than was measured when the clock was chosen.
     evaluated = {"batch_size": plan.shape.micro} if device.executes_steps else {}
     counts_writes = checkpoint is not None and counts_all(device)
-    task = TrainingTask(
-        workload=workload,
-        plan=plan,
-        run=algorithm.run,
-        step_work=algorithm.work(),
-        evaluation_works=evaluation_works(algorithm, device, plan.point, workload.test_samples),
+
+    def save_all(so_far: dict[str, Any]) -> None:
+        if checkpoint is not None:
+            extra = {"training": identity, "so_far": so_far}
+            save_checkpoint(checkpoint, algorithm.state_dict(), extra=extra)
+
+    loop = TrainingLoop(
+        device,
+        workload,
+        plan,
+        algorithm,
+        steps=algorithm.run,
         batches=lambda samples: workload.batches(plan.batch_size, seed=seed, start=samples),
         evaluate=partial(workload.evaluate, algorithm.module, **evaluated),
         budget_samples=workload.budget_samples,
@@ -107,14 +113,11 @@ def train(
         max_temp_c=max_temp_c,
         cap=cap,
         yield_to=yield_to,
+        save=save_all,
+        state=state,
+        progress=progress,
+        on_evaluation=on_evaluation,
     )
-
-    def save_all(so_far: dict[str, Any]) -> None:
-        if checkpoint is not None:
-            extra = {"training": identity, "so_far": so_far}
-            save_checkpoint(checkpoint, algorithm.state_dict(), extra=extra)
-
-    loop = TrainingLoop(device, task, save=save_all, state=state, progress=progress, on_evaluation=on_evaluation)
     not_restored: DeviceError | None = None
     try:
         loop.run()

@@ -14,9 +14,6 @@ from wattune.workloads.data import Data
 from wattune.workloads.sample_selection import Pair, check_selection, draw_share, select_classes, split_indices
 from wattune.workloads.values import attempt, whole
 
-TEST_SHARE = 0.2
-"""Default share of the samples that is split off if there is no test part."""
-
 MAX_BYTES = 8 * 2**30
 """Limit on the bytes of all images, which are held in memory."""
 
@@ -41,23 +38,17 @@ class ImageFolders:
     test: Path | None = None
     classes: tuple[int, ...] | None = None
     share: float = 1.0
-    test_share: float | None = None
+    test_share: float = 0.2
     split_seed: int = 0
     size: int | None = None
     channels: int = 3
 
     def __post_init__(self) -> None:
-        check_selection(self._test_share, self.split_seed, classes=self.classes, share=self.share)
+        check_selection(self.test_share, self.split_seed, classes=self.classes, share=self.share)
         if self.size is not None and whole("size of the images", self.size) > 1024:
             raise WorkloadError("size of the images", value=self.size, allowed="1 to 1024 pixels")
         if self.channels not in (1, 3):
             raise WorkloadError("channels of the images", value=self.channels, allowed="1 or 3")
-        if self.test_share is not None and self.test is not None:
-            raise WorkloadError("test_share beside a test part", value=self.test_share, allowed="one of the two")
-
-    @property
-    def _test_share(self) -> float:
-        return TEST_SHARE if self.test_share is None else self.test_share
 
     def __call__(self) -> Data:
         """Read the files. Raises: WorkloadError."""
@@ -66,7 +57,7 @@ class ImageFolders:
         files, labels = draw_share(*self._listed(self.train, names), self.share, self.split_seed)
         if self.test is not None:
             return Data(self._read(files, labels), self._read(*self._listed(self.test, names)))
-        train, test = split_indices(len(files), self._test_share, self.split_seed)
+        train, test = split_indices(len(files), self.test_share, self.split_seed)
         return Data(self._read(files[train], labels[train]), self._read(files[test], labels[test]))
 
     def _listed(self, folder: Path, names: list[str]) -> Pair:
