@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattune.devices.cap_window import LONG, NOISE_SHARE, CapWindow, highest_mean
+from wattune.devices.cap_window import NOISE_SHARE, CapWindow, highest_mean
 
 CAP_W = 10.0
 PERIOD_S = 0.1
@@ -63,20 +63,13 @@ def test_noise_alone_is_not_above_a_cap_that_the_mean_keeps(knows_noise):
     assert above <= 5
 
 
-@pytest.mark.parametrize(("excess", "readings"), [(0.5, 1), (0.1, 4), (0.03, 30), (0.015, 120)])
+@pytest.mark.parametrize(("excess", "readings"), [(0.5, 1), (0.1, 4), (0.03, 30)])
 def test_the_larger_the_excess_the_sooner_it_is_sure(excess, readings):
     noise_w = 0.02 * CAP_W
     for seed in range(20):
         found = fed(CapWindow(CAP_W, 1.0, noise_w=noise_w), noisy((1 + excess) * CAP_W, 200, noise_w, seed))
         assert found is not None
         assert found < readings
-
-
-def test_an_excess_too_small_for_one_window_shows_over_several():
-    window = CapWindow(CAP_W, 1.0, noise_w=0.02 * CAP_W)
-    found = fed(window, [1.01 * CAP_W] * round(LONG / PERIOD_S))
-    assert found is not None
-    assert found * PERIOD_S > 1.0
 
 
 def test_a_burst_is_allowed_as_far_as_the_mean_of_a_long_window_stays_under_the_cap():

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support import training_runs as made
 
 from wattune.algorithms import open_algorithm
 from wattune.cap import SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
-from wattune.devices.cap_window import CapWindow
 from wattune.point import Knobs
 from wattune.power.cap_follower import CapFollower, lead_s
 from wattune.power.capped_run import CappedRun
@@ -94,17 +89,3 @@ def test_the_error_of_a_callable_is_raised_by_the_next_step(work):
     with pytest.raises(ZeroDivisionError):
         followed(CalledCap(cap_w=cap_w), work, 5.0, device)
     assert device.current() == device.combinations()[-1]
-
-
-@given(st.lists(st.floats(2.0, 8.0), min_size=30, max_size=60), st.floats(2.0, 8.0), st.integers(1, 29))
-def test_a_window_under_a_moved_cap_judges_its_own_mean(powers_w, cap_w, moved_at):
-    """The mean over one window is exact whatever the cap was; longer means begin again."""
-    window = CapWindow(100.0, 1.0)
-    for index, power_w in enumerate(powers_w):
-        if index == moved_at:
-            window.move_cap(cap_w)
-        window.add(0.1 * index, power_w)
-    since_w, last_w = powers_w[moved_at:], powers_w[-10:]
-    assert window.mean_w == pytest.approx(math.fsum(last_w) / len(last_w))
-    if max(last_w) <= cap_w and math.fsum(since_w) / len(since_w) <= cap_w and len(since_w) <= 80:
-        assert not window.is_above

@@ -24,9 +24,6 @@ changes of power, and those count in full."""
 NOISE_KNOWN_FROM = 3
 """Pairs of readings from which their own scatter says more about the noise."""
 
-LONG = 8
-"""Windows over which a small excess is looked for besides: the mean over several above the cap means that one was."""
-
 
 class CapWindow:
     """The mean power over the last ``window_s`` seconds against ``cap_w`` watts; both may be None.
@@ -49,10 +46,14 @@ class CapWindow:
         period_s: float = 0.0,
     ) -> None:
         self.cap_w = cap_w
+        """Another cap counts for what was drawn before as well."""
         self.window_s = window_s
+        self.is_full = False
+        """True once readings cover a whole window."""
         self._apart_s = max(averaging_s, period_s)
         self._noise_w = noise_w
-        self._means = [_Mean(span_s, self._apart_s) for span_s in _spans(window_s)]
+        self._readings: deque[tuple[float, float]] = deque()
+        self._sum_w, self._begun_s = 0.0, 0.0
         self._last_s = self._fresh_from_s = -math.inf
         self._settling_s = 0.0
         self._paired: tuple[float, float] | None = None
@@ -66,14 +67,23 @@ class CapWindow:
             self._fresh_from_s, self._settling_s = time_s + self._settling_s, 0.0
         if self._last_s < self._fresh_from_s:  # the first fresh reading does not count with the last old one, either
             self._clear()
-        self._last_s = time_s
         if self._paired is None or time_s - self._paired[0] >= self._apart_s - 1e-9:
             if self._paired is not None:
                 self._squares += (power_w - self._paired[1]) ** 2 / 2
                 self._pairs += 1
             self._paired = time_s, power_w
-        for mean in self._means:
-            mean.add(time_s, power_w)
+        readings, window_s = self._readings, self.window_s or 0.0
+        if readings:  # a reading stands for the time since the one before it
+            self.is_full = 2 * time_s - self._begun_s - self._last_s >= window_s - 1e-9
+        else:
+            self._begun_s, self.is_full = time_s, not window_s
+        self._last_s = time_s
+        readings.append((time_s, power_w))
+        self._sum_w += power_w
+        while len(readings) > 1 and readings[0][0] <= time_s - window_s + 1e-9:
+            self._sum_w -= readings.popleft()[1]
+        if len(readings) == 1:
+            self._sum_w = power_w  # what rounding left of others goes
 
     def restart(self, settle_s: float) -> None:
         """Forget the readings after a change of the setting. For ``settle_s`` more, readings may show the power of
@@ -83,18 +93,13 @@ class CapWindow:
         self._fresh_from_s = self._last_s + settle_s if settle_s else -math.inf
         self._clear()
 
-    def move_cap(self, cap_w: float | None) -> None:
-        """Compare with another cap from now on. The window holds what was drawn before as well; the mean over several
-        windows, most of which was under the other cap, begins again."""
-        if cap_w != self.cap_w:
-            self.cap_w = cap_w
-            for mean in self._means[1:]:
-                mean.clear()
-
     def state_dict(self) -> dict[str, Any]:
         """State from which a later window continues, as JSON values."""
         return {
-            "means": [mean.state_dict() for mean in self._means],
+            "readings": [list(reading) for reading in self._readings],
+            "sum_w": self._sum_w,
+            "begun_s": self._begun_s,
+            "is_full": self.is_full,
             "fresh_from_s": None if math.isinf(self._fresh_from_s) else self._fresh_from_s,
             "last_s": None if math.isinf(self._last_s) else self._last_s,
             "settling_s": self._settling_s,
@@ -104,11 +109,11 @@ class CapWindow:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the ``state_dict`` of a window of the same length; one of another length starts over."""
-        if len(state["means"]) != len(self._means):
+        """Continue from ``state_dict``."""
+        if "readings" not in state:  # of before 0.1.0: the window starts over
             return
-        for mean, saved in zip(self._means, state["means"], strict=True):
-            mean.load_state_dict(saved)
+        self._readings = deque((time_s, power_w) for time_s, power_w in state["readings"])
+        self._sum_w, self._begun_s, self.is_full = state["sum_w"], state["begun_s"], state["is_full"]
         self._fresh_from_s = -math.inf if state["fresh_from_s"] is None else state["fresh_from_s"]
         self._last_s = -math.inf if state["last_s"] is None else state["last_s"]
         self._settling_s = state["settling_s"]
@@ -118,88 +123,32 @@ class CapWindow:
     @property
     def mean_w(self) -> float:
         """The mean over the window, as far as it was observed; 0 without a reading."""
-        return self._means[0].mean_w
-
-    @property
-    def is_full(self) -> bool:
-        """True once readings cover a whole window."""
-        return self._means[0].is_full
-
-    @property
-    def error_w(self) -> float:
-        """Standard error of ``mean_w``."""
-        return self._error_w(self._means[0])
+        return self._sum_w / len(self._readings) if self._readings else 0.0
 
     @property
     def is_above(self) -> bool:
         """True if the mean is surely above the cap."""
-        if self.cap_w is None:
-            return False
-        return any(mean.count and mean.mean_w - ABOVE_Z * self._error_w(mean) > self.cap_w for mean in self._means)
+        return self.cap_w is not None and self.mean_w - ABOVE_Z * self.error_w > self.cap_w
 
-    def _clear(self) -> None:
-        self._paired = None
-        for mean in self._means:
-            mean.clear()
-
-    def _error_w(self, mean: _Mean) -> float:
-        if self.window_s is None or not mean.count:
+    @property
+    def error_w(self) -> float:
+        """Standard error of ``mean_w``."""
+        readings = self._readings
+        if self.window_s is None or not readings:
             return 0.0
         noise_w = self._noise_w
         if not noise_w:
-            most_w = NOISE_SHARE * abs(mean.mean_w)
+            most_w = NOISE_SHARE * abs(self.mean_w)
             noise_w = most_w
             if self._pairs >= NOISE_KNOWN_FROM:
                 noise_w = min(most_w, math.sqrt(self._squares / self._pairs) * (1 + 1 / self._pairs))
-        return noise_w / math.sqrt(mean.independent)
+        independent = float(len(readings))
+        if self._apart_s:
+            independent = min(independent, 1 + (readings[-1][0] - readings[0][0]) / self._apart_s)
+        return noise_w / math.sqrt(independent)
 
-
-class _Mean:
-    """Mean of the readings of the last ``span_s`` seconds (0: of the last one)."""
-
-    def __init__(self, span_s: float, apart_s: float) -> None:
-        self._span_s, self._apart_s = span_s, apart_s
-        self._readings: deque[tuple[float, float]] = deque()
-        self._sum_w, self._begun_s = 0.0, 0.0
-        self.is_full = False
-
-    @property
-    def count(self) -> int:
-        return len(self._readings)
-
-    @property
-    def mean_w(self) -> float:
-        return self._sum_w / len(self._readings) if self._readings else 0.0
-
-    @property
-    def independent(self) -> float:
-        """Number of readings that are independent of each other."""
-        if not self._apart_s:
-            return float(self.count)
-        return min(float(self.count), 1 + (self._readings[-1][0] - self._readings[0][0]) / self._apart_s)
-
-    def add(self, time_s: float, power_w: float) -> None:
-        readings = self._readings
-        if readings:  # a reading stands for the time since the one before it
-            self.is_full = time_s - self._begun_s + time_s - readings[-1][0] >= self._span_s - 1e-9
-        else:
-            self._begun_s, self.is_full = time_s, not self._span_s
-        readings.append((time_s, power_w))
-        self._sum_w += power_w
-        while len(readings) > 1 and readings[0][0] <= time_s - self._span_s + 1e-9:
-            self._sum_w -= readings.popleft()[1]
-        if len(readings) == 1:
-            self._sum_w = power_w  # what rounding left of others goes
-
-    def state_dict(self) -> dict[str, Any]:
-        readings = [list(reading) for reading in self._readings]
-        return {"readings": readings, "sum_w": self._sum_w, "begun_s": self._begun_s, "is_full": self.is_full}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._readings = deque((time_s, power_w) for time_s, power_w in state["readings"])
-        self._sum_w, self._begun_s, self.is_full = state["sum_w"], state["begun_s"], state["is_full"]
-
-    def clear(self) -> None:
+    def _clear(self) -> None:
+        self._paired = None
         self._readings.clear()
         self._sum_w, self.is_full = 0.0, False
 
@@ -212,7 +161,3 @@ def highest_mean(powers_w: Sequence[float], count: int) -> float:
         sum_w += new_w - old_w
         highest_w = max(highest_w, sum_w)
     return highest_w / min(count, len(powers_w))
-
-
-def _spans(window_s: float | None) -> tuple[float, ...]:
-    return (0.0,) if window_s is None else (window_s, LONG * window_s)

@@ -165,7 +165,7 @@ class Meter:
     def move_cap(self, limit_w: float | None) -> None:
         """Count the time above this limit from now on."""
         with self._lock:
-            self._window.move_cap(limit_w)
+            self._window.cap_w = limit_w
 
     @property
     def elapsed_s(self) -> float:

@@ -159,7 +159,7 @@ class PowerLimiter:
         with self._lock:
             before_w = self.limit.limit_w
             self.limit = replace(self.limit, limit_w=limit_w)
-            self._window.move_cap(limit_w)
+            self._window.cap_w = limit_w
             for guard in (self._work, self._evaluation):
                 if guard is not None:
                     guard.move_cap(limit_w)
