@@ -89,18 +89,6 @@ def _(bench):
     return cell(bench.told, ending)
 
 
-@fault("the switch of railgating or boost refuses", "says so")
-def _(bench):
-    bench.tree.fault(bench.switch, "refused")
-    bench.pin()
-
-
-@fault("the switch of railgating or boost ignores what is written", "notices on reading back")
-def _(bench):
-    bench.tree.fault(bench.switch, "ignored")
-    bench.pin()
-
-
 @fault("the clock goes above its limits while pinned", "reports it, once")
 def _(bench):
     assert bench.pin()

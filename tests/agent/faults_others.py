@@ -14,12 +14,16 @@ def top(bench):
     return str(bench.tree.board.clocks[0].listed[-1])
 
 
-@fault("another program writes a limit while pinned, once", "writes the pin again and reports it")
+@fault(
+    "another program writes a limit, or the switch of railgating or boost, while pinned", "writes the pin again, tells"
+)
 def _(bench):
     assert bench.pin()
-    bench.tree.rewrite(bench.high, top(bench))
-    bench.looks()
-    assert bench.is_at(bench.mhz)
+    for path, text in ((bench.high, top(bench)), (bench.switch, bench.on)):
+        bench.tree.rewrite(path, text)
+        bench.looks()
+        assert bench.is_at(bench.mhz)
+        assert bench.tree.board.text(bench.switch) == bench.off
 
 
 @fault(
@@ -48,56 +52,26 @@ def _(bench):
     bench.tree.before_write = lambda path, text: bench.tree.later(bench.tree.now_s() + 1.5 * CALL_S, rewrite)
 
 
-@fault("another program writes between the writes of our pin", "notices on reading back, writes again")
+@fault("another program writes between the writes of our pin and restore", "notices on reading back, writes again")
 def _(bench):
-    others = iter([True])
+    for act, index in ((bench.pin, -1), (lambda: bench.tells(bench.controller.restore), -2)):
+        others = iter([str(bench.tree.board.clocks[0].listed[index])])
 
-    def write(path, text):
-        if path == bench.low and next(others, False):
-            bench.tree.rewrite(bench.high, top(bench))
+        def write(path, text, others=others):
+            if path == bench.low and (other := next(others, None)) is not None:
+                bench.tree.rewrite(bench.high, other)
 
-    bench.tree.before_write = write
-    assert bench.pin()
-    assert bench.is_at(bench.mhz)
-
-
-@fault("another program writes between the writes of our restore", "notices on reading back, writes again")
-def _(bench):
-    assert bench.pin()
-    others = iter([True])
-
-    def write(path, text):
-        if path == bench.low and next(others, False):
-            bench.tree.rewrite(bench.high, str(bench.tree.board.clocks[0].listed[-2]))
-
-    bench.tree.before_write = write
-    bench.tells(bench.controller.restore)
-    assert bench.is_back
+        bench.tree.before_write = write
+        act()
+        assert bench.is_at(bench.mhz) if index == -1 else bench.is_back
 
 
-@fault("another program switches railgating or boost back on while pinned", "switches it off again and reports it")
-def _(bench):
-    assert bench.pin()
-    bench.tree.rewrite(bench.switch, bench.on)
-    bench.looks()
-    assert bench.tree.board.text(bench.switch) == bench.off
-
-
-@fault("a second controller", "is refused and told who holds the board; the pin remains")
+@fault("a second controller", "is told who holds the board; its program is not run; the pin remains")
 def _(bench):
     assert bench.pin()
     writes = len(bench.tree.writes)
     with Controller(bench.found()) as second:
         bench.tells(second.pin, bench.other_mhz)
-    assert bench.is_at(bench.mhz)
-    assert len(bench.tree.writes) == writes
-
-
-@fault("a second controller, under a cap of `guard` and without a clock", "the program is not run; the pin remains")
-def _(bench):
-    assert bench.pin()
-    writes = len(bench.tree.writes)
-    with Controller(bench.found()) as second:
         bench.tells(lambda: run_guarded(second, ["false"], cap_w=900.0))
     assert bench.is_at(bench.mhz)
     assert len(bench.tree.writes) == writes

@@ -139,20 +139,12 @@ def _(bench):
     reads_again(bench)
 
 
-@fault("the sensor returns garbage", "no reading, never an invented number")
+@fault("the sensor returns garbage, over 1 kW, zero or less", "no reading, never an invented number")
 def _(bench):
-    for kind in ("garbage", "empty"):
+    for kind in ("garbage", "empty", "absurd", "zero", "negative"):
         fault_of = bench.tree.fault(bench.sensor, kind)
         assert reads(bench) is None
         assert fault_of.count
-        reads_again(bench)
-
-
-@fault("the sensor returns absurd values (over 1 kW, zero, negative)", "no reading, never an invented number")
-def _(bench):
-    for kind in ("absurd", "zero", "negative"):
-        bench.tree.fault(bench.sensor, kind)
-        assert reads(bench) is None
         reads_again(bench)
 
 
@@ -213,24 +205,30 @@ def _(bench):
 
 
 @fault(
-    "the sensor is gone for over 2 s under a cap, agent",
-    "lowest clock until it reads again, then the client's clock",
+    "the sensor or the thermal zones are gone for over 2 s under their limit, agent",
+    "lowest clock until they read again, then the client's clock",
 )
 def _(bench):
-    agent = Agent(bench, cap_w=FAR_W)
-    agent.live(2.0)
-    bench.tree.fault(bench.sensor, "vanished")
-    agent.live(3.0)
-    assert bench.is_at(bench.settings[0])
-    bench.mend()
-    agent.live(2.0)
-    assert bench.is_at(bench.settings[-1])
-    agent.end()
+    for pattern, limit in ((bench.sensor, {"cap_w": FAR_W}), (ZONES, {"max_temp_c": FAR_C})):
+        agent = Agent(bench, **limit)
+        agent.live(2.0)
+        bench.tree.fault(pattern, "vanished")
+        agent.live(4.0)
+        assert bench.is_at(bench.settings[0])
+        bench.mend()
+        agent.live(2.0)
+        assert bench.is_at(bench.settings[-1])
+        agent.end()
 
 
-@fault("the sensor is gone for over 2 s under a cap, `guard`", "lowest clock, stops the program, exit 4")
+@fault(
+    "the sensor or the thermal zones are gone for over 2 s under their limit, `guard`",
+    "lowest clock, stops the program, exit 4",
+)
 def _(bench):
     guards_a_program(bench, bench.sensor, cap_w=FAR_W)
+    bench.mend()
+    guards_a_program(bench, ZONES, max_temp_c=FAR_C)
 
 
 @fault("the sensor is gone before `guard` begins", "the program is not run")
@@ -240,40 +238,14 @@ def _(bench):
     bench.tells(lambda: run_guarded(bench.controller, ["false"], clock_mhz=bench.mhz, cap_w=FAR_W))
 
 
-@fault("the thermal zones are gone for over 2 s under `--max-temp`, agent", "lowest clock until they read again")
-def _(bench):
-    agent = Agent(bench, max_temp_c=FAR_C)
-    agent.live(2.0)
-    bench.tree.fault(ZONES, "eio", on="read")
-    agent.live(4.0)
-    assert bench.is_at(bench.settings[0])
-    bench.mend()
-    agent.live(2.0)
-    assert bench.is_at(bench.settings[-1])
-    agent.end()
-
-
 @fault(
-    "the thermal zones are gone for over 2 s under `--max-temp`, `guard`",
-    "lowest clock, stops the program, exit 4",
-)
-def _(bench):
-    guards_a_program(bench, ZONES, max_temp_c=FAR_C)
-
-
-@fault(
-    "the sensor is gone for over 2 s under a cap, training run", "lowest clock, saves a checkpoint, exit 4", slow=True
-)
-def _(bench):
-    guards_a_training(bench, bench.sensor, cap_w=FAR_W)
-
-
-@fault(
-    "the thermal zones are gone for over 2 s under `--max-temp`, training run",
+    "the sensor or the thermal zones are gone for over 2 s under their limit, training run",
     "lowest clock, saves a checkpoint, exit 4",
     slow=True,
 )
 def _(bench):
+    guards_a_training(bench, bench.sensor, cap_w=FAR_W)
+    bench.mend()
     guards_a_training(bench, ZONES, max_temp_c=FAR_C)
 
 
