@@ -124,19 +124,6 @@ def test_guard_through_an_agent(board, tmp_path):
     assert (code, out.strip()) == (0, "408000000"), said
 
 
-def test_restore_leaves_a_living_controller_alone(board, tmp_path):
-    socket = tmp_path / "agent.sock"
-    with serving(board.root, socket):
-        holder = Holder(socket, ["pin", 408.0])
-        try:
-            code, _, said = run("restore", "--sysfs-root", board.root)
-            assert code == 2
-            assert "another controller" in said
-            assert board.is_at(408.0)
-        finally:
-            holder.end()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_serve_ends_with_the_board_as_it_was(board, tmp_path, number):
     socket = tmp_path / "agent.sock"
@@ -257,17 +244,6 @@ def test_a_folder_that_is_not_there_is_refused_in_one_line(tmp_path, command, ca
     out, said = capsys.readouterr()
     assert (out, said.count("\n")) == ("", 1)
     assert "sys/..." in said
-
-
-def test_a_broken_snapshot_is_bad_input_as_it_is_to_wattune(tmp_path, capsys):
-    (tmp_path / "sys").mkdir()
-    broken = tmp_path / "var" / "lib" / "wattune" / "board-jetson.json"
-    broken.parent.mkdir(parents=True)
-    broken.write_text("{}")
-    assert main(["restore", "--sysfs-root", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "board-jetson.json is not a whole snapshot (it has no record)" in said
 
 
 @pytest.mark.parametrize("command", ["devices", "restore"])

@@ -1,14 +1,7 @@
 """What a guarded run says of itself: limits that were not kept, where the clock ended, and a guard that stood still."""
 
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 from tests.agent.test_agent_guarded import guard_for, kinds
-from tests.support.agent_socket import ENVIRONMENT, state_of
-from tests.support.live_board import wait_for
 from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import VirtualTime
 
@@ -162,32 +155,3 @@ def test_a_guard_that_stood_still_itself_begins_to_count_anew(watts, fails_first
     assert (report.exit_code, report.ended, kinds(report)) == (0, "finished", events)
     still = next(event for event in report.events if event["kind"] == "stood still")
     assert "did not run for 8." in still["text"]
-
-
-STOPPED = """
-import sys
-from tests.support.made_board import MadeBoard
-from tests.support.virtual_time import Shifted
-from wattune_agent.guarded import run_guarded
-from wattune_agent.program import GuardedProgram
-board = MadeBoard([100.0])
-board.watts = 3.0
-program = GuardedProgram(["sh", "-c", "until [ -e " + sys.argv[1] + " ]; do sleep 0.02; done"], Shifted(sys.argv[2]))
-report = run_guarded(board, program, cap_w=5.0, say=lambda text: print(text, flush=True))
-print(report.exit_code, report.ended)
-"""
-
-
-def test_a_process_that_is_stopped_with_its_guard_says_so_and_goes_on(tmp_path):
-    over, shift = tmp_path / "over", tmp_path / "shift"
-    command = [sys.executable, "-W", "ignore", "-c", STOPPED, str(over), str(shift)]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as guard:
-        assert wait_for(lambda: len(os.listdir("/proc/{}/task".format(guard.pid))) > 2)
-        guard.send_signal(signal.SIGSTOP)
-        assert wait_for(lambda: state_of(guard.pid) == "T")
-        shift.write_text("100")
-        guard.send_signal(signal.SIGCONT)
-        said = guard.stdout.readline()
-        over.touch()
-        assert "stood still: the guard itself did not run for 10" in said
-        assert guard.stdout.read() == "0 finished\n"

@@ -299,23 +299,6 @@ def test_one_user_cannot_take_every_place(path, monkeypatch):
             client.close()
 
 
-def test_clients_that_come_all_at_once_are_all_answered(path):
-    answers, ready = [], threading.Barrier(24)
-
-    def connect():
-        ready.wait()
-        with AgentClient(str(path)) as client:
-            answers.append(client.describe()["name"])
-
-    with served(path, BoardLease(MadeBoard())):
-        threads = [threading.Thread(target=connect) for _ in range(24)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert answers == ["board"] * 24
-
-
 def test_a_client_waits_for_its_turn_to_connect(path):
     """A socket whose queue is full refuses at once, instead of letting the client wait."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

@@ -85,11 +85,6 @@ def test_a_clock_set_back_never_takes_the_run_back():
     assert all(earlier[0] < later[0] for earlier, later in pairwise(seen))
 
 
-def test_a_clock_set_to_before_the_first_row_leaves_its_cap():
-    seen, _, _ = followed(CAPS, 20.0, sets=[(10.0, -1e9)])
-    assert at(seen, 15.0) == (HIGH, 6.0)
-
-
 def test_a_run_does_not_begin_before_the_first_row():
     with pytest.raises(InputError, match="begins after the run"):
         followed(CAPS, 1.0, begin=NOON - timedelta(seconds=5))

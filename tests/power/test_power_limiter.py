@@ -81,40 +81,12 @@ def test_one_noisy_reading_costs_one_step():
     assert plant.clock == 500.0
 
 
-def test_a_device_without_a_setting_is_at_its_lowest():
-    with guarding(Plant((5.0,), clocks=()), 4.5) as guard:
-        feed(guard, [5.0] * 200)
-        assert actions(guard) == ["at lowest"]
-        assert guard.events[0].setting is None
-        assert guard.stopped
-
-
 def test_noise_at_the_lowest_setting_does_not_stop_training():
     noise = random.Random(1)
     with guarding(Plant(), 4.5, planned=100.0) as guard:
         feed(guard, [4.45 + noise.gauss(0, 0.1) for _ in range(20_000)])
         assert actions(guard) == ["at lowest"]
         assert not guard.stopped
-
-
-@given(st.integers(0, 2**32), st.integers(1, 399))
-def test_a_guard_goes_on_from_its_state(seed, cut):
-    noise = random.Random(seed)
-    readings = [4.3 + noise.gauss(0, 0.3) for _ in range(400)]
-    sensor = Sensor(rail="all", window_s=0.2)
-    with guarding(Plant(sensor=sensor), 4.5) as whole:
-        feed(whole, readings)
-        knobs = whole.knobs
-    with guarding(Plant(sensor=sensor), 4.5) as first:
-        feed(first, readings[:cut])
-        state = first.state_dict()
-    with guarding(Plant(sensor=sensor), 4.5) as second:
-        second.load_state_dict(state)
-        for i in range(cut, len(readings)):
-            second(i * 0.1, readings[i])
-        assert second.knobs == knobs
-        assert second.events == whole.events
-        assert second.state_dict() == whole.state_dict()
 
 
 def changes_allowed(time_s, levels):
