@@ -82,11 +82,11 @@ class CapGuard:
 
     ``ladder``: the settings that may be used, ascending; empty if the board has none. The board is at the last one, or,
     if nothing is pinned yet, near ``free_at``, one of them: the guard then pins the lowest setting before it counts the
-    board as being at it. ``change`` applies a setting to the board; an exception that it raises is stored as
-    ``failure`` and raised again. ``after`` is an earlier guard of the same run, whose events and patience this one
-    continues. ``switch`` is ``change`` for the slices of a level that has some; ``tick`` is then due between readings.
-    If it fails, that is stored as ``slices_failed``, and the lower setting is held from then on. A guard may be called
-    from a sampling thread. Without a cap and without a temperature limit (both None) it does nothing.
+    board as being at it. ``change`` applies a setting to the board; an exception that it raises is raised again.
+    ``after`` is an earlier guard of the same run, whose events and patience this one continues. ``switch`` is
+    ``change`` for the slices of a level that has some; ``tick`` is then due between readings. If it fails, that is
+    stored as ``slices_failed``, and the lower setting is held from then on. A guard may be called from a sampling
+    thread. Without a cap and without a temperature limit (both None) it does nothing.
     """
 
     def __init__(
@@ -101,8 +101,6 @@ class CapGuard:
     ) -> None:
         self.level = level
         self.max_temp_c = max_temp_c
-        self.failure: Optional[Exception] = None
-        """The exception that ``change`` raised."""
         self.pushed = 0
         """Number of times that the guard went down from its highest setting."""
         self.slices_failed: Optional[Exception] = None
@@ -282,8 +280,7 @@ class CapGuard:
         value, down = self._ladder[setting], setting < was or not self.is_held
         try:
             self._set(value)
-        except Exception as error:
-            self.failure = error
+        except Exception:
             self.level.follow(was)
             raise
         self.level.setting = self._told = setting

@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-import time
 import weakref
 from typing import Any, Dict, List, Optional
 
@@ -16,9 +15,6 @@ __all__ = ["AgentClient"]
 
 TIMEOUT_S = 15.0
 """Time that the agent has for an answer; it may itself wait a few seconds for a clock to settle."""
-
-RETRY_S = 0.05
-"""Time between two attempts to connect to an agent that accepts other clients first."""
 
 RENEWALS = 4
 """Renewals within one lease."""
@@ -153,16 +149,8 @@ class AgentClient:
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(self._timeout_s)
-        end_s = time.monotonic() + self._timeout_s
         try:
-            while True:
-                try:
-                    connection.connect(self._path)
-                    break
-                except BlockingIOError:  # a Unix socket does not wait: more clients connect than the agent can accept
-                    if time.monotonic() >= end_s:
-                        raise
-                    time.sleep(RETRY_S)
+            connection.connect(self._path)
         except OSError as error:
             connection.close()
             raise _unreachable(error, self._path) from error

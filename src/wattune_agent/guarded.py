@@ -51,7 +51,7 @@ def run_guarded(
     ``slice``. ``command``: or a program that has not started yet, on that program's time. ``request``: the other fields
     of a ``GuardRequest``. ``say`` is called with a line for each event, from another thread.
 
-    The program receives SIGINT, SIGTERM, SIGHUP, SIGQUIT and Ctrl-Z of this process, which ends when the program does.
+    The program receives SIGINT, SIGTERM, SIGHUP and SIGQUIT of this process, which ends when the program does.
     SIGTERM, and SIGKILL ``program.KILL_S`` later, stop it if power exceeds the cap at the lowest clock, the clock
     cannot be changed, the sensor gives no reading for ``BLIND_S``, or this process is killed. However the guard ends,
     it continues a program that is held.

@@ -39,14 +39,14 @@ class GuardRequest(NamedTuple):
 class Report(NamedTuple):
     """The results of a guarded run. Energy, mean and peak come from the sensor's readings.
 
-    Time is the program's: it stops while the program is paused by Ctrl-Z. ``above_cap_s``: time during which the latest
-    reading, or the mean over the cap's window, was above the cap. ``hottest_c``: the highest temperature, None without
-    any. ``events``: ``{"time_s", "kind", "text"}`` in seconds since the program began; those of the guard also have
-    ``power_w``, ``action``, ``setting``. One of kind "not restored" means that the board is not in its original state;
-    ``restore_left_behind`` can then restore it. ``exit_code``: the program's (128 + n if signal n ended it), or 4.
-    ``ended``: "finished", "interrupted" or "stopped for safety". ``cap_intervals``, ``paused_s``: under a cap that
-    changes, its intervals, as in a training record, and the seconds in which the program was held. ``settings_s``: each
-    setting that the guard held (each value of the first knob, where clocks were chosen), and for how many seconds.
+    ``above_cap_s``: time during which the latest reading, or the mean over the cap's window, was above the cap.
+    ``hottest_c``: the highest temperature, None without any. ``events``: ``{"time_s", "kind", "text"}`` in seconds
+    since the program began; those of the guard also have ``power_w``, ``action``, ``setting``. One of kind "not
+    restored" means that the board is not in its original state; ``restore_left_behind`` can then restore it.
+    ``exit_code``: the program's (128 + n if signal n ended it), or 4. ``ended``: "finished", "interrupted" or "stopped
+    for safety". ``cap_intervals``, ``paused_s``: under a cap that changes, its intervals, as in a training record, and
+    the seconds in which the program was held. ``settings_s``: each setting that the guard held (each value of the first
+    knob, where clocks were chosen), and for how many seconds.
     """
 
     time_s: float

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import threading
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional
 
 from wattune_agent.errors import BadRequest
 from wattune_agent.signals import tidy
@@ -42,7 +42,7 @@ kill -s KILL -- "-$group"
 class GuardedProgram:
     """A program in a process group of its own.
 
-    Its time, in seconds since it began, stops while it is paused by Ctrl-Z, and goes on while it is held.
+    Its time, in seconds since it began, goes on while it is held.
     """
 
     def __init__(self, command: List[str], time: Optional[TimeSource] = None) -> None:
@@ -57,7 +57,6 @@ class GuardedProgram:
         self._watcher: Optional["subprocess.Popen[bytes]"] = None
         self._guard_pid = os.getpid()
         self._began_s = self.time.now_s()
-        self._pauses: Tuple[float, Optional[float]] = (0.0, None)  # their length so far, and when one began
         self._pending: List[int] = []
         self._kill_s: Optional[float] = None
         self._held_s: Optional[float] = None  # when it was last stopped to be held
@@ -205,24 +204,25 @@ class GuardedProgram:
     # --------------------------------------------------------------------------------------------------------- time
 
     def now_s(self) -> float:
-        """Seconds since it began, without pauses."""
-        paused_s, since_s = self._pauses
-        return (self.time.now_s() if since_s is None else since_s) - self._began_s - paused_s
+        """Seconds since it began."""
+        return self.at_s(self.time.now_s())
 
     def at_s(self, time_s: float) -> float:
-        """Convert a moment of ``time``, after the latest pause, to seconds since it began."""
-        return time_s - self._began_s - self._pauses[0]
+        """Convert a moment of ``time`` to seconds since it began."""
+        return time_s - self._began_s
 
     # ------------------------------------------------------------------------------------------------------ signals
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Pass this process's SIGINT, SIGTERM, SIGHUP, SIGQUIT and Ctrl-Z on to the program; in the main thread."""
+        """Pass this process's SIGINT, SIGTERM, SIGHUP and SIGQUIT on to the program, and ignore Ctrl-Z, which would
+        leave the program without its guard; in the main thread."""
         before: Dict[int, Any] = {}
         try:
             if threading.current_thread() is threading.main_thread():
                 for number in (*_FORWARDED, signal.SIGTSTP):
-                    handler = self._on_pause if number == signal.SIGTSTP else self._on_signal
+                    # Not SIG_IGN, which the program would inherit.
+                    handler = (lambda *_: None) if number == signal.SIGTSTP else self._on_signal
                     if signal.getsignal(number) is not signal.SIG_IGN:
                         before[number] = signal.signal(number, handler)
             yield
@@ -244,18 +244,6 @@ class GuardedProgram:
                 self._free_until_s = self.now_s() + KILL_S  # a stopped program would not receive it
                 self._signal(self._pending.pop(0))
                 self.let_run()
-
-    def _on_pause(self, *_: Any) -> None:
-        if os.getpid() != self._guard_pid:
-            return
-        # The program is paused while it is not guarded.
-        self._signal(signal.SIGSTOP)
-        paused_s, since_s = self._pauses[0], self.time.now_s()
-        self._pauses = (paused_s, since_s)  # before this process stops: other threads may resume before this one
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._pauses = (paused_s + self.time.now_s() - since_s, None)
-        if not self.is_held:
-            self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> bool:
         """Send the signal to the whole group; returns false if there is none."""

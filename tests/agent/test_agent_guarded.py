@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 
 import pytest
 from tests.support.agent_socket import ENVIRONMENT, state_of
@@ -594,62 +593,7 @@ def test_without_a_shell_it_is_said_that_nobody_watches(board, monkeypatch):
     assert (report.exit_code, kinds(report)) == (0, ["unwatched"])
 
 
-PAUSED = """
-import sys
-from tests.support.made_board import MadeBoard
-from tests.support.virtual_time import Shifted
-from wattune_agent.guarded import run_guarded
-from wattune_agent.program import GuardedProgram
-board = MadeBoard([])
-board.watts = 9.5
-command = [sys.executable, "-c", *sys.argv[4:], *sys.argv[1:3]]
-report = run_guarded(board, GuardedProgram(command, Shifted(sys.argv[3])), cap_w=9.0)
-print(report.exit_code, report.ended, report.time_s, report.energy_j / report.time_s, report.above_cap_s)
-"""
-
-
-@contextmanager
-def ended_at_last(command, **options):
-    """A process that is killed at the end, also one that stands still: nobody would end it where an assertion fails."""
-    with subprocess.Popen(command, **options) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 # One process: a shell that starts another one at that moment waits for it to run, and does not stand still.
-WRITING = """
-import os, sys, time
-with open(sys.argv[2], "w") as file: file.write(str(os.getpid()))
-while True:
-    with open(sys.argv[1], "a") as file: file.write("x\\n")
-    time.sleep(0.02)
-"""
-
-
-def test_the_program_stands_still_while_its_guard_does(tmp_path):
-    out, pid, shift = tmp_path / "out", tmp_path / "pid", tmp_path / "shift"
-    arguments = [str(out), str(pid), str(shift), WRITING]
-    command = [sys.executable, "-W", "ignore", "-c", PAUSED, *arguments]
-    with ended_at_last(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
-        assert wait_for(lambda: out.exists() and out.stat().st_size > 10)
-        process.send_signal(signal.SIGTSTP)
-        assert wait_for(lambda: state_of(process.pid) == "T")
-        assert wait_for(lambda: state_of(int(pid.read_text())) == "T")
-        size = out.stat().st_size
-        shift.write_text("1000")  # much longer than a sensor may be silent
-        process.send_signal(signal.SIGCONT)
-        assert wait_for(lambda: out.stat().st_size > size)
-        process.send_signal(signal.SIGTERM)
-        *words, time_s, power_w, above_s = process.stdout.read().split()
-    assert words == ["143", "interrupted"]
-    # The pause is no part of the program's time.
-    assert float(time_s) < 1000.0
-    assert float(power_w) == pytest.approx(9.5, rel=0.01)
-    assert 0 < float(above_s) <= float(time_s)
-
-
 # ------------------------------------------------------------------------------------------------------------ joules
 
 

@@ -299,21 +299,6 @@ def test_one_user_cannot_take_every_place(path, monkeypatch):
             client.close()
 
 
-def test_a_client_waits_for_its_turn_to_connect(path):
-    """A socket whose queue is full refuses at once, instead of letting the client wait."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
-        listener.listen(0)
-        others = list(_open_connections(path))
-        accept = threading.Timer(0.3, lambda: [listener.accept()[0].close() for _ in range(len(others) + 1)])
-        accept.start()
-        with pytest.raises(Gone):  # it was connected, and the other side has closed
-            AgentClient(str(path), timeout_s=20.0)
-        accept.join()
-        for other in others:
-            other.close()
-
-
 HOSTILE = [
     b"",
     b"\n",

@@ -133,17 +133,3 @@ class VirtualProgram(GuardedProgram):
         if number == signal.SIGKILL or (number == signal.SIGTERM and not self._deaf):
             self.time.later(DYING_S, lambda: self._end(128 + number))
         return True
-
-
-class Shifted(TimeSource):
-    """The machine's time, and as many seconds more as a file says: a process that stands still misses them."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def now_s(self):
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                return super().now_s() + float(file.read() or 0.0)
-        except OSError:
-            return super().now_s()
