@@ -8,7 +8,7 @@ from tests.support.live.memory import BPMP, OVERRIDE
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.emc import find_memory_clock
-from wattune_agent.errors import BadRequest, FileFailed, NotTaken
+from wattune_agent.errors import BadRequest, FileFailed
 from wattune_agent.file_knob import bring_back
 from wattune_agent.knobs import fits
 from wattune_agent.lease import BoardLease, Party
@@ -196,13 +196,6 @@ def test_the_mode_is_the_one_before_the_pin(bench):
     bench.tree.sleep(2.0)
     assert bench.controller.describe()["mode"] == before == Controller(bench.found()).describe()["mode"]
     bench.controller.restore()
-
-
-def test_a_memory_that_does_not_follow_its_lock_is_an_error(tmp_path):
-    tree = bpmp_tree(tmp_path)
-    tree.read = lambda path, read=tree.read: "665600000" if path == EMC + "rate" else read(path)
-    with pytest.raises(NotTaken, match="read 1 and 665600000"):
-        find_memory_clock(tree, "").pin(2133.0)
 
 
 def test_a_clock_that_was_raised_before_another_one_failed_is_lowered_again(bench):

@@ -17,25 +17,6 @@ def kinds(events):
 # ------------------------------------------------------------------------------------------------------- under a clamp
 
 
-def test_a_step_down_under_a_clamp_is_a_pin(tree, controller, tmp_path):
-    before = texts(tmp_path)
-    controller.pin(1020.0)
-    tree.clamp_mhz = 714.0
-    assert controller.pin(918.0) == {"mhz": 918.0}
-    (event,) = controller.check()
-    assert event["kind"] == "clamped"
-    assert "max_freq reads 714000000, but 918000000 was written" in event["text"]
-    for _ in range(10):
-        assert controller.check() == []
-    tree.clamp_mhz = None
-    assert (tree.read(LOW), tree.read(HIGH)) == ("918000000", "918000000")
-    assert kinds(controller.check()) == ["as pinned"]
-    assert controller.pin(612.0) == {"mhz": 612.0}
-    assert controller.check() == []
-    controller.restore()
-    assert texts(tmp_path) == before
-
-
 def test_a_clamp_that_lasts_uses_up_no_answers(tree, controller):
     controller.pin(918.0)
     for mhz in (714.0, 612.0, 510.0, 612.0, 714.0, 816.0, 510.0):
@@ -87,21 +68,6 @@ def test_a_change_that_fails_leaves_the_board_pinned_and_no_higher(tree, control
     controller.pin(306.0)
     controller.restore()
     assert texts(tmp_path) == before
-
-
-def test_a_higher_pin_that_the_board_does_not_take_gives_the_one_before(tree, controller):
-    controller.pin(612.0)
-
-    def fails(path, text):
-        if path == LOW and int(text) > 612000000:
-            raise FileFailed("refused")
-
-    tree.before_write = fails
-    with pytest.raises(FileFailed, match="refused"):
-        controller.pin(816.0)
-    assert (tree.read(LOW), tree.read(HIGH)) == ("612000000", "612000000")
-    tree.before_write = lambda path, text: None
-    assert controller.check() == []
 
 
 def test_where_the_one_before_is_refused_too_a_lower_one_is_held_and_told(tree, controller):

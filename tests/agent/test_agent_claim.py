@@ -6,7 +6,7 @@ import pytest
 from tests.support.agent_trees import HIGH, LOW, board_in, texts
 
 from wattune_agent.controller import Controller
-from wattune_agent.errors import Busy, NotKept, NotThere
+from wattune_agent.errors import Busy, NotThere
 from wattune_agent.snapshot import snapshots
 
 
@@ -36,16 +36,6 @@ def test_what_somebody_sets_under_a_claim_stays(tree):
         controller.pin(408.0)
         assert tree.read(LOW) == tree.read(HIGH) == "408000000"
     assert tree.read(HIGH) == "816000000"  # as it was found when it was changed
-
-
-def test_a_snapshot_that_could_not_be_kept_is_known_before(tree, tmp_path):
-    (tmp_path / "var").write_text("a file where the folder should be")
-    with Controller(board_in(tree)) as controller, Controller(board_in(tree)) as other:
-        for _ in range(2):
-            with pytest.raises(NotKept):
-                controller.claim()
-        (tmp_path / "var").unlink()
-        other.claim()
 
 
 def test_a_clock_that_is_not_there_cannot_be_claimed(tree):

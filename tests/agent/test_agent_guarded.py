@@ -68,14 +68,6 @@ def test_a_program_is_pinned_metered_and_the_board_restored(board, tmp_path):
     assert report.power_mean_w == report.power_peak_w == pytest.approx(2.0)
 
 
-def test_a_program_is_read_ten_times_a_second_for_as_long_as_it_runs(board):
-    report = guard_for(board, 5.05, clock_mhz=200.0)
-    assert report.time_s == pytest.approx(5.05)
-    assert report.readings == 51
-    assert report.energy_j == pytest.approx(2.0 * 5.05)
-    assert (board.pins, board.restored) == ([200.0], 1)
-
-
 def test_a_sensor_that_does_not_average_is_read_twice_as_often():
     assert guard_for(MadeBoard(window_s=0.007), 5.02, clock_mhz=200.0).readings == 101
     assert guard_for(MadeBoard(window_s=0.1), 5.02, clock_mhz=200.0).readings == 51
@@ -263,12 +255,6 @@ def test_a_lower_clock_is_no_stall_and_a_program_that_stalls_there_is_told(board
     told = [event for event in report.events if event["kind"] == "stalled"]
     assert [event["time_s"] for event in told] == pytest.approx([345.0], abs=0.3)
     assert "usual are 1.00 W" in told[0]["text"]
-
-
-def test_a_light_program_does_not_stall(board, time):
-    board.watts = 2.0
-    report = guard_for(board, 300.0, time, later=[(1.0, lambda: setattr(board, "watts", 2.2))], stall_s=20.0)
-    assert kinds(report) == []
 
 
 def test_a_controller_that_guards_by_itself_is_told_the_cap(board):

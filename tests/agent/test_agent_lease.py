@@ -41,15 +41,6 @@ def room():
     return Room()
 
 
-def test_pin_read_restore(room):
-    assert room.keeper.pin(room.trainer, 300.0) == {"mhz": 300.0}
-    assert room.board.mhz == room.keeper.mhz == 300.0
-    assert room.keeper.read(room.other)["power_w"] == 3.0
-    room.keeper.restore(room.trainer)
-    assert room.board.mhz is room.keeper.mhz is None
-    assert room.kinds() == []
-
-
 @pytest.mark.parametrize("mhz", [0.0, 99.0, 250.0, 600.0])
 def test_only_listed_clocks(room, mhz):
     with pytest.raises(BadRequest, match="100, 200"):
@@ -423,18 +414,3 @@ def test_closed_is_closed(room):
         room.keeper.pin(room.trainer, 300.0)
     room.pass_s(1.0, room.trainer)
     assert room.board.mhz is None
-
-
-def test_nothing_grows_over_an_hour_of_trouble(room):
-    guarded(room, 500.0, 2.5)
-    room.board.noticed = []
-    for second in range(3600):
-        room.board.free_mhz = 500.0
-        if second % 7 == 0:
-            room.board.fails["read"] = NoReading("no answer {}".format(second))
-        elif second % 7 == 3:
-            room.board.fails.clear()
-        room.pass_s(1.0, room.trainer)
-    assert len(room.keeper._said_s) <= 100
-    assert len(room.trainer.events) <= 1000
-    assert len(room.keeper._ceiling._guard.events) < 100

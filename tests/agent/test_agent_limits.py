@@ -7,7 +7,7 @@ from tests.support.agent_trees import HIGH, LISTED_MHZ, LOW, RAILGATE, MadeTree,
 
 from wattune_agent.errors import FileFailed, Forbidden
 from wattune_agent.file_knob import TRIES, Limits, bring_back
-from wattune_agent.knobs import same_text, whole
+from wattune_agent.knobs import whole
 
 HZ = [round(mhz * 1e6) for mhz in LISTED_MHZ]
 
@@ -57,15 +57,6 @@ def test_the_minimum_is_never_above_the_maximum_and_both_come_back(kind, found, 
     assert limits.restore({LOW: f"{low}\n", HIGH: f"{high}\n"}) == []
     assert now(tree) == (low, high)
     assert len(tree.written) == 2 * len(values) + 2  # each order was right the first time
-
-
-def test_raising_writes_the_maximum_first_and_lowering_the_minimum(tree):
-    limits = limits_of(tree)
-    limits.pin(HZ[2])
-    assert tree.written == [LOW, HIGH]
-    tree.written.clear()
-    limits.pin(HZ[5])
-    assert tree.written == [HIGH, LOW]
 
 
 def test_a_kernel_that_keeps_khz_is_within_the_tolerance(tmp_path):
@@ -135,43 +126,8 @@ def test_a_file_that_cannot_be_written_but_holds_the_text_is_no_failure(tmp_path
     assert bring_back(tree, SAVED) == []
 
 
-def test_a_file_that_is_gone_is_one_failure(tmp_path):
-    tree = MadeTree(gpu_tree(tmp_path, low_mhz=612.0, high_mhz=612.0))
-    (tmp_path / HIGH[1:]).unlink()
-    tree.follows = False
-    assert [failure.path for failure in bring_back(tree, SAVED)] == [HIGH]
-    assert tree.read(LOW) == "408000000"
-
-
-def test_a_write_that_fails_for_a_moment_is_tried_again(tmp_path):
-    tree = MadeTree(gpu_tree(tmp_path, low_mhz=612.0, high_mhz=612.0, railgate="0\n"))
-    fails_at(tree, RAILGATE, FileFailed("busy"), times=2)
-    assert bring_back(tree, SAVED) == []
-
-
-def test_what_a_clamp_holds_down_is_told_apart(tmp_path):
-    tree = MadeTree(gpu_tree(tmp_path, low_mhz=408.0, high_mhz=408.0))
-    tree.clamp_mhz = 510.0
-    failures = bring_back(tree, SAVED)
-    assert [(failure.path, failure.clamped) for failure in failures] == [(HIGH, True)]
-    assert "reads 510000000, but 918000000 was found" in failures[0].text
-
-
-def test_a_write_that_is_ignored_is_noticed(tmp_path):
-    tree = MadeTree(gpu_tree(tmp_path, low_mhz=1020.0, high_mhz=1020.0, railgate="0\n"))
-    tree.write = lambda path, text: None
-    assert [failure.path for failure in bring_back(tree, SAVED)] == [LOW, HIGH, RAILGATE]
-
-
 def test_a_text_that_is_no_number_is_brought_back_too(tmp_path):
     tree = MadeTree(gpu_tree(tmp_path))
     tree.follows = False
     assert bring_back(tree, {LOW: "unset\n", HIGH: "unset\n"}) == []
     assert (tmp_path / LOW[1:]).read_text() == "unset\n"
-
-
-def test_texts_are_the_same_within_a_tolerance():
-    assert same_text("1\n", "1")
-    assert same_text("612000000", "612000999", 1000)
-    assert not same_text("612000000", "612001001", 1000)
-    assert not same_text("on", "off", 1000)

@@ -1,3 +1,5 @@
+"""The limiter on a board whose power is a table, with and without a window."""
+
 from __future__ import annotations
 
 import math
@@ -16,6 +18,8 @@ from wattune.power.limiter import PowerLimiter
 from wattune_agent.cap_level import PEAK_S
 
 CLOCKS = (100.0, 200.0, 300.0, 400.0, 500.0)
+CAP_W, NOISE_W = 10.0, 0.2
+WINDOWED = Sensor(rail="all", period_s=0.1, window_s=0.1, noise_w=NOISE_W)
 
 
 class Plant(Device):
@@ -24,14 +28,14 @@ class Plant(Device):
     name, mode, kind = "plant", "", "simulated"
     memory_bytes, data_types, executes_steps = None, frozenset({"fp32"}), False
 
-    def __init__(self, powers=(2.0, 2.5, 3.0, 3.5, 4.0), sensor=None, clocks=CLOCKS):
-        self.knobs = (Knob("clock_mhz", clocks),) if clocks else ()
-        self.powers = dict(zip(clocks, powers, strict=True)) if clocks else {None: powers[0]}
+    def __init__(self, powers=(2.0, 2.5, 3.0, 3.5, 4.0), sensor=None):
+        self.knobs = (Knob("clock_mhz", CLOCKS),)
+        self.powers = dict(zip(CLOCKS, powers, strict=True))
         self.sensor = sensor or Sensor(rail="all")
-        self.clock = clocks[-1] if clocks else None
+        self.clock, self.time_s = CLOCKS[-1], 0.0
 
     def now_s(self):
-        return 0.0
+        return self.time_s
 
     def power_w(self):
         return self.powers[self.clock]
@@ -56,35 +60,42 @@ class Plant(Device):
 
 
 @contextmanager
-def guarding(plant, cap_w, planned=500.0):
-    with plant.at(Knobs(clock_mhz=planned) if plant.knobs else None) as setting:
-        yield PowerLimiter(plant, setting, SensorLimit(cap_w))
+def guarding(plant, cap_w, planned=500.0, window_s=None):
+    with plant.at(Knobs(clock_mhz=planned)) as setting:
+        yield PowerLimiter(plant, setting, SensorLimit(cap_w, window_s=window_s))
+
+
+@contextmanager
+def limited(window_s=1.0):
+    plant = Plant((6.0, 7.0, 8.0, 9.0, 11.0), WINDOWED)
+    with guarding(plant, CAP_W, window_s=window_s) as limiter:
+        yield plant, limiter
 
 
 def actions(guard):
     return [event.action for event in guard.events]
 
 
-def feed(guard, readings, *, start_s=0.0, every_s=0.1):
-    for i, power_w in enumerate(readings):
-        guard(start_s + i * every_s, power_w)
-    return start_s + len(readings) * every_s
+def feed(plant, limiter, readings_w):
+    for power_w in readings_w:
+        plant.time_s += 0.1
+        limiter(plant.time_s, power_w)
 
 
 def test_one_noisy_reading_costs_one_step():
     plant = Plant(sensor=Sensor(rail="all", window_s=0.3, lag_s=0.2))
     with guarding(plant, 4.5) as guard:
-        feed(guard, [4.4, 4.6, 4.6, 4.6, 4.2, 4.2])
+        feed(plant, guard, [4.4, 4.6, 4.6, 4.6, 4.2, 4.2])
         assert actions(guard) == ["down"]
-        assert guard.events[0].time_s == pytest.approx(0.1)
+        assert guard.events[0].time_s == pytest.approx(0.2)
         assert guard.events[0].setting == plant.clock == 400.0
     assert plant.clock == 500.0
 
 
 def test_noise_at_the_lowest_setting_does_not_stop_training():
-    noise = random.Random(1)
-    with guarding(Plant(), 4.5, planned=100.0) as guard:
-        feed(guard, [4.45 + noise.gauss(0, 0.1) for _ in range(20_000)])
+    noise, plant = random.Random(1), Plant()
+    with guarding(plant, 4.5, planned=100.0) as guard:
+        feed(plant, guard, [4.45 + noise.gauss(0, 0.1) for _ in range(20_000)])
         assert actions(guard) == ["at lowest"]
         assert not guard.stopped
 
@@ -129,3 +140,74 @@ def test_noise_and_lag_cannot_make_it_oscillate(seed, headroom_sd, noise_w, peri
     # Where one step down is enough for the noise, it is nearly always enough for the readings.
     if headroom_sd * noise_w + step_w >= 4 * noise_w:
         assert above < 0.01 * seconds * rate_hz
+
+
+# ------------------------------------------------------------------------------------------------------- with a window
+
+
+def noisy(mean_w, count, seed=0):
+    draw = random.Random(seed)
+    return [mean_w + NOISE_W * draw.gauss(0, 1) for _ in range(count)]
+
+
+def test_noise_above_the_cap_lowers_nothing():
+    readings_w = noisy(9.9, 600)
+    assert max(readings_w) > CAP_W + NOISE_W
+    with limited() as (plant, limiter):
+        feed(plant, limiter, readings_w)
+        assert limiter.events == ()
+    with limited(window_s=None) as (plant, limiter):
+        feed(plant, limiter, readings_w)
+        assert limiter.pushed
+
+
+@pytest.mark.parametrize(("power_w", "within_s"), [(11.0, 0.4), (10.3, 3.0)])
+def test_a_mean_above_the_cap_lowers_the_setting(power_w, within_s):
+    with limited() as (plant, limiter):
+        feed(plant, limiter, noisy(power_w, 100))
+        first = limiter.events[0]
+        assert first.action == "down"
+        assert first.setting < 500.0
+        assert first.time_s <= within_s
+        assert CAP_W < first.power_w < power_w + 3 * NOISE_W
+
+
+def test_after_a_step_down_what_was_read_before_does_not_count():
+    with limited() as (plant, limiter):
+        feed(plant, limiter, [11.0])
+        assert limiter.knobs["clock_mhz"] < 400.0  # what the window holds is paid back
+        for _ in range(100):
+            feed(plant, limiter, noisy(plant.power_w(), 1))
+        assert limiter.knobs == Knobs(clock_mhz=400.0)
+        assert [event.action for event in limiter.events] == ["down", "up"]
+
+
+def test_a_probe_is_not_blamed_for_what_was_read_of_the_one_that_crossed_the_cap():
+    with limited() as (plant, limiter):
+        limiter.move(Knobs(clock_mhz=500.0), probe=True)
+        feed(plant, limiter, noisy(11.0, 10))
+        assert limiter.crossed_w == pytest.approx(11.0, abs=3 * NOISE_W)
+        assert limiter.knobs == plant.safest
+        limiter.move(Knobs(clock_mhz=400.0), probe=True)
+        feed(plant, limiter, [11.0, *noisy(9.0, 20)])
+        assert limiter.crossed_w is None
+        feed(plant, limiter, noisy(11.0, 10))  # it is answered as soon as the sensor has settled
+        assert limiter.crossed_w is not None
+
+
+def test_a_probe_at_the_same_clock_begins_with_no_reading_of_the_last():
+    knobs = Knobs(clock_mhz=400.0)
+    with limited() as (plant, limiter):
+        limiter.move(knobs, probe=True)
+        feed(plant, limiter, [7.0] * 30)
+        limiter.move(knobs, probe=True)  # a larger batch
+        feed(plant, limiter, [11.0] * 4)
+        assert limiter.crossed_w == pytest.approx(11.0)
+        assert limiter.knobs == plant.safest
+
+
+def test_a_probe_near_the_cap_is_not_stopped_by_noise():
+    with limited() as (plant, limiter):
+        limiter.move(Knobs(clock_mhz=500.0), probe=True)
+        feed(plant, limiter, noisy(9.95, 80, seed=4))
+        assert limiter.crossed_w is None
