@@ -30,9 +30,9 @@ class Ceiling:
         """The highest clock that may be held now; None means any."""
         self._settings = tuple(settings)
         self._guard = CapGuard(settings, _leave, CapLevel(PowerTable.guess(settings), cap_w, sensing), max_temp_c)
-        self._grace_s = max(GRACE_S, sensing.settle_s + 1.0)
-        self._above_since_s: Optional[float] = None
-        self._hot_since_s: Optional[float] = None
+        # A reaction to heat takes as long as the rule itself waits between two steps.
+        self._grace_s = {"power": max(GRACE_S, sensing.settle_s + 1.0), "heat": HEAT_WAIT_S + GRACE_S}
+        self._since_s: Dict[str, float] = {}  # since when which of the limits is exceeded
 
     @property
     def cap_w(self) -> Optional[float]:
@@ -45,7 +45,7 @@ class Ceiling:
 
     def lowered(self) -> None:
         """Note that the client lowered its clock, and wait for the effect."""
-        self._above_since_s = self._hot_since_s = None
+        self._since_s = {}
 
     def follows(self, cap_w: Optional[float], sensing: Sensing, max_temp_c: Optional[float]) -> bool:
         """Continue under a cap that is not higher, if nothing else is asked for; returns true if it does.
@@ -93,18 +93,9 @@ class Ceiling:
         return events
 
     def _is_unanswered(self, time_s: float, temperature_c: Optional[float]) -> bool:
-        if not self._guard.level.is_above:
-            self._above_since_s = None
-        elif self._above_since_s is None:
-            self._above_since_s = time_s
-        if not is_too_hot(temperature_c, self.max_temp_c):
-            self._hot_since_s = None
-        elif self._hot_since_s is None:
-            self._hot_since_s = time_s
-        # A reaction to heat takes as long as the rule itself waits between two steps.
-        above = self._above_since_s is not None and time_s - self._above_since_s >= self._grace_s
-        hot = self._hot_since_s is not None and time_s - self._hot_since_s >= HEAT_WAIT_S + GRACE_S
-        return above or hot
+        exceeded = {"power": self._guard.level.is_above, "heat": is_too_hot(temperature_c, self.max_temp_c)}
+        self._since_s = {limit: self._since_s.get(limit, time_s) for limit in exceeded if exceeded[limit]}
+        return any(time_s - since_s >= self._grace_s[limit] for limit, since_s in self._since_s.items())
 
 
 def _leave(value: float) -> None:
