@@ -1,11 +1,6 @@
-"""Faults that end or stop a process: the one that pins, at each of its steps; the agent; a client.
-
-``python -m tests.agent.faults_ends ROOT FAMILY SIGNAL``: a child that pins, pins again and restores gets the signal
-just before each call that touches a file; one line of JSON says what came of all of them.
-"""
+"""Faults that end or stop a process: the training, the agent, a client."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,52 +10,20 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.agent.faults_made import AS_FOUND, BY_RESTORE, Bench, cell, fault
+from tests.agent.faults_made import AS_FOUND, BY_RESTORE, cell, fault
 from tests.support.agent_socket import ENVIRONMENT, Holder
-from tests.support.agent_trees import Ending
-from tests.support.live_board import ROOT, live, wait_for
+from tests.support.live_board import live, wait_for
 from tests.support.live_devices import virtual
 
 from wattune.devices import open_device
 from wattune.point import Knobs
 from wattune_agent.client import AgentClient
-from wattune_agent.controller import Controller, left_behind, restore_left_behind
+from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.guarded import SAFETY_EXIT, run_guarded
 from wattune_agent.snapshot import snapshots
 from wattune_agent.tree import Tree
-
-# ------------------------------------------------------------------------------------------------ at each of its steps
-
-
-@fault(
-    "SIGKILL at each step of pinning and restoring",
-    "nothing can be done; `restore` or the next pin restores the board",
-    slow=True,
-)
-def _(bench):
-    said = at_each_step(bench, signal.SIGKILL)
-    assert 0 < said["changed"] == said["left"]
-    return cell(["left behind"], BY_RESTORE)
-
-
-@fault("SIGTERM at each step of pinning and restoring", "restores the board, then exits by the signal", slow=True)
-def _(bench):
-    said = at_each_step(bench, signal.SIGTERM)
-    assert (said["changed"], said["left"]) == (0, 0)
-    return cell(["SIGTERM"], AS_FOUND)
-
-
-@fault(
-    "SIGINT (Ctrl-C) at each step of pinning and restoring",
-    "finishes the step first",
-    slow=True,
-)
-def _(bench):
-    said = at_each_step(bench, signal.SIGINT)
-    assert (said["changed"], said["left"]) == (0, 0)
-    return cell(["KeyboardInterrupt"], AS_FOUND)
 
 
 @fault("an exception in the training loop", "restores the board, then raises it")
@@ -74,84 +37,6 @@ def _(bench):
         bench.tell(f"`{type(error).__name__}`")
     assert bench.is_back
     device.close()
-
-
-def at_each_step(bench, number):
-    """What came of a process that was ended before each of its calls."""
-    with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
-        command = [sys.executable, "-m", "tests.agent.faults_ends", folder, bench.family, str(int(number))]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, universal_newlines=True, check=True)
-    said = json.loads(done.stdout)
-    assert said["steps"] == said["ended"] > 30
-    assert said["back"] == said["steps"]
-    return said
-
-
-def _pin_and_restore(bench, ending):
-    """What the child does; its writes count as calls too, though they only reach the board in memory."""
-    bench.tree.before_write = ending._counting(lambda path, text: None)
-    with Controller(bench.board) as controller:
-        controller.pin(bench.mhz, bench.others)
-        if not bench.is_cpu:  # a CPU's many policies are steps enough
-            controller.pin(bench.other_mhz)
-        controller.restore()
-    return ending.count
-
-
-def _main(root, family, number):
-    bench = Bench(root, family)
-    plain = Tree(root)
-    before = {path: plain.read(path) for path in bench.tree.state()}
-    said = dict.fromkeys(("steps", "ended", "changed", "left", "back"), 0)
-    _child(bench, 0, number)  # makes the folders, once
-    steps, _ = _child(bench, 0, number)
-    for at in range(1, steps + 1):
-        _, status = _child(bench, at, number)
-        said["steps"] += 1
-        interrupted = number == signal.SIGINT and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 130
-        said["ended"] += interrupted or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == number)
-        changed = {path: plain.read(path) for path in before} != before
-        said["changed"] += changed
-        said["left"] += changed and left_behind(plain) is not None
-        _as_on_disk(bench.tree)
-        assert restore_left_behind(bench.tree) or not changed
-        said["back"] += bench.tree.state() == before == {path: plain.read(path) for path in before}
-        assert not snapshots(plain)
-    assert bench.is_back
-    bench.check()
-    print(json.dumps(said))
-
-
-def _child(bench, at, number):
-    """How many calls it made, if it came to its end, and how it ended."""
-    pipe, end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(end, str(_pin_and_restore(bench, Ending(at, number))).encode())
-            os._exit(0)
-        except KeyboardInterrupt:
-            os._exit(130)
-        finally:
-            os._exit(1)
-    os.close(end)
-    count = os.read(pipe, 100)
-    os.close(pipe)
-    return int(count or 0), os.waitpid(pid, 0)[1]
-
-
-def _as_on_disk(tree):
-    """The board of this process as the one that was ended left it."""
-    tree.forget_shown()
-    for clock in [*tree.board.clocks, *tree.board.cpus]:
-        clock.low, clock.high = (int(Tree.read(tree, path)) for path in (clock.low_path, clock.high_path))
-    memory = tree.board.memory
-    for path in [memory.lock_path, memory.cap_path] if memory is not None else []:
-        if path is not None and Tree.read(tree, path) != memory.text(path, 0.0):
-            memory.write(path, Tree.read(tree, path))
-    for path in tree.board._switches:
-        tree.board._switches[path] = Tree.read(tree, path)
-    tree.board.advance(tree.now_s() + 1.0)
 
 
 # ---------------------------------------------------------------------------------------------- the agent, and clients
@@ -394,7 +279,3 @@ def _(bench):
         holder.process.kill()
         assert wait_for(service.is_back)
     return cell(bench.told, AS_FOUND)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -23,14 +23,10 @@ AT_ONCE = [
 DIFFERENT = {("the clock never settles", "idle"): "nothing said; as found"}
 """Cells of boards in other states than those of the table: fault and state -> cell."""
 IN_SECONDS = [
-    pytest.param(fault, families, id=f"{fault.name}-{name}", marks=marks)
+    pytest.param(fault, families, id=f"{fault.name}-{name}")
     for fault in FAULTS
     if fault.slow
-    for name, families, marks in (
-        ("busy", FAMILIES, []),
-        # The same steps again, from other clocks: the faults that come at once have these states in every run.
-        ("states", tuple(STATES), [pytest.mark.exhaustive] * ("at each step" in fault.name)),
-    )
+    for name, families in (("busy", FAMILIES), ("states", tuple(STATES)))
 ]
 
 
