@@ -10,7 +10,7 @@ from typing import Any, Deque, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from wattune_agent.power_log import PowerLog, PowerTable
 
-__all__ = ["PEAK_S", "SLACK", "TRY_AFTER_S", "UP_PER_S", "WINDOW_S", "CapLevel", "Sensing"]
+__all__ = ["KNOWN_S", "PEAK_S", "SLACK", "TRY_AFTER_S", "UP_PER_S", "WINDOW_S", "CapLevel", "Sensing"]
 
 WINDOW_S = 1.0
 """Default window of a cap in seconds, unless the sensor averages over longer: supplies and batteries bear higher
@@ -65,9 +65,8 @@ TRY_AGAIN_S = 300.0
 TRY_BELOW = 0.97
 """Share of the cap that the highest mean stays below while there is room."""
 
-
 KNOWN_S = 600.0
-"""Time for which the power of a setting is relied on when the cap rises: programs have phases."""
+"""Time for which the power that was seen at a setting is relied on: programs have phases."""
 
 
 class Sensing(NamedTuple):

@@ -5,7 +5,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from wattune_agent.cap_guard import CapGuard, is_too_hot, told
-from wattune_agent.cap_level import CapLevel, Sensing
+from wattune_agent.cap_level import KNOWN_S, CapLevel, Sensing
 from wattune_agent.cap_record import CapNow, CapRecord
 from wattune_agent.errors import AgentError, BadRequest, NotThere
 from wattune_agent.outcome import GuardRequest, Report
@@ -30,9 +30,6 @@ BLIND_S = 2.0
 
 HANG_S = 5.0
 """Time after which a sensor that hangs counts as lost; a change of the clock may take two seconds."""
-
-KNOWN_S = 600.0
-"""Time for which a program's power at the lowest clock is relied on: programs have phases."""
 
 SAFETY_EXIT = 4
 """Exit code if the program was stopped for safety, whatever its own exit code."""
@@ -173,8 +170,6 @@ class _Run:
                 if self._moving is not None and not self._moving.held.may_run:
                     program.hold()
                 self._pulse = Pulse(program.now_s)
-                if not program.is_watched:
-                    self._tell("unwatched", "no shell is available to stop the program if this process is killed")
                 threading.Thread(target=self._watch, name="guard", daemon=True).start()
                 while not self._time.wait(program.ended, 0.5):
                     self._beat()

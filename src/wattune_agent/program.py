@@ -22,8 +22,6 @@ HOLD_AGAIN_S = 1.0
 DEAD_S = 5.0
 """Time after SIGKILL for which to wait for the program's children."""
 
-SHELL = "sh"
-
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _WATCHER = """
@@ -67,18 +65,14 @@ class GuardedProgram:
 
     def start(self) -> None:
         """Start the program. Raises: BadRequest if it cannot be run."""
-        self._watch()
         self._began_s = self.time.now_s()
         try:
+            self._watch()
             # A session of its own: its whole group can be stopped, and Ctrl-C reaches it through us alone.
-            process = subprocess.Popen(
-                self._command, start_new_session=True, preexec_fn=None if self._watcher is None else self._tell_group
-            )
+            process = subprocess.Popen(self._command, start_new_session=True, preexec_fn=self._tell_group)
         except OSError as error:
             raise BadRequest("{} cannot be run: {}".format(self._command[0], error.strerror or error)) from error
         self._process = process
-        if self._watcher is not None and self._watcher.poll() is not None:
-            self._watcher = None
         threading.Thread(target=self._await, args=(process,), name="program", daemon=True).start()
         self._forward()
 
@@ -149,11 +143,6 @@ class GuardedProgram:
         code = 0 if self._process is None or self._process.returncode is None else self._process.returncode
         return 128 - code if code < 0 else int(code)
 
-    @property
-    def is_watched(self) -> bool:
-        """True if a watcher would stop it if this process were killed."""
-        return self._watcher is not None
-
     def _await(self, process: "subprocess.Popen[bytes]") -> None:
         process.wait()
         self.end_s = self.now_s()
@@ -161,19 +150,16 @@ class GuardedProgram:
 
     def _watch(self) -> None:
         script = _WATCHER.format(int(KILL_S))
-        try:
-            # With none of our files open: a reader that waits for the end of our output need not wait for this.
-            self._watcher = subprocess.Popen(
-                [SHELL, "-c", script],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                bufsize=0,
-                start_new_session=True,
-            )
-        except OSError:
-            self._watcher = None
+        # With none of our files open: a reader that waits for the end of our output need not wait for this.
+        self._watcher = subprocess.Popen(
+            ["sh", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            bufsize=0,
+            start_new_session=True,
+        )
 
     def _tell_group(self) -> None:
         """Announce the process group from the program's process before exec, so that it is watched from the start.

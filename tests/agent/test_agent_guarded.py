@@ -573,12 +573,6 @@ def test_nobody_watches_over_a_program_that_is_over(board, tmp_path):
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_without_a_shell_it_is_said_that_nobody_watches(board, monkeypatch):
-    monkeypatch.setattr(program, "SHELL", "/no/such/shell")
-    report = run_guarded(board, ["true"])
-    assert (report.exit_code, kinds(report)) == (0, ["unwatched"])
-
-
 # One process: a shell that starts another one at that moment waits for it to run, and does not stand still.
 # ------------------------------------------------------------------------------------------------------------ joules
 

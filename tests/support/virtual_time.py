@@ -16,9 +16,6 @@ LOOK_S = 0.001
 """Real time between two looks at threads that may have ended, or been woken by another one."""
 
 DYING_S = 0.05
-"""What a program takes to end once it is told to."""
-
-DYING_S = 0.05
 """Virtual time that a program takes to end once it is told to."""
 
 STUCK_S = 60.0
@@ -92,7 +89,6 @@ class VirtualTime(TimeSource):
             self._later.pop(0)[1]()
         self._changed.notify_all()
         return True
-        return True
 
 
 class VirtualProgram(GuardedProgram):
@@ -113,10 +109,6 @@ class VirtualProgram(GuardedProgram):
     @property
     def exit_code(self):
         return self._code
-
-    @property
-    def is_watched(self):
-        return True
 
     def _end(self, code):
         if not self.ended.is_set():
