@@ -7,11 +7,11 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.agent.faults_made import AS_FOUND, BY_RESTORE, cell, fault
-from tests.support.agent_socket import ENVIRONMENT, Holder
+from tests.support.agent_socket import ENVIRONMENT, Holder, serving
 from tests.support.live_board import live, wait_for
 from tests.support.live_devices import virtual
 
@@ -20,7 +20,6 @@ from wattune.point import Knobs
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import AgentError
 from wattune_agent.guarded import SAFETY_EXIT, run_guarded
 from wattune_agent.snapshot import snapshots
 from wattune_agent.tree import Tree
@@ -45,17 +44,16 @@ def _(bench):
 class Served:
     """A live board as a process, and an agent that serves it."""
 
-    def __init__(self, root, bench):
-        self.tree, self.socket, self.log = Tree(str(root)), root / "agent.sock", root / "agent.log"
-        self.bench, self.lease_s = bench, 1.0
-        self.agent = None
-        board = find_board(self.tree, "cpu" if bench.is_cpu else "jetson")
-        self.files, self.mhz = board.clock.files(), bench.mhz
+    def __init__(self, root, bench, ends):
+        self.tree, self.socket, self.bench, self.ends = Tree(str(root)), root / "agent.sock", bench, ends
+        self.family, self.mhz = "cpu" if bench.is_cpu else "jetson", bench.mhz
+        self.files = find_board(self.tree, self.family).clock.files()
         # Railgating on, to be switched off. Boost off already: switching it changes the limits too, and a board made of
         # plain files may then write over what the agent writes at that moment, as no kernel does.
         self.tree.write(bench.switch, "1")
         time.sleep(0.05)  # until the board has taken it in
         self.before = self.state()
+        self.start()
 
     def state(self):
         return [self.tree.read(path) for path in self.files]
@@ -68,13 +66,13 @@ class Served:
         return self.tree.read(self.bench.low) == wanted == self.tree.read(self.bench.high)
 
     def start(self):
-        family = "cpu" if self.bench.is_cpu else "jetson"
-        command = [sys.executable, "-m", "wattune_agent", "serve", "--device", family, "--sysfs-root", self.tree.root]
-        command += ["--socket", str(self.socket), "--lease", str(self.lease_s)]
-        with self.log.open("a") as log:
-            self.agent = subprocess.Popen(command, env=ENVIRONMENT, stderr=log)
-        assert wait_for(self._answers)
+        agent = serving(self.tree.root, self.socket, "--lease", "1.0", family=self.family)
+        self.agent = self.ends.enter_context(agent)
         time.sleep(0.05)  # the energy counters of the files move only every few milliseconds
+
+    def stop(self, number):
+        self.agent.send_signal(number)
+        self.agent.wait(10)
 
     def kill_soon(self):
         """Once it has pinned, and somebody has read."""
@@ -82,47 +80,25 @@ class Served:
         time.sleep(1.5)
         self.stop(signal.SIGKILL)
 
-    def _answers(self):
-        try:
-            AgentClient(str(self.socket)).close()
-        except AgentError:
-            return False
-        return True
-
-    def logged(self, kind):
-        """Where nobody is left to be told, the agent's log has it."""
-        if f"wattune-agent: {kind}: " in self.log.read_text(encoding="utf-8"):
-            self.bench.tell(f"{kind} (agent's log)")
-
     def check(self):
         """Without the agent, the board can be pinned again, and comes back."""
         if self.agent.poll() is None:
             self.stop(signal.SIGTERM)
         assert snapshots(self.tree) == []
-        with Controller(find_board(self.tree, "cpu" if self.bench.is_cpu else "jetson")) as following:
+        with Controller(find_board(self.tree, self.family)) as following:
             following.pin(self.bench.other_mhz)
             assert wait_for(lambda: self.is_at(self.bench.other_mhz))
         assert wait_for(self.is_back)
-
-    def stop(self, number):
-        self.agent.send_signal(number)
-        self.agent.wait(10)
 
 
 @contextmanager
 def served(bench):
     """The files as a process keeps them alive, and an agent over them."""
-    with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
-        root = Path(folder)
-        with live(root, bench.family, throttled=False, load=bench.load):
-            service = Served(root, bench)
-            try:
-                service.start()
-                yield service
-                service.check()
-            finally:
-                if service.agent.poll() is None:
-                    service.stop(signal.SIGTERM)
+    with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder, ExitStack() as ends:
+        ends.enter_context(live(Path(folder), bench.family, throttled=False, load=bench.load))
+        service = Served(Path(folder), bench, ends)
+        yield service
+        service.check()
 
 
 @contextmanager
@@ -212,10 +188,10 @@ def _(bench):
 )
 def _(bench):
     with served(bench) as service:
-        family, folder = "cpu" if bench.is_cpu else "jetson", Path(service.tree.root)
+        folder = Path(service.tree.root)
         report, said, began, over = (folder / name for name in ("report.json", "said", "began", "over"))
         command = [sys.executable, "-m", "wattune_agent", "guard", "--json", "--sysfs-root", service.tree.root]
-        command += ["--device", family, "--clock", f"{service.mhz}", "--cap", "900W", "--"]
+        command += ["--device", service.family, "--clock", f"{service.mhz}", "--cap", "900W", "--"]
         command += ["sh", "-c", f"touch {began}; until [ -e {over} ]; do sleep 0.1; done"]
         with (
             said.open("w") as lines,
@@ -275,7 +251,8 @@ def _(bench):
         holder.process.send_signal(signal.SIGSTOP)
         assert wait_for(lambda: service.is_at(bench.settings[0]))
         assert reader.read()["power_w"] > 0
-        service.logged("lease lapsed")
+        if "wattune-agent: lease lapsed: " in service.agent.said():  # nobody is left to be told
+            bench.tell("lease lapsed (agent's log)")
         holder.process.kill()
         assert wait_for(service.is_back)
     return cell(bench.told, AS_FOUND)
