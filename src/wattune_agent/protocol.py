@@ -26,7 +26,6 @@ the machine's monotonic clock.
 import json
 import math
 import socket
-import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from wattune_agent import PROTOCOL
@@ -85,19 +84,13 @@ class Lines:
     def receive(self, timeout_s: Optional[float] = None) -> Optional[Dict[str, Any]]:
         """Receive the next message; None if the other side closed. A partial line stays for the next call.
 
-        Raises: BadRequest for a line that is not a JSON object; OSError (``socket.timeout`` after ``timeout_s``).
+        Raises: BadRequest for a line that is not a JSON object; OSError (``socket.timeout`` after a silence of
+        ``timeout_s``).
         """
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._socket.settimeout(timeout_s)
         while b"\n" not in self._rest:
             if len(self._rest) > self._limit:
                 raise BadRequest("a line of more than {} bytes".format(self._limit))
-            if end_s is None:
-                self._socket.settimeout(None)
-            else:
-                left_s = end_s - time.monotonic()
-                if left_s <= 0:
-                    raise socket.timeout("timed out")
-                self._socket.settimeout(left_s)
             more = self._socket.recv(65536)
             if not more:
                 return None

@@ -1,12 +1,5 @@
-"""A bench for one fault at a time on a live board, and the table of what came of each.
+"""A bench for one fault at a time on a live board, and the table of what came of each."""
 
-``python -m tests.agent.faults_made`` prints the table; with a file behind it, the table in that file is replaced.
-"""
-
-import sys
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional
 
 from tests.support.agent_trees import texts
@@ -224,32 +217,8 @@ def outcome(one, family, folder):
 # ------------------------------------------------------------------------------------------------------------ the table
 
 
-def rows():
-    """The table's lines, measured now."""
-    yield line("fault", "what wattune does", "reported; how the files end")
-    yield line(*("---",) * 3)
-    for one in FAULTS:
-        with _folders() as folders:
-            outcomes = {family: outcome(one, family, folders / family) for family in FAMILIES}
-        yield line(one.name, one.does, merged(outcomes))
-
-
-def line(*cells):
-    return f"| {' | '.join(cells)} |"
-
-
-def merged(outcomes):
-    """The outcomes of all families in one cell: an outcome that is not common to all begins with its families."""
-    families = {}
-    for family, text in outcomes.items():
-        families.setdefault(text, []).append(TITLES[family])
-    families.pop(ABSENT, None)
-    parts = [text if len(of) == len(FAMILIES) else f"{', '.join(of)}: {text}" for text, of in families.items()]
-    return " / ".join(parts)
-
-
 def split(text):
-    """Family -> outcome, of a cell that ``merged`` made."""
+    """Family -> outcome, of a cell in which an outcome that is not common to all begins with its families."""
     outcomes = dict.fromkeys(FAMILIES, ABSENT)
     for part in text.split(" / "):
         head, _, rest = part.partition(": ")
@@ -260,37 +229,6 @@ def split(text):
 
 def documented(page):
     """Name of a fault -> what wattune does, and the outcome by family, as the page has it."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    table = [[part.strip() for part in text.strip("|").split(" | ")] for text in lines[_place(lines)]]
-    return {name: (does, split(outcomes)) for name, does, outcomes in table}
-
-
-def _place(lines):
-    """Where the table stands in a page."""
-    begin = next(number for number, text in enumerate(lines) if text.startswith("| fault |"))
-    return slice(begin, next(number for number in range(begin, len(lines) + 1) if not any(lines[number : number + 1])))
-
-
-@contextmanager
-def _folders():
-    with tempfile.TemporaryDirectory(prefix="wattune-faults-") as folder:
-        yield Path(folder)
-
-
-def _main(page=None):
-    if page is None:
-        for text in rows():
-            print(text, flush=True)
-        return
-    path = Path(page)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    lines[_place(lines)] = rows()
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    from tests.agent import faults_all  # the same module by its own name: the faults are kept there
-    from tests.agent.faults_made import _main as main
-
-    assert faults_all.FAULTS
-    main(*sys.argv[1:])
+    table = page.read_text(encoding="utf-8").partition("| --- | --- | --- |\n")[2].partition("\n\n")[0]
+    rows = [[part.strip() for part in text.strip("|").split(" | ")] for text in table.splitlines()]
+    return {name: (does, split(outcomes)) for name, does, outcomes in rows}
