@@ -15,11 +15,11 @@ from wattune.devices.meter import GONE_AFTER_S, sensor_window
 from wattune.errors import DeviceError, InputError
 from wattune.point import Knobs
 from wattune.records import GuardEvent
-from wattune_agent.cap_guard import PATIENCE_S, CapGuard, is_above, is_too_hot
+from wattune_agent.cap_guard import CapGuard, is_above, is_too_hot
 from wattune_agent.cap_level import UP_PER_S, CapLevel, Sensing
 from wattune_agent.power_log import PowerTable
 
-__all__ = ["PATIENCE_S", "PowerLimiter", "check_limit"]
+__all__ = ["PowerLimiter", "check_limit"]
 
 NEVER = -math.inf
 
