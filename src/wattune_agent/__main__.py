@@ -6,10 +6,9 @@ error; ``guard`` exits with the exit code of its program.
 
 import argparse
 import grp
-import json
 import os
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, restore_left_behind
@@ -98,8 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     setting.add_argument("--socket", metavar="PATH", default=SOCKET)
     add("restore", _restore, "Restore a board that a killed process left changed.")
-    listing = add("devices", _devices, "List the boards: clocks, power, mode and problems.")
-    listing.add_argument("--json", action="store_true")
+    add("devices", _devices, "List the boards: clocks, power, mode and problems.")
     return parser
 
 
@@ -157,23 +155,11 @@ def _devices(options: Any) -> int:
     tree = _tree(options)
     # A Jetson's GPU is not a card, although its driver has the same library.
     cards = card_names(tree) if not is_tegra(tree) else []
-    devices = [_device(tree, family) for family in [*families(tree), *cards]]
-    if options.json:
-        _print(json.dumps(devices, indent=1))
-        return 0
-    for device in devices:
-        _print("{}  {}".format(device["backend"], device["name"]))
-        clocks = device["clocks_mhz"]
-        if clocks:
-            _print("  clocks   {} MHz".format(" ".join("{:g}".format(mhz) for mhz in clocks)))
-        if device["power_w"] is not None:
-            rails = ", ".join("{} {:.2f}".format(name, watts) for name, watts in device["rails_w"].items())
-            _print("  power    {:.2f} W ({})".format(device["power_w"], rails))
-        if device["mode"]:
-            _print("  mode     {}".format(", ".join("{} {}".format(*item) for item in device["mode"].items())))
-        for problem in device["problems"]:
-            _print("  problem  {}".format(problem))
-    if not devices:
+    names = [*families(tree), *cards]
+    for name in names:
+        for line in _described(tree, name):
+            _print(line)
+    if not names:
         _print("no board found in {}".format(tree.root))
     return 0
 
@@ -184,27 +170,25 @@ def _print(text: str) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def _device(tree: Tree, family: str) -> Dict[str, Any]:
+def _described(tree: Tree, family: str) -> Iterator[str]:
     board = find_board(tree, family)
     controller = Controller(board)
     description = controller.describe()
     problems = list(description["problems"])
-    power_w, rails_w = None, {}
+    yield "{}  {}".format(family, description["name"])
+    if description["settings_mhz"]:
+        yield "  clocks   {} MHz".format(" ".join("{:g}".format(mhz) for mhz in description["settings_mhz"]))
     if board.sensor is not None:
         try:
             reading = controller.read()
-            power_w, rails_w = reading["power_w"], reading["rails_w"]
+            rails = ", ".join("{} {:.2f}".format(name, watts) for name, watts in reading["rails_w"].items())
+            yield "  power    {:.2f} W ({})".format(reading["power_w"], rails)
         except AgentError as error:
             problems += [] if str(error) in problems else [str(error)]
-    return {
-        "backend": family,
-        "name": description["name"],
-        "clocks_mhz": description["settings_mhz"],
-        "power_w": power_w,
-        "rails_w": rails_w,
-        "mode": description["mode"],
-        "problems": problems,
-    }
+    if description["mode"]:
+        yield "  mode     {}".format(", ".join("{} {}".format(*item) for item in description["mode"].items()))
+    for problem in problems:
+        yield "  problem  {}".format(problem)
 
 
 def _controller(options: Any) -> Any:

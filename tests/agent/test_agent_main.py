@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,15 +30,12 @@ def on(board):
     return ["--device", "jetson", "--sysfs-root", board.root]
 
 
-def test_devices_as_text_and_as_json(board, capsys):
-    assert main(["devices", "--sysfs-root", str(board.root), "--json"]) == 0
-    device = json.loads(capsys.readouterr().out)[0]
-    assert device["backend"] == "jetson"
-    assert device["clocks_mhz"][0] == 306.0
-    assert device["power_w"] > 1.0
-    assert "VDD_IN" in device["rails_w"]
+def test_devices_are_listed(board, capsys):
     assert main(["devices", "--sysfs-root", str(board.root)]) == 0
-    assert "306 408" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("jetson  ")
+    assert "clocks   306 408" in said
+    assert re.search(r"power    [1-9]\d*\.\d\d W \(VDD_IN ", said)
 
 
 def test_a_label_and_a_command_that_are_not_ascii_are_printed_on_any_terminal(tmp_path):
@@ -80,8 +78,8 @@ def test_an_agent_finds_a_clock_that_appears_after_its_start(tmp_path):
 
 
 def test_an_empty_tree_has_no_board(tmp_path, capsys):
-    assert main(["devices", "--sysfs-root", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert main(["devices", "--sysfs-root", str(tmp_path)]) == 0
+    assert "no board found" in capsys.readouterr().out
     assert main(["guard", "--sysfs-root", str(tmp_path), "--", "true"]) == 2
     assert "no board found" in capsys.readouterr().err
 
