@@ -154,15 +154,6 @@ def test_a_board_that_fails_to_change_is_where_it_was():
     assert guard.events == []
 
 
-def test_it_goes_on_from_where_somebody_else_brought_the_board():
-    guard, clock = made()
-    guard.follow(300.0)
-    guard(0.0, 5.0)
-    assert clock.mhz == guard.value == 200.0
-    feed(guard, [1.0] * 500, 0.1)
-    assert clock.mhz == 500.0
-
-
 @given(st.integers(0, 2**32), st.integers(1, 399))
 @settings(max_examples=30, deadline=None)
 def test_a_guard_goes_on_from_its_state(seed, cut):

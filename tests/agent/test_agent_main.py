@@ -113,15 +113,6 @@ def test_guard_runs_a_program_that_is_not_python_and_reports(board):
     assert "[simulated]" in said
 
 
-def test_guard_through_an_agent(board, tmp_path):
-    socket = tmp_path / "agent.sock"
-    with serving(board.root, socket):
-        options = ["--device", "agent:{}".format(socket), "--clock", "408", "--cap", "50W"]
-        script = "cat {}/sys/class/devfreq/17000000.gpu/max_freq".format(board.root)
-        code, out, said = run("guard", *options, "--", "sh", "-c", script)
-    assert (code, out.strip()) == (0, "408000000"), said
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_serve_ends_with_the_board_as_it_was(board, tmp_path, number):
     socket = tmp_path / "agent.sock"

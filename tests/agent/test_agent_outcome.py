@@ -5,11 +5,11 @@ from tests.agent.test_agent_guarded import guard_for, kinds
 from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import VirtualTime
 
-from wattune_agent import readings, time_source
+from wattune_agent import time_source
 from wattune_agent.cap_guard import PATIENCE_S
 from wattune_agent.errors import FileFailed, NoReading
 from wattune_agent.guarded import run_guarded
-from wattune_agent.outcome import GuardRequest, as_record, in_words
+from wattune_agent.outcome import GuardRequest, in_words
 from wattune_agent.time_source import Pulse
 
 
@@ -74,13 +74,6 @@ def test_what_was_before_the_program_is_at_its_beginning():
     assert (kinds(report), report.events[0]["time_s"]) == (["left behind"], 0.0)
 
 
-def test_a_sensor_that_was_stuck_is_said_again_at_the_end():
-    board = MadeBoard()
-    board.watts = 3.0
-    report = guard_for(board, 3 * readings.STUCK_S, cap_w=4.5)
-    assert words(report, cap_w=4.5)[-1].startswith("stuck sensor: VDD_IN reads 3.000 W")
-
-
 def test_a_board_without_a_clock_is_said_to_have_none_to_lower():
     report = run_guarded(MadeBoard(settings=()), ["true"], cap_w=9.0)
     assert kinds(report) == ["no clock"]
@@ -100,20 +93,6 @@ def test_without_a_clock_a_limit_claims_the_board_and_nothing_else_does():
         board = MadeBoard()
         run_guarded(board, ["true"], **limits)
         assert (board.claimed, board.pins) == (claimed, [])
-
-
-def test_the_record_names_the_side_of_the_cap():
-    report = run_guarded(MadeBoard(), ["true"], cap_w=9.0)
-    record = as_record(
-        report, GuardRequest(["true"], None, 9.0, 12.0, None), device="a board", mode="as it is", kind="measured"
-    )
-    assert (record["record"], record["version"], record["cap_side"], record["supply_cap_w"]) == (
-        "guard",
-        1,
-        "supply",
-        12.0,
-    )
-    assert record["provenance"] == {"kind": "measured"}
 
 
 # --------------------------------------------------------------------------------------------- a guard that stood still

@@ -124,11 +124,6 @@ def test_a_foreign_file_is_one_clear_line(tmp_path, content):
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(NotKept, match="cannot be read: No such file"):
-        Snapshot.load(str(tmp_path / "board-x.json"))
-
-
 # ----------------------------------------------------------------------------------------------------- what goes wrong
 
 
@@ -201,11 +196,6 @@ def test_a_limit_that_cannot_be_is_not_kept_as_how_the_board_was_found(tree, tmp
 def test_no_limit_of_a_power_mode_is_one(tree, tmp_path):
     put(tmp_path, HIGH, "2147483647\n")
     assert Snapshot.of_now(tree, "jetson", FILES, {}).files[HIGH] == "2147483647\n"
-
-
-def test_a_tree_keeps_its_own(tmp_path):
-    assert state_folder(Tree(str(tmp_path))) == str(tmp_path) + SYSTEM_FOLDER
-    assert not (tmp_path / "var").exists()
 
 
 def test_a_tree_whose_folder_leads_out_is_refused(tmp_path):

@@ -14,7 +14,6 @@ from tests.support.sessions import OwnTimeDevice
 from wattune.algorithms import open_algorithm
 from wattune.cap import SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
-from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.power.cap_clock import CapInRun
 from wattune.power.cap_follower import CapFollower
@@ -83,11 +82,6 @@ def test_a_clock_set_back_never_takes_the_run_back():
     times_s = [one.time_s for one in follower.intervals]
     assert times_s == sorted(times_s)
     assert all(earlier[0] < later[0] for earlier, later in pairwise(seen))
-
-
-def test_a_run_does_not_begin_before_the_first_row():
-    with pytest.raises(InputError, match="begins after the run"):
-        followed(CAPS, 1.0, begin=NOON - timedelta(seconds=5))
 
 
 def test_seconds_and_callables_do_not_mind_the_clock():

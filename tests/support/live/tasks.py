@@ -103,11 +103,6 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
                 os.kill(pid, number)
 
 
-def state(pid: int) -> str:
-    """The state of a process as ``/proc`` has it: "T" if it is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
 def _ticks(pid: int) -> int | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
