@@ -305,7 +305,6 @@ class DeviceContract:
         if not device.executes_steps:
             assert len(device.compute_s) == len(device.members)
         assert not device.rebalance()
-        assert not device.choose_reference()
 
     def test_only_a_board_has_a_controller(self, device):
         assert (device.controller is not None) == self.has_controller

@@ -127,14 +127,6 @@ class Explorer:
         self._search_again()
         self.choose()
 
-    def start_over(self) -> None:
-        """Start over on a device that has other knobs now. Raises: DeviceError."""
-        self._limiter.start_over()
-        self.current = OperatingPoint(self.current.shape, self._device.safest)
-        self.cells.clear()
-        self.search = self._new_search(self._may_use)
-        self.choose()
-
     def _want(self, point: OperatingPoint, *, probing: bool) -> None:
         self.wanted, self.probing, self._is_reached = point, probing, False
 

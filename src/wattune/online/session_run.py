@@ -132,7 +132,6 @@ class SessionRun(LoopRun):
             self.explorer.choose()
             if self._leading is not None:
                 self._leading.on_rebalance = self.explorer.measure_again
-                self._leading.on_reference = self.explorer.start_over
                 stack.callback(self._leading.timer.close)
                 self._leading.timer.open()
             stack.enter_context(capped.following())

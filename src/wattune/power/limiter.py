@@ -146,14 +146,6 @@ class PowerLimiter:
                 self._work = self._new_guard(steps, self._work)
                 self._work.begin_at(at)
 
-    def start_over(self) -> None:
-        """Start over at the safest setting of a device that has other knobs now. Raises: DeviceError."""
-        with self._lock:
-            self._setting.change(self._device.safest)
-            self._window.restart(self._device.sensor.settle_s)
-            self.top, self._reached = self._setting.knobs, _first_lowered(self._device)
-            self._work = self._new_guard(self._device.ladder(self.top), self._work)
-
     def move_cap(self, limit_w: float | None) -> None:
         """Answer readings above this limit from now on, None: none."""
         with self._lock:

@@ -32,21 +32,21 @@ STALE = 0.03
 """Share by which a setting that draws more may seem slower than one that draws less before its observation is dropped
 as older than the board's present state."""
 
-CLEARLY = 0.05
-"""Share by which another member must be slower at its top setting to become the reference."""
-
 
 class Balance:
-    """Settings of one knob for each member; those of the ``reference`` are given, the others are fast enough for it.
+    """Settings of one knob for each member, at levels that are the values of the knob that has most.
+
+    At a level each member may use the values of its knob up to the same share of them, and has the lowest at which it
+    is as fast as the slowest member. ``widest``: the member whose values the levels are.
 
     The model of a step's time is ``T_j(setting, work) = c_work * g_j(setting)``. ``g_j`` is learned by ``observe``: it
     is linear in 1 / value between observed settings, and proportional to 1 / value beyond them, which no clock and no
-    power limit surpasses. A member that was never observed counts as equal to the reference at their top settings.
+    power limit surpasses. Members that were never observed count as equal at their top settings.
     """
 
     def __init__(self, knobs: Sequence[Knob]):
-        self.reference = 0
         self._values = [knob.by_power for knob in knobs]
+        self.widest = max(range(len(knobs)), key=lambda member: len(self._values[member]))
         self._slow = [
             {value: 1 / value if knob.power_rises else value for value in knob.values} for knob in knobs
         ]  # a number that time is proportional to, at most
@@ -124,8 +124,7 @@ class Balance:
         """Predicted time of a step at this value, relative to those of the other members and values."""
         slow, cells = self._slow[member], self._relative_s[member]
         if not cells:
-            top_s = 1.0 if member == self.reference else self.top_time(self.reference)
-            return top_s * slow[value] / slow[self._values[member][-1]]
+            return slow[value] / slow[self._values[member][-1]]
         points = [(slow[other], cells[other]) for other in reversed(self._values[member]) if other in cells]
         highest_s = 0.0  # noise must not make less power faster
         for index, (at, time_s) in enumerate(points):
@@ -133,54 +132,35 @@ class Balance:
             points[index] = (at, highest_s)
         return _on_lines(points, slow[value])
 
-    def top_time(self, member: int) -> float:
-        """The same at the value that draws most."""
-        return self.time(member, self._values[member][-1])
-
-    def pace(self, value: float) -> float:
-        """Time of a step at the reference's value, with each other member as fast as it has to be and can be."""
-        others = [self.top_time(member) for member in range(len(self._values)) if member != self.reference]
-        return max([self.time(self.reference, value), *others])
-
-    def slowest(self) -> int:
-        """The member that is clearly the slowest at its top setting; the reference unless another one is."""
-        times_s = [self.top_time(member) for member in range(len(self._values))]
-        last = max(range(len(times_s)), key=times_s.__getitem__)
-        return last if times_s[last] > (1 + CLEARLY) * times_s[self.reference] else self.reference
-
     # -------------------------------------------------------------------------------------------------------- choosing
 
     def table(self, held: Mapping[float, tuple[float, ...]] | None = None) -> dict[float, tuple[float, ...]]:
-        """Value of the reference -> the values of all members, ascending by power, from the present predictions.
+        """Level -> the values of all members, ascending by power, from the present predictions.
 
-        Every other member gets the lowest value at which it is fast enough. A value of ``held`` stays unless it clearly
-        misses that, so that noise moves nothing. At the lowest value all are at theirs, since work without waiting may
-        follow there.
+        A value of ``held`` stays unless it is clearly too slow, or a lower one clearly fast enough, so that noise
+        moves nothing.
         """
+        levels = self._values[self.widest]
         rows: dict[float, tuple[float, ...]] = {}
         before = tuple(values[0] for values in self._values)
-        for index, value in enumerate(self._values[self.reference]):
-            pace_s = self.pace(value)
-            kept = [None] * len(before) if held is None else held[value]
-            row = [
-                value if member == self.reference else self._fitting(member, pace_s, own)
-                for member, own in enumerate(kept)
-            ]
+        for index, level in enumerate(levels):
+            share = index / max(1, len(levels) - 1)
+            highest = [values[round(share * (len(values) - 1))] for values in self._values]
+            pace_s = max(self.time(member, value) for member, value in enumerate(highest))
+            kept = highest if held is None else held[level]
+            row = [self._fitting(member, pace_s, own) for member, own in enumerate(kept)]
             # Upwards every member draws at least as much: what is held from one time may cross what is from another.
             least = zip(row, before, strict=True)
-            higher = [max(two, key=values.index) for values, two in zip(self._values, least, strict=True)]
-            before = rows[value] = tuple(higher) if index else before
+            before = tuple(max(two, key=values.index) for values, two in zip(self._values, least, strict=True))
+            rows[level] = before
         return rows
 
-    def _fitting(self, member: int, pace_s: float, held: float | None) -> float:
-        values = self._values[member]
+    def _fitting(self, member: int, pace_s: float, held: float) -> float:
         slack = SLACK if self._relative_s[member] else 1e-9
-        if held is None:
-            return self._least(member, (1 + slack) * pace_s)
         if self.time(member, held) > (1 + slack + BAND) * pace_s:
             return self._least(member, (1 + slack) * pace_s)
         lower = self._least(member, (1 + slack - BAND) * pace_s)
-        return min(held, lower, key=values.index)
+        return min(held, lower, key=self._values[member].index)
 
     def _least(self, member: int, most_s: float) -> float:
         values = self._values[member]
@@ -191,14 +171,12 @@ class Balance:
     def state_dict(self) -> dict[str, Any]:
         """The learned times, as JSON values."""
         return {
-            "reference": self.reference,
             "relative_s": [[list(cell) for cell in cells.items()] for cells in self._relative_s],
             "works": [[list(work) if isinstance(work, tuple) else work, c] for work, c in self._works.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
-        self.reference = state["reference"]
         self._relative_s = [dict(cells) for cells in state["relative_s"]]
         self._works = {tuple(work) if isinstance(work, list) else work: c for work, c in state["works"]}
         self._stretch = None

@@ -19,9 +19,9 @@ from wattune.records import BoardEvent, StepWork
 class DeviceGroup(Device):
     """Devices that compute the same work in every step and wait for the slowest.
 
-    A setting of the group is one of its reference member's, at first the first one; the other members follow at the
-    settings that make them as fast as that (``Balance``). Members of the same pool share one cap: a cap is compared
-    with the highest sum of a pool, energy is that of all members. ``pools``: the pool of each member.
+    A setting of the group is one of its widest member's, up to which all members may go; each has the lowest setting
+    that makes it as fast as the slowest (``Balance``). Members of the same pool share one cap: a cap is compared with
+    the highest sum of a pool, energy is that of all members. ``pools``: the pool of each member.
     """
 
     def __init__(self, members: Sequence[Device], pools: Sequence[int]):
@@ -45,8 +45,9 @@ class DeviceGroup(Device):
         self.sensor = parts.combined_sensor(sensors)
         self._guarded_sensor = parts.guarded_sensor(sensors, pools)
         self.balance = Balance([member.knobs[0] for member in members]) if members[0].knobs else None
-        self._table: dict[float, tuple[float, ...]] = {}
-        self._use_table()
+        self._widest = 0 if self.balance is None else self.balance.widest
+        self.knobs = members[self._widest].knobs
+        self._table = {} if self.balance is None else self.balance.table()
         self.compute_s: tuple[float, ...] = ()
         """Each member's own computing time in the last step, in seconds, without waiting for others."""
         self._changing = threading.RLock()
@@ -88,7 +89,7 @@ class DeviceGroup(Device):
             self.balance.observe(begun[0], values, seconds)
 
     def rebalance(self) -> bool:
-        """Let the members follow the reference by the times that were observed. Call it between two steps.
+        """Let the members follow the slowest by the times that were observed. Call it between two steps.
 
         Returns: True if members were set to other values, so that readings and times of before are of another setting.
         Raises: DeviceError.
@@ -103,21 +104,6 @@ class DeviceGroup(Device):
             self._apply(knobs)
             return True
 
-    def choose_reference(self) -> bool:
-        """Make the member the reference that is the slowest at its top setting, if it is so clearly.
-
-        The group then has other knobs, and inside ``at`` it is at its safest setting: what holds a setting has to start
-        over. Returns: True if the reference is another one now. Raises: DeviceError inside ``at``.
-        """
-        if self.balance is None or (slowest := self.balance.slowest()) == self.balance.reference:
-            return False
-        with self._changing:
-            self.balance.reference = slowest
-            self._use_table()
-            if self._set is not None:
-                self._apply(self.safest)
-        return True
-
     def member_settings(self, knobs: Knobs) -> tuple[Knobs, ...]:
         """Settings of all members at a setting of the group."""
         if not self.knobs:
@@ -125,27 +111,18 @@ class DeviceGroup(Device):
         values = self._table[knobs[self.knobs[0].name]]
         return tuple(Knobs({member.knobs[0].name: value}) for member, value in zip(self.members, values, strict=True))
 
-    def _use_table(self) -> None:
-        if self.balance is not None:
-            self.knobs = self.members[self.balance.reference].knobs
-            self._table = self.balance.table()
-
     def _begin_step(self, work: StepWork) -> None:
         self._begun = (work.samples, work.micro_batch_size, work.flops), self._changes
 
     # ------------------------------------------------------------------------------------------------------- settings
 
-    @property
-    def _reference(self) -> Device:
-        return self.members[0 if self.balance is None else self.balance.reference]
-
     def current(self) -> Knobs | None:
-        """The setting of the reference member."""
-        return self._reference.current()
+        """The group's setting inside ``at``, otherwise the widest member's."""
+        return self._set or self.members[self._widest].current()
 
     def clock_mhz(self) -> float | None:
-        """The clock of the reference member."""
-        return self._reference.clock_mhz()
+        """The clock of the widest member."""
+        return self.members[self._widest].clock_mhz()
 
     def _apply(self, knobs: Knobs) -> None:
         with self._changing:
@@ -202,7 +179,6 @@ class DeviceGroup(Device):
                 member.load_state_dict(own)
         if self.balance is not None:
             self.balance.load_state_dict(state["balance"])
-            self.knobs = self._reference.knobs
             self._table = {value: tuple(values) for value, values in state["table"]}
 
     def close(self) -> None:

@@ -107,7 +107,8 @@ def job_store(prefix: str) -> Any:
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     if hasattr(store, "host"):  # only a TCPStore has one client for each process
-        store = type(store)(store.host, store.port, None, False, timedelta(seconds=60), wait_for_workers=False)
+        longest = timedelta(seconds=2 * SILENT_AFTER_S)  # a rank that is stopped may be the one that serves it
+        store = type(store)(store.host, store.port, None, False, longest, wait_for_workers=False)
     return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 

@@ -22,9 +22,6 @@ AGREE_EVERY_S = 0.5
 MOST_STEPS = 256
 """Most steps from one such message to the next."""
 
-LOOKS = 4
-"""Looks at the times of all members after which the slowest of them is known."""
-
 
 class Leading:
     """Decisions of one rank for all, applied at the same step.
@@ -41,10 +38,7 @@ class Leading:
         self.stop: SafetyStop | InputError | None = None
         self.on_rebalance: Callable[[], None] = lambda: None
         """Called after members of the group were set to other values."""
-        self.on_reference: Callable[[], None] = lambda: None
-        """Called after another member became the group's reference, so that its knobs are others."""
         self.device = device
-        self._looks = 0
         self._members = members
         self._computed_s: dict[int, float] = {}
         self.timer = ComputeTimer(model, channel.passed)
@@ -93,12 +87,7 @@ class Leading:
                 slowest_s[member] = max(slowest_s[member], self._computed_s[rank])
             self._computed_s.clear()
             group.computed(slowest_s)
-        if not group.compute_s:
-            return
-        self._looks += 1
-        if self._looks == LOOKS and group.choose_reference():
-            self.on_reference()
-        if group.rebalance():
+        if group.compute_s and group.rebalance():
             self.on_rebalance()
 
 
