@@ -192,8 +192,6 @@ def test_unequal_boards_share_a_budget_at_equal_times() -> None:
     assert device == "1 x sim:jetson-tx2-nx + 1 x sim:jetson-nano"
     assert over == "node"
     assert (above_s, above) == (0.0, 0)
-    nano = {knobs["clock_mhz"] for knobs in open_device("sim:jetson-nano").combinations()}
-    assert set(settings[1:]) <= nano  # the settings are those of the slow board, which sets the pace
     assert len(set(settings)) > 2
     assert times_s[0] <= 1.02 * times_s[1]
 
@@ -230,21 +228,30 @@ def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: P
     alone.close()
 
 
-def train_elsewhere_long(rank: int, folder: Path) -> None:
-    meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
-    device = f"jetson?root={folder / f'board{rank}'}"
-    model, opened = small(rank, device=device, cap_w=100.0, over="job")
+def train_long(rank: int, folder: Path, elsewhere: bool = False, options: dict[str, Any] | None = None) -> None:
+    """A session that does not end; each rank leaves a file when it trains. Without a device it is simulated."""
+    if elsewhere:
+        meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
+    boards = {name: value.format(rank=rank) for name, value in (options or {}).items() if name == "device"}
+    model, opened = small(rank, **{**(options or {}), **boards})
     with opened as session:
         train(session, model, 100_000, on_batch=lambda _: (folder / f"rank{rank}").touch())
+
+
+def started(folder: Path, ranks: int, *arguments: Any) -> Job:
+    """A job of ``train_long`` whose ranks train."""
+    running = Job(train_long, ranks, folder, *arguments)
+    for rank in range(ranks):
+        assert wait_for((folder / f"rank{rank}").exists, 60.0)
+    return running
 
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_boards_of_all_computers_are_restored_whoever_is_killed(tmp_path: Path, killed: int) -> None:
     trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
     before = [texts(tree) for tree in trees]
-    running = Job(train_elsewhere_long, 2, tmp_path)
-    for rank in range(2):
-        assert wait_for((tmp_path / f"rank{rank}").exists, 60.0)
+    device = f"jetson?root={tmp_path}/board{{rank}}"
+    running = started(tmp_path, 2, True, {"device": device, "cap_w": 100.0, "over": "job"})
     assert all(texts(tree) != one for tree, one in zip(trees, before, strict=True))
     running.processes[killed].kill()
     other = running.ended(within_s=60.0)[1 - killed]
@@ -437,26 +444,12 @@ def test_bad_input_is_one_line_of_rank_0(arguments: tuple[Any, ...], said: str) 
     assert refused(job(refuse, 2, *arguments)).startswith(said)
 
 
-def test_a_device_that_cannot_be_limited_beside_another_is_one_line(tmp_path: Path) -> None:
-    tree = unpack("orin-nano-jp6", tmp_path / "board")
-    devices = {0: {"device": f"jetson?root={tree}"}, 1: {"device": "external:echo 5"}}
-    said = refusal(job(refuse, 2, devices))
-    assert said.startswith("error: a group cannot hold a cap with some devices that cannot be limited: rank 1")
-
-
-def hold(rank: int, tree: Path, started: Path) -> None:
-    model, opened = small(rank, device=f"jetson?root={tree}", cap_w=100.0)
-    with opened as session:
-        train(session, model, 100_000, on_batch=lambda _: (started / f"rank{rank}").touch())
-
-
 def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
     tree = unpack("orin-nano-jp6", tmp_path / "board")
-    first = Job(hold, 2, tree, tmp_path)
+    given = {"device": f"jetson?root={tree}", "cap_w": 100.0}
+    first = started(tmp_path, 2, False, given)
     try:
-        for rank in range(2):
-            assert wait_for((tmp_path / f"rank{rank}").exists, 60.0)
-        said = refusal(job(hold, 2, tree, tmp_path / "nowhere"))
+        said = refusal(job(train_long, 2, tmp_path / "nowhere", False, given))
         assert f"process {first.processes[0].pid} " in said  # the one that holds the board
     finally:
         for process in first.processes:
@@ -481,17 +474,9 @@ def test_a_job_without_a_process_group_is_one_line() -> None:
     assert said.startswith("error: the job has several processes, but no process group")
 
 
-def train_long(rank: int, started: Path) -> None:
-    model, opened = small(rank)
-    with opened as session:
-        train(session, model, 100_000, on_batch=lambda _: (started / str(rank)).touch())
-
-
 @pytest.mark.parametrize("killed", [0, 1, 2])
 def test_a_rank_that_is_killed_ends_the_others_with_a_clear_error(tmp_path: Path, killed: int) -> None:
-    running = Job(train_long, 3, tmp_path)
-    for rank in range(3):
-        assert wait_for((tmp_path / str(rank)).exists, 60.0)
+    running = started(tmp_path, 3)
     time.sleep(random.Random(killed).uniform(0.0, 0.5))
     process = running.processes[killed]
     process.kill()
@@ -503,25 +488,23 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_clear_error(tmp_path: Path
             assert "was killed or ended without a word" in str(end.error)
 
 
-def train_until_paused(rank: int, folder: Path) -> None:
-    """A board under a cap that falls to nothing for good once there is a file ``pause``."""
+class CapThatFalls:
+    """A cap that falls to nothing for good once there is a file ``pause``."""
 
-    def cap_w(time_s: float) -> float | None:
-        if not (folder / "pause").exists():
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __call__(self, time_s: float) -> float | None:
+        if not (self.folder / "pause").exists():
             return 100.0
-        (folder / "paused").touch()
+        (self.folder / "paused").touch()
         return None
-
-    model, opened = small(rank, device=f"jetson?root={folder / 'board'}", cap_w=cap_w, keep_recipe=False)
-    with opened as session:
-        train(session, model, 100_000, on_batch=lambda _: (folder / f"rank{rank}").touch())
 
 
 def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> None:
     unpack("orin-nano-jp6", tmp_path / "board")
-    running = Job(train_until_paused, 2, tmp_path)
-    for rank in range(2):
-        assert wait_for((tmp_path / f"rank{rank}").exists, 60.0)
+    given = {"device": f"jetson?root={tmp_path / 'board'}", "cap_w": CapThatFalls(tmp_path), "keep_recipe": False}
+    running = started(tmp_path, 2, False, given)
     (tmp_path / "pause").touch()
     assert wait_for((tmp_path / "paused").exists, 60.0)
     running.processes[1].kill()
@@ -529,9 +512,7 @@ def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> Non
 
 
 def test_a_rank_that_hangs_ends_the_others(tmp_path: Path) -> None:
-    running = Job(train_long, 2, tmp_path)
-    for rank in range(2):
-        assert wait_for((tmp_path / str(rank)).exists, 60.0)
+    running = started(tmp_path, 2)
     process = running.processes[1]
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
