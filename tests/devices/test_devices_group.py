@@ -185,26 +185,6 @@ def test_the_ground_truth_is_of_the_highest_pool():
         assert truth.figures().above_cap_s - figures.above_cap_s == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_ground_truth_continues_from_its_state():
-    work, states = make_work(8, gflop=20.0), []
-    group = open_group([NANO, TX2], seed=1)
-    truth = group.ground_truth(9.0)
-    for step in range(12):
-        if step == 6:
-            states = json.loads(json.dumps([group.state_dict(), truth.state_dict()]))
-        with group.step(work):
-            pass
-    other = open_group([NANO, TX2], seed=9)
-    other.load_state_dict(states[0])
-    another = other.ground_truth(9.0)
-    another.load_state_dict(states[1])
-    for _ in range(6):
-        with other.step(work):
-            pass
-    assert another.figures().energy_j == truth.figures().energy_j
-    assert another.figures().above_cap_s == pytest.approx(truth.figures().above_cap_s)
-
-
 def test_properties_are_put_together():
     group = open_group([NANO, NANO, TX2])
     nano, tx2 = open_device(NANO), open_device(TX2)

@@ -70,3 +70,4 @@ def test_a_run_of_a_group_continues_from_its_state():
     assert again[1].energy_j == pytest.approx(whole[1].energy_j)
     assert again[2].time_s == pytest.approx(whole[2].time_s)
     assert again[2].energy_j == pytest.approx(whole[2].energy_j)
+    assert again[2].above_cap_s == pytest.approx(whole[2].above_cap_s) != 0

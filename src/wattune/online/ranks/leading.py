@@ -62,9 +62,9 @@ class Leading:
             return self._agreed
         self.channel.check()
         if self.stop is not None:
-            is_input = isinstance(self.stop, InputError)
-            self.channel.tell_all(stop=str(self.stop), is_input=is_input)
-            raise refused(LEADER, self.stop) if is_input else self.stop
+            stop = refused(LEADER, self.stop) if isinstance(self.stop, InputError) else self.stop
+            self.channel.tell_all(stop=(type(stop), str(stop)))
+            raise stop
         self._rebalance()
         step = wanted()
         is_settled = not step.probing and step.wanted == step.current and step_s > 0

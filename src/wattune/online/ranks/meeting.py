@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from wattune.cap import Over
-from wattune.errors import DeviceError, InputError, SafetyStop, WattuneError
+from wattune.errors import DeviceError, InputError, WattuneError
 from wattune.online.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, Peer, RankLost, job_store
 from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.version import __version__
@@ -79,10 +79,14 @@ class Ranks:
         try:
             yield
         except WattuneError as error:
-            self.channel.tell_all(stop=str(error), is_input=True)
-            self.channel.close()
-            raise refused(self.rank, error) from error
+            raise self._refuse(error) from error
         self.channel.tell_all(ready=True)
+
+    def _refuse(self, error: WattuneError) -> JobRefused:
+        """End the job before its first step, as its leader. Returns: the error to raise."""
+        self.channel.tell_all(stop=(JobRefused, str(error)))
+        self.channel.close()
+        return refused(self.rank, error)
 
     def come_to(self, place: str, *, is_last: bool = False) -> None:
         """Wait until all ranks have come to a place, after as many steps. Raises: RankLost, JobRefused, SafetyStop.
@@ -127,11 +131,10 @@ class Ranks:
             self.channel.close(str(error).strip() or type(error).__name__)
             return None
         if self.is_leader:
-            self.channel.tell_all(stop=str(error), is_input=True)  # in place of the first step
-        else:
-            with suppress(RankLost):  # rank 0 most likely has the same error, and is to say it
-                self.channel.receive("all")
-        self.channel.close(None if self.is_leader else str(error))
+            return self._refuse(error)
+        with suppress(RankLost):  # rank 0 most likely has the same error, and is to say it
+            self.channel.receive("all")
+        self.channel.close(str(error))
         return refused(self.rank, error)
 
     @property
@@ -225,7 +228,8 @@ def meet(make: Callable[[], Request], device: object) -> tuple[Ranks, Request]:
 def raise_stop(message: Mapping[str, Any]) -> None:
     """Raise what ends the job, if the leader's message says so. Raises: JobRefused, SafetyStop."""
     if "stop" in message:
-        raise JobRefused(message["stop"]) if message.get("is_input") else SafetyStop(message["stop"])
+        kind, text = message["stop"]
+        raise kind(text)
 
 
 def refused(rank: int, problem: WattuneError) -> JobRefused:
