@@ -123,7 +123,7 @@ def test_client_waits_between_looks_and_says_what_it_knows(tmp_path, monkeypatch
         return Answer(304) if state is None else Answer(body=status(state))
 
     with faked(answer) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
-        assert server.wait_for_curve(JOB) == CURVE
+        assert server.sweep(REQUEST, MODEL) == CURVE
     assert [1 < seconds <= 5 for seconds in slept] == [True] * 4
     looks = [asked.headers for asked in fake.asked if asked.path == f"/v1/jobs/{JOB}"]
     assert all(look["if-none-match"] for look in looks[1:])
@@ -131,7 +131,7 @@ def test_client_waits_between_looks_and_says_what_it_knows(tmp_path, monkeypatch
 
 def test_client_waits_for_a_curve(serve):
     server, told = serve(Answers("waiting", "running", None, "running", "done")), []
-    assert server.wait_for_curve(JOB, lambda *what: told.append(what)) == CURVE
+    assert server.sweep(REQUEST, MODEL, lambda *what: told.append(what)) == CURVE
     # What is new is told, and nothing twice.
     assert told == [(0, 4, "on the server, waiting"), (0, 4, "on the server, running"), (0, 0, "done")]
 
@@ -142,18 +142,15 @@ def test_curve_is_cached_for_outages(serve, said):
     server.sweep(REQUEST, MODEL)
     answers.is_away = True
     assert server.sweep(REQUEST, MODEL) == CURVE
-    assert server.wait_for_curve(JOB) == CURVE
-    assert server.curve(JOB) == CURVE
-    assert sum("using the curve cached on" in text for text in said) == 3
+    assert sum("using the curve cached on" in text for text in said) == 1
 
 
 def test_long_outage_times_out(serve):
     answers = Answers()
     answers.is_away = True
     server = serve(answers, outage_timeout_s=0.0)
-    for wait in (lambda: server.wait_for_curve(JOB), lambda: server.sweep(REQUEST, MODEL)):
-        with pytest.raises(ServerUnavailable, match="--resume"):
-            wait()
+    with pytest.raises(ServerUnavailable, match="--resume"):
+        server.sweep(REQUEST, MODEL)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +158,7 @@ def test_long_outage_times_out(serve):
 )
 def test_failed_job_reports_its_reason(serve, state, kind):
     with pytest.raises(kind, match="cancelled" if state == "cancelled" else "why"):
-        serve(Answers("running", state)).wait_for_curve(JOB)
+        serve(Answers("running", state)).sweep(REQUEST, MODEL)
 
 
 def test_changed_model_is_detected(serve):
@@ -173,7 +170,7 @@ def test_changed_model_is_detected(serve):
 
 def test_invalid_job_status_is_reported(serve):
     with pytest.raises(ServerError, match="invalid job status"):
-        serve(lambda asked: Answer(body={"job": 1})).wait_for_curve(JOB)
+        serve(lambda asked: Answer(body={"job": 1})).sweep(REQUEST, MODEL)
 
 
 def test_each_server_has_its_own_cache_folder(tmp_path):

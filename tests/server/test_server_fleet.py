@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.server import fleet
 from benchmarks.server.clients import CALLS
 from benchmarks.server.fleet import measure
 from benchmarks.server.fleet_tables import AIMS, markdown, verdict
@@ -23,12 +22,3 @@ def test_fleet_benchmark_loses_no_device(database_url, tmp_path):
     data = {"databases": {"sqlite": parts}, "machine": {"cores": 2, "cpu": "a made-up one"}}
     assert f"average of the {CALLS} calls" in markdown(data)
     assert "none lost anything" in verdict(data)
-
-
-@pytest.mark.slow
-def test_devices_that_begin_at_different_times_count_while_all_are_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(fleet, "TOGETHER", 2)
-    found = measure(tmp_path, None, 4, 200.0, at_once=False)
-    assert found["first wrong answers"] == []
-    assert set(found["lost"].values()) == {0}
-    assert 0 < found["json calls"]["n"] < (CALLS - 1) * 4

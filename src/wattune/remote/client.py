@@ -147,47 +147,15 @@ class Client:
             )
         return status
 
-    def curve(self, job: str) -> SampleEfficiency:
-        """Get the curve of a finished job, which never changes; from the cache if the server is unavailable.
-
-        Raises: ServerUnavailable if it is not in the cache.
-        """
-        try:
-            curve = self._record(SampleEfficiency, self._get(f"/v1/jobs/{quote(job, safe='')}/curve"))
-        except ServerUnavailable:
-            cached = self._cached_curve(job)
-            if cached is None:
-                raise
-            return cached
-        self._cache.put("curves", job, curve.dump())
-        return curve
-
-    def wait_for_curve(self, job: str, progress: Progress | None = None) -> SampleEfficiency:
-        """Wait for a job to finish and return its curve. ``progress`` is called with the runs done and their maximum.
-
-        During an outage the call retries, unless the curve is in the cache.
-
-        Raises: ServerUnavailable after an outage of more than ``outage_timeout_s``; ServerError if the job ends without
-        a curve; InputError if the job has failed for good.
-        """
-        try:
-            status = self._when_done(job, progress)
-            curve = self._retrying(job)(self.curve, job)
-        except ServerUnavailable as error:
-            return self._cached_curve_or(error, job)
-        if progress is not None:
-            progress(status.runs_done, status.runs_done, "done")
-        return curve
-
     def _when_done(self, job: str, progress: Progress | None) -> SweepStatus:
         """Look at a job until it is done. Each look says what is known, so that the server sends only changes.
 
-        Raises: as ``wait_for_curve``.
+        Raises: as ``sweep``.
         """
         known: Any = None
         while True:
             headers = {} if known is None else {"If-None-Match": f'"{digest(known)}"'}
-            data = self._retrying(job)(self._get, f"/v1/jobs/{quote(job, safe='')}", headers=headers)
+            data = self._retrying(job)(self._get, f"/v1/jobs/{job}", headers=headers)
             if data is not None and data != known:
                 known, status = data, self._status(data)
                 if status.state == "done":
@@ -201,15 +169,31 @@ class Client:
     def sweep(self, request: SweepRequest, model: ServedModel, progress: Progress | None = None) -> SampleEfficiency:
         """Submit a sweep and wait for its curve, which comes from the cache if the server is unavailable.
 
+        ``progress`` is called with the runs done and their maximum. During an outage the call retries, unless the curve
+        is in the cache.
+
         Raises: ServerUnavailable after an outage of more than ``outage_timeout_s``; ServerError if the job ends without
         a curve; InputError if the job has failed for good, or the server's model has changed.
         """
         job = request.key(model.digest)
         try:
             self._retrying(job)(self.start, request, model)
+            status = self._when_done(job, progress)
+            data = self._retrying(job)(self._get, f"/v1/jobs/{job}/curve")
         except ServerUnavailable as error:
-            return self._cached_curve_or(error, job)
-        return self.wait_for_curve(job, progress)
+            entry = self._cache.get("curves", job)
+            if entry is None:
+                raise ServerUnavailable(
+                    f"{error}; the curve of this model is not available yet: continue with --resume when the server is "
+                    "back"
+                ) from error
+            self._notify(f"using the curve cached on {entry.day}")
+            return self._record(SampleEfficiency, entry.value)
+        curve = self._record(SampleEfficiency, data)
+        self._cache.put("curves", job, curve.dump())  # which never changes
+        if progress is not None:
+            progress(status.runs_done, status.runs_done, "done")
+        return curve
 
     # ------------------------------------------------------------------------------------------------------- profiles
 
@@ -323,21 +307,6 @@ class Client:
             wait=wait_random(*POLL_S),
             reraise=True,
         )
-
-    def _cached_curve_or(self, error: ServerUnavailable, job: str) -> SampleEfficiency:
-        curve = self._cached_curve(job)
-        if curve is None:
-            raise ServerUnavailable(
-                f"{error}; the curve of this model is not available yet: continue with --resume when the server is back"
-            ) from error
-        return curve
-
-    def _cached_curve(self, job: str) -> SampleEfficiency | None:
-        entry = self._cache.get("curves", job)
-        if entry is None:
-            return None
-        self._notify(f"using the curve cached on {entry.day}")
-        return self._record(SampleEfficiency, entry.value)
 
     def _record(self, kind: type[R], data: object) -> R:
         try:
