@@ -12,4 +12,4 @@ from tests.support.sessions import Tour
 def touring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that visit every row, so that a test does not depend on what the search makes of a board."""
     # Not by its path as a text: in the package the function has the name of its module.
-    monkeypatch.setattr(sys.modules["wattune.online.session_search"], "Search", Tour)
+    monkeypatch.setattr(sys.modules["wattune.online.session_run"], "Search", Tour)

@@ -80,7 +80,7 @@ def test_with_the_recipe_kept_it_is_accelerates_loop(ranks: int, options: dict[s
 
 
 def choose(rank: int) -> tuple[Any, ...]:
-    sys.modules["wattune.online.session_search"].Search = Tour  # type: ignore[attr-defined]
+    sys.modules["wattune.online.session_run"].Search = Tour  # type: ignore[attr-defined]
     _, model, optimizer, loader = prepared({}, {})
     sizes, step, samples = set(), 0, []
     given = {"device": board() if rank == 0 else "auto", "cap_w": 5.0}

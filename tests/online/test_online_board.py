@@ -237,7 +237,7 @@ def test_a_probe_above_the_cap_ends_at_the_lowest_clock_and_its_step_counts(monk
             first, *_ = self.places
             self.places = [first, OperatingPoint(first.shape, max(settings)), first]
 
-    monkeypatch.setattr(sys.modules["wattune.online.session_search"], "Search", Rash)
+    monkeypatch.setattr(sys.modules["wattune.online.session_run"], "Search", Rash)
     seen = []
     record = trained(board(), passes=8, on_batch=lambda session: seen.append(session.point.knobs["clock_mhz"])).record
     assert record.samples == 8 * 2048

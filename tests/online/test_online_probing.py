@@ -137,7 +137,7 @@ def test_trials_do_not_draw_from_the_generators_of_the_data_set():
         passes(shape)
 
     with make(model) as session:
-        session.options.loader = DataLoader(Subset(data, range(8)))
+        session.asked.loader = DataLoader(Subset(data, range(8)))
         probe(session, drawing, steps=1_000_000)
     assert data.noisy.draw() == Noisy().draw()
 

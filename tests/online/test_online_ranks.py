@@ -83,7 +83,7 @@ def train_rows(rank: int, passes: int, options: dict[str, Any]) -> tuple[Any, ..
 
 def train_raised(rank: int) -> tuple[float, list[float], list[str], float]:
     """Least squares, for which the larger batch scales the learning rate to beyond what is stable."""
-    sys.modules["wattune.online.session_search"].Search = Tour  # type: ignore[attr-defined]
+    sys.modules["wattune.online.session_run"].Search = Tour  # type: ignore[attr-defined]
     data = regression()
     model = wrapped(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.35)

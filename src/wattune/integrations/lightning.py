@@ -118,7 +118,7 @@ class PowerCapCallback(Callback):
             rank_timeout_s=FRAMEWORK_TIMEOUT_S,
             **self._options,
         )
-        session.options.loader = loader.loader
+        session.asked.loader = loader.loader
         session.shield.yields = True  # Lightning ends training after the batch, and saves
         self.record, self._final, self._shape = None, {}, None
         self._is_under_way, self._is_stepped, self._is_complete = False, False, True

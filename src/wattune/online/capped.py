@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,25 +13,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from wattune.cap import Over
-from wattune.cap_source import AnyCap, check_scale
+from wattune.cap_source import AnyCap
 from wattune.devices import Device, open_device
-from wattune.errors import InputError
 from wattune.goal import TIME, Goal
-from wattune.online.batch_shapes import rows as rows_of
-from wattune.online.loop_run import LoopRun
 from wattune.online.ranks.channel import RANK_TIMEOUT_S
 from wattune.online.ranks.following import FollowingSession, follow
 from wattune.online.ranks.leading import Leading, lead
 from wattune.online.ranks.meeting import Even, Ranks, meet, own_rank, processes
 from wattune.online.request import Request
-from wattune.online.session import Session, SessionOptions
-from wattune.online.session_cap import planned_settings
+from wattune.online.session import Session
 from wattune.online.session_run import SessionRun
-from wattune.online.session_search import session_search
-from wattune.online.setting_ladder import KnownSetting, SettingLadder
-from wattune.point import BatchShape, Knobs
 from wattune.records import ProfileTable, SampleEfficiency
-from wattune.search.policy import SESSION, SESSION_BY_CURVE
 from wattune.tracking.trackers import LogTo
 
 
@@ -101,122 +94,39 @@ def capped(
     Raises: InputError for arguments that cannot be honoured, OutputError for files that cannot be written,
     DeviceUnavailable and other DeviceErrors.
     """
-    arguments = {name: value for name, value in locals().items() if name not in ("device", "seed")}
+    given = SimpleNamespace(**locals())
 
     def request() -> Request:
-        if not isinstance(device, str) and not hasattr(device, "knobs"):
-            raise InputError("device", value=device, allowed="a name such as auto or sim:jetson-nano, or a device")
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise InputError("seed", value=seed, allowed="a whole number, 0 or more")
-        return Request(ranks=processes(), rank=own_rank(), **arguments)
+        return Request(given, ranks=processes(), rank=own_rank())
 
     if processes() == 1:
         asked = request()
-        opened = open_device(device, seed=seed) if isinstance(device, str) else device
-        return _session(_run(asked, opened, closes=opened is not device), asked, seed, closes=opened is not device)
+        return _session(open_device(device, seed=seed) if isinstance(device, str) else device, asked)
     ranks, asked = meet(request, device)
     if not ranks.is_leader:
-        following = follow(ranks, device, asked.sync.module, asked.start, seed)
-        return _session(following, asked, seed, closes=True, ranks=ranks)
+        return FollowingSession(follow(ranks, device, asked.sync.module, asked.start, seed), asked, ranks)
     with ranks.preparing():
         leading = lead(ranks, device, over, seed, asked.sync.module)
-        closes = leading.device is not device
-        session = _session(_run(asked, leading.device, leading, closes=closes), asked, seed, closes=closes, ranks=ranks)
+        session = _session(leading.device, asked, ranks, leading)
     return session
 
 
-def _run(asked: Request, opened: Device, leading: Leading | None = None, *, closes: bool) -> SessionRun:
-    """A run that chooses the points. ``closes``: the device is closed if the run cannot be made."""
-    start, moving = asked.start, asked.moving
+def _session(device: Device, asked: Request, ranks: Ranks | None = None, leading: Leading | None = None) -> Session:
+    """A session that chooses the points. The device is closed if it was opened here and the session cannot be made."""
     try:
-        if moving is None:
-            opened.select([knob.name for knob in opened.offered])
-        else:
-            opened.only_knob("a session under a cap that changes", hint="give a constant cap")
-        check_scale(moving or asked.cap, opened.highest_w)
-        limit = asked.cap.at_sensor(opened.supply, opened.sensor.window_s)
-        known: dict[Knobs, KnownSetting] = {}
-        shape = start
-        if moving is not None and asked.table is not None:
-            shape, known = planned_settings(
-                moving, opened, asked.table, asked.curve, own=start.batch, sizes=asked.sizes
-            )
-        if moving is not None and asked.resumed is not None:
-            shape = asked.resumed.shape or shape  # chosen once
-
-        search = session_search(
-            rows_of(asked.sizes, start),
-            start,
-            opened,
-            limit,
-            goal=asked.goal,
-            relative=lambda: asked.sample_model.relative,
-            manner=SESSION if asked.curve is None else SESSION_BY_CURVE,
-        )
-        run = SessionRun(
-            opened,
-            asked.sync.module,
-            asked.optimizer,
-            search if moving is None else lambda usable: SettingLadder(shape, opened, known),
-            shape,
-            limit,
-            cap=moving,
-            leading=leading,
-            tries_sizes=not asked.sync.is_sharded,
-            yield_to=asked.yield_to,
-            sizes_by_name=asked.sizes_by_name,
-        )
+        run = SessionRun(device, asked, leading)
     except BaseException:
-        if closes:
-            opened.close()
+        if asked.closes:
+            device.close()
         raise
-    _warn(run, asked.keep)
-    for text in () if moving is None else moving.assumed:
-        run.note(text)
-    return run
-
-
-def _session(run: LoopRun, asked: Request, seed: int, *, closes: bool, ranks: Ranks | None = None) -> Session:
-    whole = BatchShape(asked.start.batch, asked.start.batch)
-    options = SessionOptions(
-        asked.cap,
-        asked.goal,
-        over=asked.over if asked.ranks > 1 else None,
-        seed=seed,
-        checkpoint=asked.checkpoint,
-        record=asked.record,
-        closes=closes,
-        even=asked.even,
-        listeners=asked.listeners,
-        loader=asked.loader,
-    )
-    kind: Any = Session if isinstance(run, SessionRun) else FollowingSession
-    session: Session = kind(
-        run,
-        asked.recipe,
-        asked.sample_model,
-        asked.optimizer,
-        asked.batch_source,
-        options,
-        sync=asked.sync,
-        ranks=ranks,
-        scaler=asked.scaler,
-        before_step=asked.before_step,
-        divides=asked.divides or (asked.moving is not None and run.start != whole),
-        resumed=asked.resumed,
-    )
-    return session
-
-
-def _warn(run: SessionRun, keep_recipe: bool) -> None:
-    model, device = run.model, run.device
-    norm = next((m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
-    if keep_recipe and norm is not None:
+    norm = next((m for m in run.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
+    if asked.keep and norm is not None:
         text = (
             f"the model has {type(norm).__name__}, whose statistics are those of a micro-batch: training in "
             "micro-batches differs slightly from the plain loop"
         )
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=3)
         run.note(text)
     if device.knobs and device.executes_steps and device.trains_on == "gpu" and not run.on_cuda:
-        run.note(f"the model is on {next(model.parameters()).device}, but the clock that is set is the GPU's")
+        run.note(f"the model is on {next(run.model.parameters()).device}, but the clock that is set is the GPU's")
+    return Session(run, asked, ranks)

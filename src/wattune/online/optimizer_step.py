@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from wattune.errors import InputError
-from wattune.online.recipe import Recipe
-from wattune.online.sample_model import SampleModel
 from wattune.online.step_counter import StepWorkCounter
+
+if TYPE_CHECKING:
+    from wattune.online.request import Request
 
 OVERFLOWS = 25
 """Consecutive steps that gradient scaling may skip: after this many halvings, no scale would have helped."""
@@ -56,24 +57,12 @@ class OptimizerStepper:
     Raises: InputError for a loop that steps or clears gradients itself.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        recipe: Recipe,
-        sample_model: SampleModel,
-        counter: StepWorkCounter,
-        *,
-        scaler: torch.amp.GradScaler | None,
-        before_step: Callable[[], None] | None,
-    ):
-        self.scaler = scaler
+    def __init__(self, asked: Request, counter: StepWorkCounter):
         self.is_new = False
         """True if the last step brought a new estimate of the gradient noise."""
-        self._optimizer = optimizer
-        self._recipe = recipe
-        self._sample_model = sample_model
+        self._scaler, self._before_step = asked.scaler, asked.given.before_step
+        self._optimizer, self._recipe, self._sample_model = asked.optimizer, asked.recipe, asked.sample_model
         self._counter = counter
-        self._before_step = before_step
         self._stepping = self._stepped = False
         self._overflows = Overflows()
         self._parts = 0
@@ -86,7 +75,7 @@ class OptimizerStepper:
     def open(self) -> None:
         """Refuse steps of the optimizer by the user's loop, until ``close``."""
         self._hooks = [self._optimizer.register_step_pre_hook(lambda *_: self._only_here())]
-        if self.scaler is not None:  # which may skip it
+        if self._scaler is not None:  # which may skip it
             self._hooks.append(self._optimizer.register_step_post_hook(lambda *_: self._done()))
 
     def begin(self) -> None:
@@ -110,8 +99,8 @@ class OptimizerStepper:
             )
         if share != 1.0:
             loss = loss * share
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
+        if self._scaler is not None:
+            loss = self._scaler.scale(loss)
         torch.autograd.backward(loss)
         self._parts += 1
         if share == 1.0:
@@ -129,7 +118,7 @@ class OptimizerStepper:
 
         Raises: InputError if gradient scaling has skipped too many consecutive steps.
         """
-        scaler, scale = self.scaler, 1.0
+        scaler, scale = self._scaler, 1.0
         if scaler is not None:
             scale = float(scaler.get_scale()) if self._first is not None else 1.0
             if self._before_step is not None:

@@ -150,7 +150,7 @@ class _Probing:
 
     def _tried(self, shape: BatchShape | None) -> BatchShape:
         """The known shape if it is proved, else the best one by trial steps."""
-        loader = self._session.options.loader
+        loader = self._session.asked.loader
         owners = [getattr(loader, name, None) for name in ("dataset", "sampler", "batch_sampler", "collate_fn")]
         with undrawn(*owners), without_trace(self._run.model, self._session.optimizer):
             if shape is not None:
@@ -184,7 +184,7 @@ class _Probing:
         return fastest if run.explorer.probing or best is None else best.shape
 
     def _best_of(self, known: Sequence[ProfileCell]) -> BatchShape | None:
-        goal, samples = self._session.options.goal, self._session.sample_model.relative
+        goal, samples = self._session.asked.goal, self._session.sample_model.relative
         costs = {}
         for cell in known:
             step_s, power_w, highest_w = cell.step_s, cell.power_mean_w, cell.highest_w

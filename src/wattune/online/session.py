@@ -6,34 +6,26 @@ import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from typing_extensions import Self
 
 from wattune.algorithms import memory_errors
-from wattune.cap import Over, PowerCap
 from wattune.cap_source import check_scale
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory, OutputError, SafetyStop, SensorError, WattuneError
 from wattune.files import Held, set_aside
-from wattune.goal import TIME, Goal
-from wattune.online.batch_source import BatchSource
 from wattune.online.division import DivisionCheck
 from wattune.online.interrupts import Ended, Shield
 from wattune.online.micro_batching import Batch
 from wattune.online.optimizer_step import OptimizerStepper, trained
-from wattune.online.ranks.gradient_sync import GradientSync
-from wattune.online.ranks.meeting import Even, Ranks
+from wattune.online.ranks.meeting import Ranks
 from wattune.online.rate_watch import RateWatch
-from wattune.online.recipe import Recipe
-from wattune.online.sample_model import SampleModel
-from wattune.online.session_checkpoint import SessionCheckpoint, check_savable, save_session
+from wattune.online.request import Request
+from wattune.online.session_checkpoint import check_savable, save_session
 from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
 from wattune.online.update_feed import UpdateFeed
@@ -41,26 +33,9 @@ from wattune.online.user_loop import UserLoop
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import SessionRecord
 from wattune.records.session import SessionEnding
-from wattune.tracking.trackers import OnUpdate
 
 _in_use: list[Device] = []
 """Devices of open sessions: an opened device could be given to two of them."""
-
-
-@dataclass
-class SessionOptions:
-    """Arguments of a session that go into its record and its files."""
-
-    cap: PowerCap
-    goal: Goal = TIME
-    over: Over | None = None
-    seed: int = 0
-    checkpoint: Path | None = None
-    record: Path | None = None
-    closes: bool = False
-    even: Even | None = None
-    listeners: tuple[OnUpdate, ...] = ()
-    loader: Any = field(default=None, repr=False)
 
 
 class Progress(NamedTuple):
@@ -93,29 +68,13 @@ class Session:
     of several ranks, all of them do so at the same place of their loops, and get the same rows.
     """
 
-    def __init__(
-        self,
-        run: SessionRun,
-        recipe: Recipe,
-        sample_model: SampleModel,
-        optimizer: Optimizer,
-        batch_source: BatchSource | None,
-        options: SessionOptions,
-        *,
-        sync: GradientSync | None = None,
-        ranks: Ranks | None = None,
-        scaler: torch.amp.GradScaler | None = None,
-        before_step: Callable[[], None] | None = None,
-        divides: bool = False,
-        resumed: SessionCheckpoint | None = None,
-    ):
+    def __init__(self, run: SessionRun, asked: Request, ranks: Ranks | None = None):
         self.run = run
-        self.recipe = recipe
-        self.sample_model = sample_model
-        self.optimizer = optimizer
-        self.scaler = scaler
-        self.options = options
-        self.batch_source = batch_source
+        self.asked = asked
+        self.recipe = recipe = asked.recipe
+        self.sample_model = asked.sample_model
+        self.optimizer = optimizer = asked.optimizer
+        self.batch_source = asked.batch_source
         self.ranks = ranks
         """The other processes of the job, if there are any."""
         self.record: SessionRecord | None = None
@@ -126,44 +85,41 @@ class Session:
         self._stepper: OptimizerStepper | None = None
         self.rate_watch: RateWatch | None = None
         """The watch on losses at higher learning rates than the user's, if they may be used."""
-        self._sync = sync = GradientSync(run.model, 1) if sync is None else sync
-        if recipe.may_rise and (ranks is None or batch_source is not None):
+        if recipe.may_rise and (ranks is None or asked.batch_source is not None):
             memory_bytes, give_up = run.device.memory_bytes, self._give_up_raising
-            self.rate_watch = RateWatch(run.model, optimizer, recipe, memory_bytes, give_up, sync.mean)
+            self.rate_watch = RateWatch(run.model, optimizer, recipe, memory_bytes, give_up, asked.sync.mean)
         # Of a job's processes each gets the signal, and those that wait for another one cannot answer.
         self.shield = Shield(ends=ranks is None)
-        if batch_source is not None:
-            self._stepper = OptimizerStepper(
-                optimizer, recipe, sample_model, run.counter, scaler=scaler, before_step=before_step
-            )
-            # Ranks prove at the same step, and parts that the user asks for before they are used.
-            at_once = ranks is not None or run.start != BatchShape(recipe.batch_size, recipe.batch_size)
-            division = DivisionCheck(run.model, list(trained(optimizer)), at_once=at_once) if divides else None
-            self.loop = UserLoop(
-                run, batch_source, self._stepper, recipe, sample_model, sync, self.rate_watch, division, self.shield
-            )
-            self.loop.remembers = options.checkpoint is not None
-            if ranks is not None and batch_source.samples_per_pass is None:
-                self.loop.is_end = partial(ranks.is_end_of_pass, sync, options.even)
-        self._feed = UpdateFeed(self, options.listeners)
+        if asked.batch_source is not None:
+            self._stepper = OptimizerStepper(asked, run.counter)
+            is_whole = run.start == BatchShape(recipe.batch_size, recipe.batch_size)
+            division = None
+            if asked.divides or (asked.moving is not None and not is_whole):
+                # Ranks prove at the same step, and parts that the user asks for before they are used.
+                at_once = ranks is not None or not is_whole
+                division = DivisionCheck(run.model, list(trained(optimizer)), at_once=at_once)
+            self.loop = UserLoop(run, asked, self._stepper, self.rate_watch, division, self.shield)
+            if ranks is not None and asked.batch_source.samples_per_pass is None:
+                self.loop.is_end = partial(ranks.is_end_of_pass, asked.sync, asked.given.even)
+        self._feed = UpdateFeed(self, asked.listeners)
         self._passes = 0
         self._claims = ExitStack()
         self._is_open = self._in_pass = self._is_broken = False
         self._agreed: BatchShape | None = None
-        self._resumed = resumed
+        self._resumed = asked.resumed
 
     # -------------------------------------------------------------------------------------------------------- context
 
     def __enter__(self) -> Self:
         self.run.on_row = lambda row: self.recipe.use(row.batch)
         self.run.on_point, self.run.on_look = self._feed.point, self._feed.look
-        path = self.options.checkpoint
+        path = self.asked.checkpoint
         if path is not None and self.ranks is None:  # others know nothing of a pause, and save at the end of a pass
             self.run.on_pause = lambda: save_session(self, path)
         try:
             with ExitStack() as claims:
                 claims.enter_context(self.shield)
-                if self.options.closes:
+                if self.asked.closes:
                     claims.callback(self.run.device.close)
                 claims.enter_context(_claimed(self.run.device))
                 if path is not None:
@@ -182,7 +138,7 @@ class Session:
         self.recipe.open()
         if self._stepper is not None:
             self._stepper.open()
-            self._sync.open()
+            self.asked.sync.open()
         self._is_open = True
         return self
 
@@ -213,7 +169,7 @@ class Session:
             self.recipe.close()
             if self._stepper is not None:
                 self._stepper.close()
-                self._sync.close()
+                self.asked.sync.close()
             with self._claims:
                 self._leave()
         if isinstance(error, Ended):
@@ -239,7 +195,7 @@ class Session:
             warnings.warn(f"the checkpoint of an earlier session is kept in {set_aside(path)}", stacklevel=4)
 
     def _leave(self) -> None:
-        if (path := self.options.checkpoint) is not None:
+        if (path := self.asked.checkpoint) is not None:
             try:
                 save_session(self, path)
             except WattuneError as error:  # training is over, and what follows the session is to run
@@ -247,9 +203,9 @@ class Session:
         if self.ranks is None or self.ranks.is_leader:
             self._feed.end()
         self.record = self._new_record()
-        if self.record is not None and self.options.record is not None:
+        if self.record is not None and self.asked.record is not None:
             try:
-                self.record.save(self.options.record)
+                self.record.save(self.asked.record)
             except OutputError as error:
                 _warn_at_end(error, "the session's record is not saved, but in `session.record`: ")
         if self.record is not None and self.record.cap_w is not None and self.ended == "finished":
@@ -258,7 +214,7 @@ class Session:
                 said = f"{above} of {readings} readings exceeded the cap of {self.record.cap_w:.4g} W"
                 warnings.warn(f"{said}; raise it, or train smaller batches", stacklevel=4)
             try:
-                check_scale(self.options.cap, self.record.power_peak_w)
+                check_scale(self.asked.cap, self.record.power_peak_w)
             except InputError as error:  # only now is it known what a real board draws
                 warnings.warn(str(error), stacklevel=4)
 
@@ -343,11 +299,11 @@ class Session:
     def _end_pass(self) -> None:
         assert self.loop is not None
         self._passes, self.loop.position = self._passes + 1, 0
-        if self.options.checkpoint is not None:
+        if self.asked.checkpoint is not None:
             self.loop.remember()
             try:
                 with self._busy():
-                    save_session(self, self.options.checkpoint)
+                    save_session(self, self.asked.checkpoint)
             except OutputError as error:
                 warnings.warn(f"the checkpoint is not saved, and training continues without: {error}", stacklevel=2)
 

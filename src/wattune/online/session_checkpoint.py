@@ -40,7 +40,7 @@ def save_session(session: Session, path: Path) -> None:
     state = {
         "module": run.model.state_dict(),
         "optimizer": session.optimizer.state_dict(),
-        "scaler": None if session.scaler is None else session.scaler.state_dict(),
+        "scaler": None if session.asked.scaler is None else session.asked.scaler.state_dict(),
         **own,
     }
     extra = {
@@ -139,8 +139,8 @@ class SessionCheckpoint:
         try:
             session.run.model.load_state_dict(self.state["module"])
             session.optimizer.load_state_dict(self.state["optimizer"])
-            if session.scaler is not None and self.state["scaler"] is not None:
-                session.scaler.load_state_dict(self.state["scaler"])
+            if session.asked.scaler is not None and self.state["scaler"] is not None:
+                session.asked.scaler.load_state_dict(self.state["scaler"])
             session.recipe.load_state_dict(self.extra["recipe"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise RecordError(

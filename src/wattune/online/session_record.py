@@ -76,7 +76,7 @@ def _gain_in_words(session: Session) -> list[str]:
     found = gain(session)
     if found is None:
         return []
-    cap = under(session.run.limit.limit_w, session.options.cap.supply_w)
+    cap = under(session.run.limit.limit_w, session.asked.cap.supply_w)
     ahead = "" if found.ahead is None else f", and {found.ahead:.2f} times from here on"
     how = "" if found.own.is_measured else "; a step of your own recipe is a forecast"
     return [
@@ -87,7 +87,7 @@ def _gain_in_words(session: Session) -> list[str]:
 
 def session_record(session: Session) -> SessionRecord:
     """The record of a session. Raises: SensorError if the sensor never gave a reading."""
-    run, options = session.run, session.options
+    run, asked = session.run, session.asked
     device, explorer, times = run.device, run.explorer, run.times
     figures = run.capped.meter.figures()
     sample_model, recipe = session.sample_model, session.recipe
@@ -97,9 +97,9 @@ def session_record(session: Session) -> SessionRecord:
         mode=device.mode,
         cap_w=run.limit.limit_w,
         cap_window_s=run.limit.window_s,
-        cap_side=options.cap.side,
-        supply_cap_w=options.cap.supply_w,
-        goal=options.goal,
+        cap_side=asked.cap.side,
+        supply_cap_w=asked.cap.supply_w,
+        goal=asked.goal,
         supply=device.supply,
         margin_w=run.limit.margin_w,
         max_temp_c=run.limit.max_temp_c,
@@ -115,7 +115,7 @@ def session_record(session: Session) -> SessionRecord:
         changes=tuple(PointChange(**change) for change in run.changes),
         samples=session.samples,
         ranks=session.size,
-        over=options.over,
+        over=asked.given.over if asked.ranks > 1 else None,
         steps=run.steps,
         passes=session.passes,
         time_s=figures.time_s,
@@ -136,7 +136,7 @@ def session_record(session: Session) -> SessionRecord:
         paused_s=run.paused_s,
         exact=None if run.capped.truth is None else run.capped.truth.figures(),
         notes=tuple(run.notes),
-        provenance=provenance(device.kind, device=device.name, seed=options.seed),
+        provenance=provenance(device.kind, device=device.name, seed=asked.given.seed),
     )
 
 
@@ -160,13 +160,13 @@ def _table(session: Session) -> ProfileTable | None:
 
 def explanation(session: Session) -> str:
     """The choice of the point and its reasons, as lines of text."""
-    run, sample_model, recipe, options = session.run, session.sample_model, session.recipe, session.options
+    run, sample_model, recipe, asked = session.run, session.sample_model, session.recipe, session.asked
     explorer, device = run.explorer, run.device
     cap = "no cap" if run.limit.limit_w is None else f"a cap of {run.limit.limit_w:.4g} W"
     if run.capped.follows:
         cap = f"a cap that changes, with pauses of {run.capped.paused_s:.4g} s"
     if session.size > 1:
-        cap = f"{cap} for {OVER_IN_WORDS[options.over or 'device']}"
+        cap = f"{cap} for {OVER_IN_WORDS[asked.given.over]}"
     of_ranks = "" if session.size == 1 else f" of {session.size} ranks"
     lines = _gain_in_words(session)
     lines += [f"{device.name} under {cap}, {session.samples} samples in {run.steps} steps{of_ranks}."]

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 from typing_extensions import Self
 
 from wattune.cap import SensorLimit
-from wattune.cap_source import CapSource
+from wattune.cap_source import check_scale
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
+from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.division import Verdict
 from wattune.online.explorer import AnySearch, Explorer
 from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.ranks.leading import Leading
-from wattune.online.setting_ladder import SettingLadder
+from wattune.online.session_cap import planned_settings
+from wattune.online.setting_ladder import KnownSetting, SettingLadder
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import Sync
 from wattune.point import BatchShape, Knobs, OperatingPoint
@@ -31,6 +31,12 @@ from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 from wattune.power.monitor import LOOK_EVERY_S
 from wattune.records import PointRecord
+from wattune.search.policy import SESSION, SESSION_BY_CURVE
+from wattune.search.search import Search
+from wattune.search.staged import StagedSearch
+
+if TYPE_CHECKING:
+    from wattune.online.request import Request
 
 CHECK_EVERY_S = 0.1
 """Shortest time between two checks, at the begin of steps, that the run is below its limit and the sensor responds."""
@@ -42,52 +48,48 @@ KEEPS = "so batch size and micro-batch size stay yours, and clocks alone are cho
 class SessionRun(LoopRun):
     """A context in which ``begin`` and ``end`` bracket the steps of a loop, at the points that a search chooses.
 
-    The device is at its safest setting when the context begins, and afterwards as it was before. ``search`` makes the
-    search that chooses the points, among the rows for which it is given True; ``start`` is the user's own row.
-    ``cap``: one that changes; ``limit`` is then that of the highest, ``search`` makes a ``SettingLadder`` for
-    ``start``, and steps begin only while the cap lets them (``CappedRun.hold``). ``leading``: this rank chooses for
-    others as well.
-    ``sizes_by_name``: the user has named the batch sizes, so that they may be used whatever the loss.
-    ``tries_sizes``: False for a model that cannot run on this rank alone, so that no trial says what fits.
-    ``yield_to``: a step begins only once this returns False.
+    The device is at its safest setting when the context begins, and afterwards as it was before. ``leading``: this rank
+    chooses for others as well. Under a cap that changes, ``limit`` is that of the highest, a ``SettingLadder`` chooses
+    the setting, and steps begin only while the cap lets them (``CappedRun.hold``).
 
-    Raises: InputError for a temperature limit that the device cannot be held below.
+    Raises: InputError for a cap or a profile that the device cannot be held below or has not.
     """
 
     explorer: Explorer
 
-    def __init__(
-        self,
-        device: Device,
-        model: nn.Module,
-        optimizer: Optimizer | None,
-        search: Callable[[Callable[[BatchShape], bool]], AnySearch],
-        start: BatchShape,
-        limit: SensorLimit,
-        *,
-        cap: CapSource | None = None,
-        leading: Leading | None = None,
-        tries_sizes: bool = True,
-        sizes_by_name: bool = False,
-        yield_to: Callable[[], bool] | None = None,
-    ):
-        super().__init__(model, start)
-        self.device, self.limit = device, limit
+    def __init__(self, device: Device, asked: Request, leading: Leading | None = None):
+        moving = asked.moving
+        if moving is None:
+            device.select([knob.name for knob in device.offered])
+        else:
+            device.only_knob("a session under a cap that changes", hint="give a constant cap")
+        check_scale(moving or asked.cap, device.highest_w)
+        self.limit = limit = asked.cap.at_sensor(device.supply, device.sensor.window_s)
+        start, self._known = asked.start, dict[Knobs, KnownSetting]()
+        if moving is not None and asked.table is not None:
+            start, self._known = planned_settings(
+                moving, device, asked.table, asked.curve, own=start.batch, sizes=asked.sizes
+            )
+        if moving is not None and asked.resumed is not None:
+            start = asked.resumed.shape or start  # chosen once
+        super().__init__(asked.sync.module, start)
+        self.device, self._asked = device, asked
         self.changes: list[dict[str, Any]] = []
         """Points of training in their order, as JSON values of ``PointChange``."""
-        self.counter = StepWorkCounter(model, optimizer, counts=not device.executes_steps)
-        self.fit_check = FitCheck(device, model, start.micro, optimizer)
-        self.compares_gradients = tries_sizes
+        self.counter = StepWorkCounter(self.model, asked.optimizer, counts=not device.executes_steps)
+        self.fit_check = FitCheck(device, self.model, start.micro, asked.optimizer)
+        # A model in shards cannot run on this rank alone, so that no trial says what fits.
+        self.compares_gradients = not asked.sync.is_sharded
         self._leading, self._step_s = leading, 0.0
-        self._yield_to = yield_to
-        self._sizes_by_name, self._keeps_shape = sizes_by_name, False
-        first = limit if cap is None else replace(limit, limit_w=None)  # the follower finds its own
+        self._yield_to = asked.given.yield_to
+        self._keeps_shape = False
+        first = limit if moving is None else replace(limit, limit_w=None)  # the follower finds its own
         self.capped = CappedRun(device, first, device.safest, on_reading=self._read)
-        if cap is not None:
+        if moving is not None:
             self.capped.follow(
                 CapFollower(
                     self.capped,
-                    cap,
+                    moving,
                     self._setting_under,
                     supply=device.supply,
                     averaging_s=device.sensor.window_s,
@@ -95,10 +97,11 @@ class SessionRun(LoopRun):
                     on_rest=(lambda: None) if leading is None else leading.channel.check,
                 )
             )
+        for text in () if moving is None else moving.assumed:
+            self.note(text)
         self._was_moved = False  # by the cap since the last step began, so that the step does not count
         self._evaluates_under: SensorLimit | None = None
         self._evaluation_s = 0.0  # that the last one took
-        self._search = search
         self._stack = ExitStack()
         self._step: Any = None
         self._sync = Sync() if self.on_cuda else None
@@ -118,7 +121,7 @@ class SessionRun(LoopRun):
             self.explorer = Explorer(
                 self.device,
                 capped.limiter,
-                self._search,
+                self._new_search,
                 self.start,
                 fits=self.fits,
                 changed=self._changed,
@@ -141,6 +144,32 @@ class SessionRun(LoopRun):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.drop()
         self._stack.__exit__(kind, error, trace)
+
+    def _new_search(self, usable: Callable[[BatchShape], bool]) -> AnySearch:
+        """Make the search, over all settings and the rows for which ``usable`` is true."""
+        asked, device, limit = self._asked, self.device, self.limit
+        if self.capped.follows:
+            return SettingLadder(self.start, device, self._known)
+
+        def search_of(rows: Sequence[BatchShape], settings: Sequence[Knobs]) -> Search:
+            search = Search(
+                rows,
+                settings,
+                cap_w=limit.limit_w,
+                start=asked.start if asked.start in rows else rows[0],
+                margin_w=limit.margin_w,
+                **device.sensor.searched,
+                cap_window_s=limit.window_s,
+                manner=SESSION if asked.curve is None else SESSION_BY_CURVE,
+                goal=asked.goal,
+            )
+            search.relative(asked.sample_model.relative)
+            return search
+
+        rows = [row for row in rows_of(asked.sizes, asked.start) if usable(row)] or [asked.start]
+        if len(device.knobs) > 1:
+            return StagedSearch(search_of, rows, device.combinations(), asked.start if asked.start in rows else rows[0])
+        return search_of(rows, device.combinations())
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
@@ -353,7 +382,9 @@ class SessionRun(LoopRun):
         """
         if not self.can_split and row.micro < row.batch:
             return False
-        if self._keeps_shape and row != self.start and not (self._sizes_by_name and row.micro == row.batch):
+        # The user has named the batch sizes, so that they may be used whatever the loss.
+        is_named = self._asked.given.batch_sizes is not None and row.micro == row.batch
+        if self._keeps_shape and row != self.start and not is_named:
             return False
         if (self.limit.limit_w is not None or self.capped.follows) and not self.fit_check.is_known(row):
             self.explorer.to_safest()

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from wattune.errors import InputError
-from wattune.online.batch_source import BatchSource, Fetched
+from wattune.online.batch_source import Fetched
 from wattune.online.division import PARTS, DivisionCheck, Trial
 from wattune.online.interrupts import Shield
 from wattune.online.loop_run import LoopRun, NextStep
 from wattune.online.micro_batching import Batch, even, moved, shapes, split
 from wattune.online.optimizer_step import OptimizerStepper
-from wattune.online.ranks.gradient_sync import GradientSync
 from wattune.online.rate_watch import RateWatch
-from wattune.online.recipe import Recipe
-from wattune.online.sample_model import SampleModel
+from wattune.online.request import Request
 from wattune.point import BatchShape
 
 
@@ -27,21 +25,18 @@ class UserLoop:
     """Passes over the data set, in which each sample is used once at any sizes of the steps.
 
     ``position``: samples of the present pass that were trained on. ``pending`` is the batch that the user's loop has
-    not yet called ``backward`` for. ``random`` is the random state after the last step, if ``remembers`` is set.
+    not yet called ``backward`` for. ``random`` is the random state after the last step, if checkpoints are saved.
     ``shield`` is entered with the session, and defers signals during a step of the optimizer.
     """
 
     def __init__(
         self,
         run: LoopRun,
-        batch_source: BatchSource,
+        asked: Request,
         stepper: OptimizerStepper,
-        recipe: Recipe,
-        sample_model: SampleModel,
-        sync: GradientSync,
-        watch: RateWatch | None = None,
-        division: DivisionCheck | None = None,
-        shield: Shield | None = None,
+        watch: RateWatch | None,
+        division: DivisionCheck | None,
+        shield: Shield,
     ):
         self._watch = watch
         self.is_end: Callable[[bool, int], bool] = lambda has_batch, steps: not has_batch
@@ -53,15 +48,14 @@ class UserLoop:
         self.position = 0
         self.pending: Batch | None = None
         self.random: list[Tensor] = []
-        self.remembers = False
-        self.shield = shield or Shield()
+        self.shield = shield
+        self._remembers = asked.checkpoint is not None
         self._run = run
-        self._batch_source = batch_source
+        assert asked.batch_source is not None
+        self._batch_source = asked.batch_source
         self._micro: dict[int, int] = {}  # batch size -> micro-batch size of its last row
         self._stepper = stepper
-        self._recipe = recipe
-        self._sample_model = sample_model
-        self._sync = sync
+        self._recipe, self._sample_model, self._sync = asked.recipe, asked.sample_model, asked.sync
         device = next(run.model.parameters()).device
         self._device = None if device.type == "cpu" else device
         self.order = 0
@@ -115,7 +109,7 @@ class UserLoop:
             stepped = self._stepper.step(self._samples)
             self.position, self.order = self.position + self._samples, self._drawn
             self._recipe.stepped(self.position)  # also after a skipped step, as in the plain loop
-            if self.remembers:
+            if self._remembers:
                 self.remember()
             self._run.end(stepped=stepped, usual=self._is_usual)
         finally:
