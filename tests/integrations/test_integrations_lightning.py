@@ -376,19 +376,18 @@ def test_it_resumes_as_lightning_alone_does(tmp_path):
         assert distance(plain, capped) < 1e-5
 
 
-@pytest.mark.parametrize(("epochs", "is_searched"), [(5_000, False), (100_000, True)])
-def test_a_resumed_training_compares_itself_with_the_same_recipe(tmp_path, epochs, is_searched):
+def test_a_resumed_training_compares_itself_with_the_same_recipe(tmp_path):
     def run(steps, ckpt_path=None):
         cap, load = PowerCapCallback(CAP_W, device=slow()), loader(data(32), 4)
-        options = {"max_epochs": epochs, "accumulate_grad_batches": 8, "limit_val_batches": 0}
+        options = {"max_epochs": 100_000, "accumulate_grad_batches": 8, "limit_val_batches": 0}
         fit(Stopping(steps), cap, load=load, ckpt_path=ckpt_path, **options).save_checkpoint(tmp_path / "end.ckpt")
         return cap.record
 
     first = run(60)
     assert first.changes[-1].point.shape == BatchShape(32, 32)
-    assert (first.own_point is not None) == is_searched
     again = run(90, tmp_path / "end.ckpt")
-    assert (again.own_point, again.gain_from) == (first.own_point, first.gain_from)
+    for record in (first, again):
+        assert (record.own_point.shape, record.gain_from) == (BatchShape(32, 4), "forecast")
 
 
 def test_a_checkpoint_of_another_recipe_starts_over():

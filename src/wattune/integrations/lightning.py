@@ -28,6 +28,7 @@ from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_setup import FitLoader, Trials, check_trainer
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import rows as rows_of
+from wattune.online.loop_run import OwnShape
 from wattune.online.micro_batching import samples_of, shapes
 from wattune.online.probing import probe
 from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
@@ -36,9 +37,8 @@ from wattune.online.request import session_goal
 from wattune.online.rng_state import states
 from wattune.online.session_cap import constant_cap, opened_profile
 from wattune.online.session_run import run_state
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import BatchShape
 from wattune.records import ProfileTable, SessionRecord
-from wattune.search.search import OwnRecipe
 from wattune.tracking.trackers import LogTo
 
 
@@ -267,14 +267,13 @@ class PowerCapCallback(Callback):
 
     def _state(self) -> dict[str, Any]:
         session = self._session
-        own = session.run.own_recipe
         values = {
             "recipe": {"device": session.run.device.name, "batch_size": session.recipe.batch_size},
             "ranks": session.size,
             "run": session.run.state_dict(),
             "passes": session.passes,
             "shape": self._shape,
-            "own": None if own is None else [dict(own.point.knobs), own.step_s, own.is_measured],
+            "own": session.run.own,
         }
         return {"session": json.dumps(values)}
 
@@ -292,9 +291,7 @@ class PowerCapCallback(Callback):
             run.samples, run.steps = values["run"]["samples"], values["run"]["steps"]
         elif is_same and before["device"] == run.device.name:
             run.load_state_dict(run_state(values))
-            run.is_divided = self._shape not in (None, run.start)
-            if run.is_divided and values.get("own") is not None:  # the search no longer knows the user's own sizes
-                knobs, step_s, is_measured = values["own"]
-                run.own_recipe = OwnRecipe(OperatingPoint(run.start, Knobs(knobs)), step_s, is_measured)
+            if len(own := values.get("own") or ()) == 2:  # earlier versions kept something else
+                run.own = OwnShape(BatchShape(*own[0]), own[1])
         else:
             run.note("the checkpoint is of another board, recipe or number of processes, so the search was restarted")

@@ -23,6 +23,7 @@ from wattune.errors import InputError, SafetyStop
 from wattune.goal import TIME, Goal
 from wattune.integrations.trial_passes import TrialPasses, no_division, other_shapes, uncounted
 from wattune.online import Session, capped
+from wattune.online.loop_run import OwnShape
 from wattune.online.probing import is_long_enough, probe
 from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.online.ranks.meeting import refusing
@@ -31,7 +32,6 @@ from wattune.online.rng_state import undisturbed, undrawn
 from wattune.online.session_cap import constant_cap, opened_profile
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SessionRecord
-from wattune.search.search import OwnRecipe
 from wattune.tracking.trackers import LogTo
 
 STATE_NAME = "wattune"
@@ -105,8 +105,7 @@ class Capped(TrainerCallback):
         self._notes: list[str] = []
         self._state: dict[str, Any] | None = None  # of the trials, for the training
         self._last: Session | None = None
-        self._own_recipe: OwnRecipe | None = None
-        self._is_divided = False
+        self._divided: OwnShape | None = None
         self._stop: SafetyStop | None = None
         self._evaluation = ExitStack()
 
@@ -175,8 +174,7 @@ class Capped(TrainerCallback):
             micro = self._chosen(own, table).micro
         except SafetyStop:  # which training will say, too, after a checkpoint
             return
-        self._is_divided = micro != own.micro
-        if self._is_divided:
+        if micro != own.micro:
             args.per_device_train_batch_size, args.gradient_accumulation_steps = micro, own.batch // micro
             self._trainer._train_batch_size = micro  # the Trainer's copy, which its loader is made with
 
@@ -211,7 +209,7 @@ class Capped(TrainerCallback):
                         run.explorer.leave_out(row)
                 shape = probe(session, trials.usual, steps=steps, proof=trials.proof, known=known)
                 self._notes += run.notes
-                self._own_recipe = run.own_recipe
+                self._divided = run.own
                 self._state = {**run.state_dict(), "device": None, "notes": []}
             return shape
 
@@ -226,7 +224,7 @@ class Capped(TrainerCallback):
         with self._closing():
             session = self._new_session(self._trainer.optimizer, saved)
             run = session.run
-            run.is_divided, run.own_recipe = self._is_divided, self._own_recipe
+            run.own = self._divided
             session.__enter__()
             self.session = session
             atexit.register(self._exit)

@@ -30,11 +30,7 @@ PAUSE = 0.1
 """Share of the sensor's window above which a pause between two steps shows in its readings."""
 
 RESTARTS = 3
-"""Number of times that a probe restarts after a pause in training; further pauses are part of what it measures."""
-
-OFTEN = 5
-"""Consecutive evaluations without a reading of training alone in between after which they are part of what is
-measured."""
+"""Number of consecutive pauses and evaluations without a measurement in between, after which they are measured too."""
 
 UPDATE_AFTER_S = 30.0
 """Seconds of training at a chosen point after which the search takes in what was measured there."""
@@ -81,8 +77,7 @@ class Explorer:
         self._has_evaluated = False  # since the last step began
         self._before: OperatingPoint | None = None
         self.window = MeasurementWindow(device.now_s())
-        self._restarts = self._often = 0
-        self._evaluated_s = -math.inf
+        self._restarts, self._measured_s = 0, 0.0
         sensor = device.sensor
         self._settle_s = sensor.settle_s
         self.window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
@@ -149,9 +144,9 @@ class Explorer:
         return self.probing and self._is_reached and self.window.since_s is not None
 
     @property
-    def mixes_evaluations(self) -> bool:
-        """True if evaluations are so frequent that the sensor never shows training alone, but only both together."""
-        return self._often >= OFTEN
+    def mixes_pauses(self) -> bool:
+        """True if pauses or evaluations are so frequent that the sensor never shows training alone."""
+        return self._restarts == RESTARTS
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
@@ -162,15 +157,17 @@ class Explorer:
             self._limiter.move(self._device.safest)
 
     def begin_evaluation(self) -> None:
-        """Begin an evaluation, whose readings only count if evaluations are part of what is measured."""
+        """Begin an evaluation, which is a pause of training."""
         self._has_evaluated = True
 
     def begin(self, row: BatchShape, idle_s: float) -> None:
         """Begin a step of this row, ``idle_s`` after the end of the one before. Raises: DeviceError."""
-        if self._has_evaluated:
-            self._end_evaluations()
-        elif idle_s > PAUSE * self.window_s:
-            self._pause()
+        if (self._has_evaluated or idle_s > PAUSE * self.window_s) and not self.mixes_pauses:
+            measured_s = self.window.elapsed_s
+            self._restarts = self._restarts + 1 if measured_s == self._measured_s else 0
+            self._measured_s = measured_s
+            self.window.interrupt(self._device.now_s())
+        self._has_evaluated = False
         if not self._is_reached and row == self.wanted.shape:
             is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
             self._before, self.current = self.current, self.wanted
@@ -195,7 +192,7 @@ class Explorer:
             self.search.above(self.current, limiter.power_w)
             self.choose()
             return
-        if self._has_evaluated and not self.mixes_evaluations:
+        if self._has_evaluated:
             return  # in the middle of the step
         window.step(now_s, seconds, self._settle_s)
         enough_s = WINDOWS * self.window_s if self.probing else UPDATE_AFTER_S
@@ -205,19 +202,7 @@ class Explorer:
     def measure_again(self) -> None:
         """Discard what was measured of the present point, whose setting means another power and time from now on."""
         self.window = MeasurementWindow(self._device.now_s())
-        self._restarts = 0
-
-    def _pause(self) -> None:
-        if self._restarts < RESTARTS:
-            self._restarts += self.probing
-            self.window.interrupt(self._device.now_s())
-
-    def _end_evaluations(self) -> None:
-        now_s, self._has_evaluated = self._device.now_s(), False
-        is_often = now_s - self._evaluated_s < self._settle_s + self.window_s
-        self._often, self._evaluated_s = self._often + 1 if is_often else 0, now_s
-        if not self.mixes_evaluations:
-            self.window.interrupt(now_s)
+        self._restarts, self._measured_s = 0, 0.0
 
     def _measured(self, measured: ProfileCell, seconds: float) -> None:
         point = self.current

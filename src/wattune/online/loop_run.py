@@ -20,7 +20,6 @@ from wattune.online.micro_batching import can_split, even
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import StepTimes
 from wattune.point import BatchShape, OperatingPoint
-from wattune.search.search import OwnRecipe
 
 
 class NextStep(NamedTuple):
@@ -31,6 +30,14 @@ class NextStep(NamedTuple):
     current: BatchShape
     probing: bool = False
     measuring: bool = False
+
+
+class OwnShape(NamedTuple):
+    """The user's own shape, and how many times as long a step of its samples took as with the chosen one, if that is
+    known."""
+
+    shape: BatchShape
+    times: float | None = None
 
 
 class LoopRun(ABC):
@@ -60,10 +67,8 @@ class LoopRun(ABC):
         """Called with each new operating point, and the reason for it."""
         self.on_look: Callable[[], None] = lambda: None
         """Called between two steps, once a second."""
-        self.is_divided = False
-        """True once another division of the user's batches was chosen for good."""
-        self.own_recipe: OwnRecipe | None = None
-        """The user's own recipe as it was known then; unknown to a rank other than 0."""
+        self.own: OwnShape | None = None
+        """The user's own shape, once another one was chosen for good."""
         self.times = StepTimes()
         self.on_cuda = next(model.parameters()).device.type == "cuda"
         self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())

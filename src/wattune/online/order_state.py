@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-import numpy as np
 from torch.utils.data import IterableDataset
+
+from wattune.online.rng_state import set_state, state_of
 
 PARTS = ("sampler", "batch_sampler", "dataset")
 """Attributes of a loader that may decide the order of its samples; a data set does if it has no indices."""
@@ -59,34 +59,19 @@ def _has_epoch(part: Any) -> bool:
 
 def _attributes(part: Any) -> dict[str, Any]:
     """Whole numbers and states of generators in attributes of a sampler, as JSON values."""
-    found: dict[str, Any] = {}
-    for name, one in vars(part).items() if hasattr(part, "__dict__") else ():
-        if type(one) is int:
-            found[name] = one
-        elif type(one) is random.Random:
-            version, words, gauss = one.getstate()
-            found[name] = [version, list(words), gauss]
-        elif isinstance(one, np.random.Generator):
-            found[name] = _plain(one.bit_generator.state)
-        elif isinstance(one, np.random.RandomState):
-            found[name] = _plain(one.get_state(legacy=False))
-    return found
+    found = {name: _value(one) for name, one in vars(part).items()} if hasattr(part, "__dict__") else {}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _plain(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {name: _plain(value) for name, value in state.items()}
-    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
+def _value(one: Any) -> Any:
+    return one if type(one) is int else state_of(one)
 
 
 def _restore(part: Any, name: str, value: Any) -> None:
     one = getattr(part, name, None)
-    if type(one) is int and isinstance(value, int):
+    if type(_value(one)) is not type(value):  # of another sampler
+        return
+    if isinstance(value, int):
         setattr(part, name, value)
-    elif type(one) is random.Random and isinstance(value, list):
-        one.setstate((value[0], tuple(value[1]), value[2]))
-    elif isinstance(one, np.random.Generator) and isinstance(value, dict):
-        one.bit_generator.state = value
-    elif isinstance(one, np.random.RandomState) and isinstance(value, dict):
-        state = value["state"]
-        one.set_state({**value, "state": {**state, "key": np.asarray(state["key"], dtype=np.uint32)}})
+    else:
+        set_state(one, value)

@@ -1,8 +1,8 @@
 """Probing: trial steps before training choose the batch shape, which then stays.
 
-A framework takes batch size and micro-batch size once, before its loop begins. So a session in a framework first runs
-trial passes that leave no trace, and measures its points with them for a small share of the training's time. From then
-on the framework's own steps choose among the settings of one shape.
+A framework takes batch size and micro-batch size once, before its loop begins. So a session in a framework first times
+trial passes that leave no trace, for a small share of the training's time. From then on the framework's own steps
+choose among the settings of one shape.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from wattune.algorithms import memory_errors
 from wattune.devices import host_memory
 from wattune.devices.real_time import told
 from wattune.online.division import DivisionCheck, Verdict
-from wattune.online.explorer import WINDOWS
-from wattune.online.fit_check import FitCheck, unchanged
+from wattune.online.fit_check import unchanged
+from wattune.online.loop_run import OwnShape
 from wattune.online.optimizer_step import trained
 from wattune.online.rate_watch import TrainingCopy
 from wattune.online.rng_state import undrawn
 from wattune.online.session import Session
-from wattune.online.session_run import SessionRun
-from wattune.online.step_counter import StepWorkCounter
 from wattune.point import BatchShape
 from wattune.records import ProfileCell
 from wattune.search.search import PASSES
@@ -40,9 +38,6 @@ SHARE: Final = 0.02
 
 TRIAL_STEPS: Final = 5
 """Steps that it takes to prove a division and to time it."""
-
-POINTS: Final = 10
-"""Number of points that there has to be time for before the session's search begins, which measures power as well."""
 
 Passes = Callable[[BatchShape], None]
 """Forward and backward passes of one optimizer step, in micro-batches of this shape. They add to the gradients, as
@@ -66,8 +61,7 @@ def probe(
     """Choose the shape that an open session trains with; afterwards the session chooses among its settings alone.
 
     ``steps``: optimizer steps of the training to come, which ends after ``within_s`` seconds at the latest. Shapes are
-    timed at the lowest setting, and in a long training the session's search then measures time and power at its points,
-    until none is worth it. All of this takes no more than ``SHARE`` of the expected time of the training, so that in a
+    timed at the lowest setting. All of this takes no more than ``SHARE`` of the expected time of the training: in a
     short one the user's own shape stays.
     ``proof``: passes that prove a division, and that it fits, in place of ``passes``. ``known``: points that were
     measured before, whose best shape is taken without a trial.
@@ -130,9 +124,8 @@ class _Probing:
 
     def choose(self, known: Sequence[ProfileCell]) -> BatchShape:
         """See ``probe``."""
-        session, run = self._session, self._run
-        run.fit_check.close()
-        run.fit_check = _TrialCheck(run, session.optimizer)
+        run = self._run
+        run.fit_check.close()  # trial steps say what fits
         shape = self._best_of(known)
         if shape is not None or is_long_enough(self._steps):
             shape = self._tried(shape) if self._has_room() else None
@@ -155,8 +148,7 @@ class _Probing:
         with undrawn(*owners), without_trace(self._run.model, self._session.optimizer):
             if shape is not None:
                 return shape if self._is_proved(shape) else self._own
-            shape = self._fastest()
-            return self._searched(shape) if self._may_take(POINTS * self._point_s) else shape
+            return self._fastest()
 
     def _fastest(self) -> BatchShape:
         """The fastest shape at the lowest setting, as far as there is time: those of fewest passes are tried first."""
@@ -172,16 +164,10 @@ class _Probing:
             if row == self._own:
                 self._step_s = min(taken_s)
             costs[row] = min(taken_s) / row.batch * samples[row.batch][0]
-        return min(costs, key=costs.__getitem__)
-
-    def _searched(self, fastest: BatchShape) -> BatchShape:
-        """The shape of the point that the session's search finds; ``fastest`` if there is no time for its end."""
-        run, session = self._run, self._session
-        while run.explorer.probing and (run.explorer.is_measuring or self._may_take(self._point_s)):
-            if self._is_proved(session.row):
-                self._step(session.row)
-        best = run.explorer.search.best()
-        return fastest if run.explorer.probing or best is None else best.shape
+        fastest = min(costs, key=costs.__getitem__)
+        if fastest != self._own:
+            run.own = OwnShape(self._own, costs[self._own] / costs[fastest])
+        return fastest
 
     def _best_of(self, known: Sequence[ProfileCell]) -> BatchShape | None:
         goal, samples = self._session.asked.goal, self._session.sample_model.relative
@@ -194,23 +180,16 @@ class _Probing:
             costs[cell.point] = cost if goal.is_time else cost * float(goal.price(power_w, None))
         return min(costs, key=costs.__getitem__).shape if costs else None
 
-    @property
-    def _point_s(self) -> float:
-        """Time that the search takes for one point."""
-        return self._run.device.sensor.settle_s + WINDOWS * self._run.explorer.window_s
-
     def _may_take(self, seconds: float) -> bool:
         """True if probing may go on for so long.
 
         Nobody knows yet which setting the cap allows, nor by how much it is faster than the lowest one: the training's
         expected time is the geometric mean of its time at the lowest setting and what the first clock's range makes of
-        it at most, until the search has measured better.
+        it at most.
         """
-        device, best = self._run.device, self._run.explorer.search.best()
+        device = self._run.device
         clocks = [knobs.first for knobs in device.combinations() if knobs.first is not None]
         step_s = self._step_s / math.sqrt(max(clocks) / min(clocks) if clocks else 1.0)
-        if best is not None and best in self._run.explorer.cells:
-            step_s = min(step_s, self._run.explorer.cells[best].step_s or step_s)
         training_s = min(self._steps * step_s, self._within_s)
         return device.now_s() - self._begun_s + seconds <= SHARE * training_s
 
@@ -268,18 +247,3 @@ class _Probing:
             for division in trial.plan(own, parts, self._division.tolerance):
                 trial.measure(partial(self._proof, BatchShape(*division)))
         self._verdict = trial.verdict
-
-
-class _TrialCheck(FitCheck):
-    """Every row may be tried, by trial steps: they need the memory of training."""
-
-    def __init__(self, run: SessionRun, optimizer: Optimizer):
-        super().__init__(run.device, run.model, run.start.micro, optimizer)
-
-    def is_known(self, row: BatchShape) -> bool:
-        """True: no pass is needed before the trial step."""
-        return True
-
-    def fits(self, row: BatchShape, counter: StepWorkCounter) -> bool:
-        """False once a trial step has failed."""
-        return row.micro not in self.failures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -80,15 +80,15 @@ def undrawn(*owners: Any) -> Iterator[None]:
     for owner in owners:
         _search(owner, found, DEEPEST)
     before = [(one, dict(vars(one))) for one in found.values() if _has_attributes(one)]
-    restores = [restore for one in found.values() if (restore := _saved(one)) is not None]
+    drawn = [(one, state) for one in found.values() if (state := state_of(one)) is not None]
     try:
         yield
     finally:
-        for restore in restores:
-            restore()
+        for one, state in drawn:
+            set_state(one, state)
         for one, attributes in before:
             for name, value in [*vars(one).items()]:
-                if value is not attributes.get(name) and _saved(value) is not None:
+                if value is not attributes.get(name) and state_of(value) is not None:
                     if name in attributes:
                         vars(one)[name] = attributes[name]
                     else:
@@ -121,14 +121,35 @@ def _has_attributes(one: Any) -> bool:
     return isinstance(getattr(one, "__dict__", None), dict)
 
 
-def _saved(one: Any) -> Callable[[], Any] | None:
-    """A function that restores the present state of a generator; None for anything else."""
+def state_of(one: Any) -> Any:
+    """State of a generator of torch, Python or NumPy, as JSON values; None for anything else."""
     if isinstance(one, torch.Generator):
-        return partial(one.set_state, one.get_state())
+        return one.get_state().tolist()
     if isinstance(one, np.random.Generator):
-        return partial(setattr, one.bit_generator, "state", one.bit_generator.state)
+        return _plain(one.bit_generator.state)
     if isinstance(one, np.random.RandomState):
-        return partial(one.set_state, one.get_state())
+        return _plain(one.get_state(legacy=False))
     if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
-        return partial(one.setstate, one.getstate())
+        version, words, gauss = one.getstate()
+        return [version, list(words), gauss]
     return None
+
+
+def set_state(one: Any, state: Any) -> None:
+    """Set a generator to ``state_of``."""
+    if isinstance(one, torch.Generator):
+        one.set_state(torch.tensor(state, dtype=torch.uint8))
+    elif isinstance(one, np.random.Generator):
+        one.bit_generator.state = state
+    elif isinstance(one, np.random.RandomState):
+        inner = state["state"]
+        one.set_state({**state, "state": {**inner, "key": np.asarray(inner["key"], dtype=np.uint32)}})
+    else:
+        version, words, gauss = state
+        one.setstate((version, tuple(words), gauss))
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattune.cap import Over
+from wattune.point import OperatingPoint
 from wattune.records import (
     PointChange,
     ProfileTable,
@@ -13,10 +14,10 @@ from wattune.records import (
     provenance,
 )
 from wattune.reporting.phrases import under
+from wattune.search.search import OwnRecipe
 
 if TYPE_CHECKING:
     from wattune.online.session import Session
-    from wattune.search.search import OwnRecipe
 
 SOURCES = {
     "curve": "the given efficiency curve",
@@ -49,7 +50,10 @@ def gain(session: Session) -> Gain | None:
     All but the steps themselves would have taken as long: evaluations, waiting for data. None if too little is known.
     """
     run, explorer = session.run, session.run.explorer
-    own = run.own_recipe if run.is_divided else explorer.search.own_recipe()
+    own = explorer.search.own_recipe()
+    if own is not None and run.own is not None:
+        shape, times = run.own
+        own = None if times is None else OwnRecipe(OperatingPoint(shape, own.point.knobs), times * own.step_s, False)
     taken_s = run.capped.meter.elapsed_s
     if own is None or taken_s <= 0 or not run.changes:
         return None

@@ -20,7 +20,7 @@ from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.division import Verdict
 from wattune.online.explorer import AnySearch, Explorer
 from wattune.online.fit_check import FitCheck
-from wattune.online.loop_run import LoopRun, NextStep
+from wattune.online.loop_run import LoopRun, NextStep, OwnShape
 from wattune.online.ranks.leading import Leading
 from wattune.online.session_cap import planned_settings
 from wattune.online.setting_ladder import KnownSetting, SettingLadder
@@ -347,7 +347,7 @@ class SessionRun(LoopRun):
                 yield
         finally:
             self._evaluates_under, self._evaluation_s = None, self.device.now_s() - begun_s
-        if self.explorer.mixes_evaluations:
+        if self.explorer.mixes_pauses:
             self.note(
                 "evaluations come more often than the power sensor needs to show training alone "
                 f"({self.device.sensor.settle_s:.2g} s): points are measured with the evaluations in between"
@@ -420,8 +420,8 @@ class SessionRun(LoopRun):
 
     def keep_only(self, row: BatchShape) -> None:
         """Train with this row alone from now on, so that only settings are still chosen."""
-        if row != self.start and not self.is_divided:
-            self.is_divided, self.own_recipe = True, self.explorer.search.own_recipe()
+        if row != self.start and self.own is None:
+            self.own = OwnShape(self.start)
         self.start, self._keeps_shape = row, False
         self.explorer.keep_only(row)
 
