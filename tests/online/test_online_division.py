@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.sessions import Numbered, perceptron, session_of, train
+from tests.support import sessions
+from tests.support.sessions import Numbered, perceptron
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
@@ -70,62 +71,49 @@ def root(model, batch):
     return squares(model, batch).sqrt()
 
 
-def options_of(model, samples=640):
-    return {
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
-        "loader": DataLoader(Numbered(samples), batch_size=32),
-    }
+def trained(samples=640, **options):
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return sessions.trained(model, optimizer=optimizer, loader=DataLoader(Numbered(samples), batch_size=32), **options)
 
 
 @pytest.mark.parametrize("loss", [mean, smoothed, with_penalty, squares, noisy])
 def test_a_mean_over_samples_may_be_divided(loss):
-    model = perceptron()
-    with session_of(model, **options_of(model)) as session:
-        train(session, model, loss=loss)
-    assert session.loop.division.verdict.result == "equal"
-    assert session.loop.division.verdict.difference < 1e-6
+    verdict = trained(loss=loss).loop.division.verdict
+    assert verdict.result == "equal"
+    assert verdict.difference < 1e-6
 
 
 @pytest.mark.parametrize("loss", [by_class, summed, contrastive, over_labelled, with_variance, root])
 def test_what_is_no_mean_over_samples_keeps_the_users_batches(loss):
-    model = perceptron()
     with pytest.warns(UserWarning, match=r"in parts is off by .* %, so batch size and micro-batch size stay yours"):
-        with session_of(model, **options_of(model, 2560)) as session:
-            train(session, model, loss=loss)
+        session = trained(2560, loss=loss)
     assert session.loop.division.verdict.difference > 1e-3
     assert {change.point.shape for change in session.record.changes} == {(32, 32)}
     assert any("is off by" in note for note in session.record.notes)
 
 
 def test_a_loss_that_draws_numbers_is_compared_on_average():
-    model = perceptron()
-    with session_of(model, **options_of(model)) as session:
-        train(session, model, loss=noisy_steps)
+    session = trained(loss=noisy_steps)
     assert session.loop.division.verdict.result == "equal on average"
     assert any("random numbers" in note for note in session.record.notes)
 
 
 def test_parts_that_the_user_asks_for_are_refused_if_they_change_the_gradient():
-    model = perceptron()
     with pytest.raises(InputError, match=r"off by .* %: parts of 8 samples; allowed: whole batches"):
-        with session_of(model, **options_of(model), micro_batch_size=8) as session:
-            train(session, model, loss=contrastive)
+        trained(micro_batch_size=8, loss=contrastive)
 
 
 def test_batch_sizes_by_name_may_be_used_whatever_the_loss(touring):
-    model = perceptron()
     with pytest.warns(UserWarning, match="in parts is off by"):
-        with session_of(model, **options_of(model, 5120), batch_sizes=[16, 64]) as session:
-            train(session, model, passes=2, loss=by_class)
+        session = trained(5120, batch_sizes=[16, 64], passes=2, loss=by_class)
     shapes = {change.point.shape for change in session.record.changes}
     assert shapes > {(32, 32)}
     assert all(batch == micro for batch, micro in shapes)
 
 
 def test_gradients_that_tell_nothing_are_tried_three_times():
-    model = perceptron()
-    with session_of(model, **options_of(model)) as session:
-        train(session, model, loss=lambda model, batch: 0.0 * mean(model, batch))
+    session = trained(loss=lambda model, batch: 0.0 * mean(model, batch))
     assert session.loop.division.verdict.result == "unequal"
     assert any("zero or not finite" in note for note in session.record.notes)
 
@@ -169,16 +157,16 @@ class Jagged(Dataset):
 
 @pytest.mark.parametrize("micro", [None, 8])
 def test_values_laid_one_after_another_are_never_cut(micro):
-    model = nn.Linear(1, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(model, batch):
+        labels, values, lengths = batch.data
+        assert len(values) == lengths.sum()
+        means = torch.stack([part.mean() for part in values.split(lengths.tolist())])
+        return functional.cross_entropy(model(means[:, None]), labels)
+
     loader = DataLoader(Jagged(), batch_size=32, collate_fn=Jagged.collate)
     with pytest.raises(InputError, match="cannot be split into micro-batches") if micro else nullcontext():
-        with session_of(model, optimizer=optimizer, loader=loader, micro_batch_size=micro) as session:
-            for batch in session.batches():
-                labels, values, lengths = batch.data
-                assert len(values) == lengths.sum()
-                means = torch.stack([part.mean() for part in values.split(lengths.tolist())])
-                session.backward(functional.cross_entropy(model(means[:, None]), labels))
+        session = sessions.trained(nn.Linear(1, 2), loader=loader, micro_batch_size=micro, loss=loss)
     if micro is None:
         assert session.samples == len(Jagged())
         assert any("cannot be split" in note for note in session.record.notes)

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tests.support.sessions import Named, Numbered, distance, perceptron, plain, session_of, train
+from tests.support import sessions
+from tests.support.sessions import Named, Numbered, distance, perceptron, plain, session_of
 from torch.nn import functional
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
@@ -18,9 +19,7 @@ def trained(loader, passes, *, model=None, **options):
     """A model that a session trained with the recipe kept, and the session."""
     model = model or perceptron()
     options = {"optimizer": torch.optim.Adam(model.parameters(), **ADAM), **options}
-    with session_of(model, loader=loader, keep_recipe=True, **options) as session:
-        train(session, model, passes)
-    return model, session
+    return model, sessions.trained(model, passes=passes, loader=loader, keep_recipe=True, **options)
 
 
 @pytest.mark.slow

@@ -2,20 +2,18 @@
 
 import pytest
 import torch
-from tests.support.sessions import board, convolutional, pictures, train
+from tests.support import sessions
+from tests.support.sessions import board, convolutional, pictures
 from torch.utils.data import DataLoader
 
 from wattune.devices.group import device_group
-from wattune.online import capped
 
 
 def trained(device, cap_w):
     model = convolutional()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(pictures(1024), batch_size=32, shuffle=True)
-    with capped(device=device, model=model, optimizer=optimizer, loader=loader, cap_w=cap_w) as session:
-        train(session, model, 2)
-    return session.record
+    return sessions.trained(model, device=device, optimizer=optimizer, loader=loader, cap_w=cap_w, passes=2).record
 
 
 @pytest.mark.parametrize(("pools", "cap_w"), [([0, 0, 0], 13.5), ([0, 1, 2], 4.5)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.sessions import board, loss_of, perceptron, session_of, train
+from tests.support.sessions import board, loss_of, perceptron, trained
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -114,20 +114,19 @@ def test_without_a_curve_there_is_a_prior():
 
 
 def test_bf16_is_seen_and_refused_by_a_chip_that_lacks_it():
-    model = perceptron()
+
+    def loss(model, batch):
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss_of(model, batch)
+
     with pytest.raises(InputError, match="cannot compute in: bf16"):
-        with session_of(model) as session:
-            for batch in session.batches():
-                with torch.autocast("cpu", torch.bfloat16):
-                    loss = loss_of(model, batch)
-                session.backward(loss)
+        trained(loss=loss)
 
 
 def test_it_explains_itself():
-    model = perceptron()
-    with session_of(model) as session:
-        train(session, model)
-        text = session.explain()
+    texts = []
+    session = trained(on_pass=lambda session: texts.append(session.explain()))
+    [text] = texts
     for part in ("under a cap of 4.5 W", "640 samples in 20 steps", "past workloads", "in proportion"):
         assert part in text
     assert "Measuring batch size 32" in text
@@ -163,9 +162,7 @@ class Recomputed(nn.Module):
 
 @pytest.mark.slow
 def test_a_model_that_computes_activations_again_is_tried_at_other_sizes(touring):
-    model = Recomputed()
-    with session_of(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01)) as session:
-        train(session, model, 10)
+    session = trained(Recomputed(), passes=10)
     assert not [note for note in session.record.notes if "left out" in note]
     assert len({cell.micro_batch_size for cell in session.record.table.cells}) > 1
 
@@ -182,8 +179,6 @@ def test_a_batch_with_time_as_its_first_axis_is_not_cut():
 def test_where_no_size_is_known_to_fit_it_trains_at_the_users_own(monkeypatch):
     """Rather than asking for ever which one to take."""
     monkeypatch.setattr(FitCheck, "fits", lambda self, row, counter: False)
-    model = perceptron()
-    with session_of(model) as session:
-        train(session, model)
+    session = trained()
     assert session.record.steps == 20
     assert {change.point.batch_size for change in session.record.changes} == {32}

@@ -6,7 +6,17 @@ from functools import partial
 
 import pytest
 import torch
-from tests.support.sessions import Numbered, OwnTimeDevice, distance, loss_of, perceptron, plain, session_of, train
+from tests.support.sessions import (
+    Numbered,
+    OwnTimeDevice,
+    distance,
+    loss_of,
+    perceptron,
+    plain,
+    session_of,
+    train,
+    trained,
+)
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
 
@@ -74,21 +84,19 @@ def test_the_length_counts_from_where_the_pass_is():
 
 
 def test_a_checkpoint_that_cannot_be_saved_at_the_end_is_a_warning(tmp_path):
-    model, plain_model = perceptron(), perceptron()
-    folder = tmp_path / "checkpoints"
+    plain_model, folder = perceptron(), tmp_path / "checkpoints"
 
-    def run():
-        with session_of(model, checkpoint=folder / "c") as session:
+    def fill(session):
+        if not folder.is_file():
             shutil.rmtree(folder)
             folder.touch()  # no file fits there any more, as on a full disk
-            train(session, model)
-        return session
 
     with pytest.warns(UserWarning, match=r"cannot write .*checkpoints") as caught:
-        assert run().ended == "finished"
+        session = trained(checkpoint=folder / "c", keep_recipe=True, on_batch=fill)
+    assert session.ended == "finished"
     assert len(caught) == 2  # after the pass, and at the end
     plain(plain_model, torch.optim.SGD(plain_model.parameters(), lr=0.1), DataLoader(Numbered(), batch_size=32), 1)
-    assert distance(model, plain_model) < 1e-6
+    assert distance(session.run.model, plain_model) < 1e-6
 
 
 class Hungry(OwnTimeDevice):
@@ -97,14 +105,11 @@ class Hungry(OwnTimeDevice):
 
 
 def test_readings_above_the_cap_are_warned_of_at_the_end():
-    model = perceptron()
     with pytest.warns(UserWarning, match=r"\d+ of \d+ readings exceeded the cap of 6 W"):
-        with session_of(model, device=Hungry(), cap_w=6) as session:
-            train(session, model)
+        trained(device=Hungry(), cap_w=6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with session_of(model, device=OwnTimeDevice(), cap_w=6) as session:
-            train(session, model)
+        trained(device=OwnTimeDevice(), cap_w=6)
 
 
 class Gpu(OwnTimeDevice):
@@ -129,10 +134,7 @@ def test_the_clock_of_a_gpu_is_spoken_of_if_it_is_set(device, is_said):
 
 def test_no_micro_batch_of_one_sample_reaches_a_training_batchnorm():
     """521 samples leave 9 behind batches of 16: in micro-batches of 2, the last one would be a single sample."""
-    model = perceptron(norm=True)
-    loader = DataLoader(Numbered(521), batch_size=16)
+    options = {"loader": DataLoader(Numbered(521), batch_size=16), "micro_batch_size": 2, "keep_recipe": True}
     with pytest.warns(UserWarning, match="BatchNorm1d, whose statistics are those of a micro-batch"):
-        session = session_of(model, loader=loader, micro_batch_size=2)
-    with session:
-        train(session, model)
+        session = trained(perceptron(norm=True), **options)
     assert session.samples == 521

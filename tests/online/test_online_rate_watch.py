@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from tests.support.sessions import loss_over, perceptron, regression, session_of, train
+from tests.support.sessions import loss_over, perceptron, regression, trained
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -164,8 +164,7 @@ def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog)
     loader = DataLoader(data, batch_size=32, shuffle=True)
     options = {"optimizer": optimizer, "loader": loader, "cap_w": None, "batch_sizes": [32, 256]}
     with caplog.at_level(logging.WARNING, logger="wattune"):
-        with session_of(model, **options) as session:
-            train(session, model, 40, loss=squares)
+        session = trained(model, passes=40, loss=squares, **options)
     assert 256 in {change.point.batch_size for change in session.record.changes}
     assert loss_over(model, data) < 0.05
     said = [note for note in session.record.notes if "batch sizes above 32 are left out" in note]
@@ -178,16 +177,14 @@ def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog)
 def test_after_a_resume_the_larger_batches_stay_left_out(touring, tmp_path):
     data, model = regression(), nn.Linear(8, 1)
 
-    def trained(passes, **options):
+    def run(passes, **options):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.35)
         loader = DataLoader(data, batch_size=32, shuffle=True)
         options |= {"optimizer": optimizer, "loader": loader, "cap_w": None, "checkpoint": tmp_path / "c"}
-        with session_of(model, batch_sizes=[32, 256], **options) as session:
-            train(session, model, passes - session.passes, loss=squares)
-        return session
+        return trained(model, batch_sizes=[32, 256], passes=passes, loss=squares, **options)
 
-    first = trained(40)
+    first = run(40)
     assert not first.recipe.may_rise
-    again = trained(45, resume=True)
+    again = run(45, resume=True)
     assert {change.point.batch_size for change in again.record.changes[len(first.record.changes) :]} <= {32}
     assert loss_over(model, data) < 0.05

@@ -5,21 +5,18 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.support.sessions import board, convolutional, pictures, train
+from tests.support import sessions
+from tests.support.sessions import convolutional, pictures
 from torch.utils.data import DataLoader
 
 import wattune
-from wattune.online import capped
 
 
-def trained(passes=2, on_batch=lambda session: None, **options):
+def trained(passes=2, **options):
     model = convolutional()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(pictures(), batch_size=64, shuffle=True)
-    options = {"device": board(), "cap_w": 4.5, **options}
-    with capped(model=model, optimizer=optimizer, loader=loader, **options) as session:
-        train(session, model, passes, on_batch=on_batch)
-    return session
+    return sessions.trained(model, optimizer=optimizer, loader=loader, passes=passes, **options)
 
 
 def test_a_function_is_told_every_second_every_point_and_the_end():
@@ -65,11 +62,3 @@ def test_the_log_has_points_and_the_end(caplog):
     assert len(messages) == len(session.record.changes) + 1
     assert messages[0] == "Measuring batch size 64 at 76.8 MHz: probe"
     assert messages[-1].startswith("Session finished after 4096 samples in ")
-
-
-def test_power_and_energy_are_at_hand_while_it_trains():
-    seen = []
-    session = trained(on_batch=lambda session: seen.append((session.power_w, session.energy_j)), passes=1)
-    assert all(a[1] <= b[1] for a, b in pairwise(seen))
-    assert 1 < seen[-1][0] <= session.record.power_peak_w
-    assert 0 < seen[-1][1] <= session.record.energy_j

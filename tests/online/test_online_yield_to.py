@@ -7,26 +7,15 @@ import threading
 
 import pytest
 import torch
+from tests.support import sessions
 from tests.support.real_time_device import RealTimeDevice
-from tests.support.sessions import (
-    Numbered,
-    board,
-    convolutional,
-    distance,
-    perceptron,
-    pictures,
-    plain,
-    session_of,
-    train,
-)
+from tests.support.sessions import Numbered, board, convolutional, distance, perceptron, pictures, plain
 from torch.utils.data import DataLoader
 
 
 def trained(passes, model, data=None, **options):
     options |= {"optimizer": torch.optim.Adam(model.parameters(), lr=1e-2), "loader": loader_of(data or Numbered())}
-    with session_of(model, keep_recipe=True, **options) as session:
-        train(session, model, passes)
-    return session.record
+    return sessions.trained(model, passes=passes, keep_recipe=True, **options).record
 
 
 def loader_of(data):

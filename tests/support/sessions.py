@@ -119,6 +119,24 @@ def train(
     return samples
 
 
+def trained(
+    model: nn.Module | None = None,
+    *,
+    passes: int = 1,
+    loss: Callable[..., Tensor] = loss_of,
+    on_batch: Callable[[Any], object] = id,
+    on_pass: Callable[[Any], object] = id,
+    **options: Any,
+) -> Any:
+    """A session, as ``session_of`` makes it, that has trained its model up to so many passes."""
+    model = perceptron() if model is None else model
+    with session_of(model, **options) as session:
+        for _ in range(session.passes, passes):
+            train(session, model, loss=loss, on_batch=on_batch)
+            on_pass(session)
+    return session
+
+
 def plain(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,

@@ -174,12 +174,6 @@ class Meter:
             return self._elapsed_s()
 
     @property
-    def latest_w(self) -> float | None:
-        """The latest reading in watts; None before the first one."""
-        with self._lock:
-            return self._sums.last_w if self._sums.readings else None
-
-    @property
     def lost(self) -> DeviceError | None:
         """The sensor's last error if it was lost; None if it was not."""
         with self._answered:

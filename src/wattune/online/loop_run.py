@@ -116,11 +116,6 @@ class LoopRun(ABC):
         """
         yield
 
-    @property
-    def is_measuring(self) -> bool:
-        """True while steps are timed for a probe."""
-        return False
-
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""
 

@@ -28,7 +28,7 @@ from wattune.online.request import Request
 from wattune.online.session_checkpoint import check_savable, save_session
 from wattune.online.session_record import explanation, session_record
 from wattune.online.session_run import SessionRun
-from wattune.online.update_feed import UpdateFeed
+from wattune.online.update_feed import UpdateFeed, logger
 from wattune.online.user_loop import UserLoop
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import SessionRecord
@@ -182,7 +182,7 @@ class Session:
     def _give_up_raising(self, reason: str) -> None:
         text = f"batch sizes above {self.recipe.batch_size} are left out: their learning rate is higher; {reason}"
         self.run.note(text)
-        self._feed.warn(text)
+        logger.warning("%s", text)
         self.sample_model.leave_out_above(self.recipe.batch_size)
         self.run.relative(self.sample_model.relative)
         self.run.explorer.choose()
@@ -366,18 +366,6 @@ class Session:
     def point(self) -> OperatingPoint:
         """The operating point of training at present."""
         return OperatingPoint(self.run.explorer.current.shape, self.run.capped.limiter.knobs)
-
-    @property
-    def power_w(self) -> float | None:
-        """The latest reading of the power sensor, in watts; None before the first one."""
-        return self.run.capped.meter.latest_w
-
-    @property
-    def energy_j(self) -> float:
-        """Energy of the session so far, in joules; 0 before the first reading."""
-        with suppress(SensorError):
-            return self.run.capped.meter.figures().energy_j
-        return 0.0
 
     @property
     def samples(self) -> int:

@@ -190,11 +190,6 @@ class SessionRun(LoopRun):
         return NextStep(explorer.wanted.shape, explorer.current.shape, explorer.probing, explorer.is_measuring)
 
     @property
-    def is_measuring(self) -> bool:
-        """See ``LoopRun``."""
-        return self.explorer.is_measuring
-
-    @property
     def paused_s(self) -> float | None:
         """Seconds of pauses under a cap that changes, and for other work; None if there can be none."""
         return self.capped.paused_s if self.capped.follows or self._yield_to is not None else None

@@ -37,10 +37,6 @@ class UpdateFeed:
         logger.info("%s %s%s: %s", verb, point, self._session.on_ranks(point.batch_size), reason)
         self._send("point", reason)
 
-    def warn(self, text: str) -> None:
-        """Tell what may surprise the user, in the log."""
-        logger.warning("%s", text)
-
     def look(self) -> None:
         """Tell the present state."""
         self._log_events()

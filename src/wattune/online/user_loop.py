@@ -71,7 +71,7 @@ class UserLoop:
                 step, fetched = self._fetch()
                 if self.is_end(fetched is not None, steps) or fetched is None:
                     break
-                yield from self._step(fetched, self._row(fetched.batch_size, step))
+                yield from self._step(fetched, self._row(fetched.batch_size, step), is_timed=step.measuring)
             self._recipe.stepped(self.position, is_end=True)
         finally:
             self._batch_source.stop()
@@ -144,7 +144,7 @@ class UserLoop:
         largest = max(self._run.fit_check.known, default=size)
         return BatchShape(size, min(size, self._micro.get(size, largest)))
 
-    def _step(self, fetched: Fetched, row: BatchShape) -> Iterator[Batch]:
+    def _step(self, fetched: Fetched, row: BatchShape, *, is_timed: bool) -> Iterator[Batch]:
         data, samples, _, self._drawn = fetched
         run = self._run
         self._recipe.check()
@@ -154,7 +154,7 @@ class UserLoop:
         if (division := self.division) is not None and division.at_once:
             yield from self._prove(division, data, samples, min(row.micro, samples))
         self._latest = data, samples
-        self._norms = run.compares_gradients and self._sample_model.wants(run.steps) and not run.is_measuring
+        self._norms = run.compares_gradients and self._sample_model.wants(run.steps) and not is_timed
         half = -(-samples // 2)
         may_halve = run.may_halve and (division is None or not division.is_due(half, 0))
         if self._norms and len(sizes) == 1 < samples and half in run.fit_check.known and may_halve:

@@ -140,16 +140,6 @@ class FollowingSession(Session):
         """The row of training at present; rank 0 alone knows the setting of the device."""
         return OperatingPoint(self.run.row, Knobs())
 
-    @property
-    def power_w(self) -> None:
-        """None: rank 0 alone reads the sensors."""
-        return None
-
-    @property
-    def energy_j(self) -> float:
-        """0: rank 0 alone reads the sensors."""
-        return 0.0
-
     def explain(self) -> str:
         """Name the rank that can explain the choice."""
         return f"rank 0 chooses the point of this rank, which has trained on {self.run.samples} samples"
