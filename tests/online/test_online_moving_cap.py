@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from datetime import datetime, timezone
 from itertools import groupby
 
 import pytest
@@ -17,12 +16,11 @@ from tests.support.sessions import (
     distance,
     pictures,
     plain,
-    session_of,
-    train,
+    trained,
 )
 from torch.utils.data import DataLoader
 
-from wattune.cap import PowerCap, SensorLimit
+from wattune.cap import SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
 from wattune.errors import CapError, InputError, RecordError
 from wattune.online import capped
@@ -44,15 +42,15 @@ class Run:
     """A session that trains for some passes."""
 
     def __init__(self, cap, *, passes, evaluates=False, **options):
+        def evaluate(session):
+            if evaluates:
+                with session.evaluation(), torch.no_grad():
+                    self.model(pictures().tensors[0])
+
         self.model = convolutional()
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         options = {"optimizer": optimizer, "cap_w": cap, "loader": loader_of(), **options}
-        with session_of(self.model, **options) as self.session:
-            for _ in range(self.session.passes, passes):
-                train(self.session, self.model)
-                if evaluates:
-                    with self.session.evaluation(), torch.no_grad():
-                        self.model(pictures().tensors[0])
+        self.session = trained(self.model, passes=passes, on_pass=evaluate, **options)
         self.record = self.session.record
 
 
@@ -124,17 +122,6 @@ def test_an_unannounced_lowering_costs_one_window_at_most():
     assert record.above_cap_s == pytest.approx(sum(one.above_cap_s for one in record.cap_intervals))
     assert any(one.pause == "the cap fell without notice" for one in record.cap_intervals)
     assert record.cap_intervals[-1].pause is None
-
-
-@pytest.mark.slow
-def test_a_cap_that_moves_all_the_time_is_followed():
-    """Like the power of a panel: no two caps are the same."""
-    cap = CalledCap(cap_w=lambda time_s: 3.9 + 1.5 * abs((time_s / 12) % 2 - 1))
-    record = Run(cap, passes=30).record
-    falls_s = sum(one.above_cap_s for one in record.cap_intervals)
-    assert record.exact.above_cap_s <= falls_s + 1.0
-    assert len({one.setting for one in record.cap_intervals}) > 3
-    assert record.ended == "finished"
 
 
 @pytest.mark.slow
@@ -247,16 +234,9 @@ def test_the_record_of_an_earlier_session_is_a_profile(tmp_path):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-def files(folder):
-    for name, text in {"unsorted": "0,5\n9,4\n3,5\n", "fine": "0,5\n9,4\n"}.items():
-        (folder / f"{name}.csv").write_text("seconds,watts\n" + text)
-
-
 @pytest.mark.parametrize(
     ("cap", "options", "said"),
     [
-        ("unsorted.csv", {}, "unsorted.csv, line 4: the time is not after that of the row before"),
-        ("missing.csv", {}, "cannot read missing.csv"),
         ("fine.csv", {"goal": "energy"}, "a goal with a cap that changes: energy"),
         ("fine.csv", {"batch_sizes": [16, 32]}, "batch_sizes with a cap that changes"),
         ("fine.csv", {"profile": "missing.json"}, "missing.json"),
@@ -265,8 +245,8 @@ def files(folder):
 )
 def test_what_is_refused(tmp_path, monkeypatch, cap, options, said):
     monkeypatch.chdir(tmp_path)
-    files(tmp_path)
-    device = board(supply=None) if "supply" in str(cap) else board()
+    (tmp_path / "fine.csv").write_text("seconds,watts\n0,5\n9,4\n")
+    device = board()
     clock = device.current()
     with pytest.raises((InputError, RecordError), match=said) as raised:
         Run(cap, passes=1, device=device, **options)
@@ -296,7 +276,7 @@ def test_a_profile_of_another_device_or_without_the_batch_size_is_refused(table)
 @pytest.mark.slow
 def test_the_callbacks_of_trainers_say_that_their_caps_are_constant(tmp_path):
     lightning = pytest.importorskip("wattune.integrations.lightning")
-    files(tmp_path)
+    (tmp_path / "fine.csv").write_text("seconds,watts\n0,5\n9,4\n")
     with pytest.raises(InputError, match="a cap that changes in the Lightning callback"):
         lightning.PowerCapCallback(str(tmp_path / "fine.csv"))
 
@@ -331,17 +311,6 @@ def test_a_device_that_executes_steps_follows_a_file_that_another_program_writes
     assert [cap_w for cap_w, _ in groupby(one.asked_w for one in session.record.cap_intervals)] == [3.0, 5.0, 2.5]
     assert session.record.above_cap_s <= 1.0
     assert device.clock_mhz == 150.0
-
-
-def test_moments_on_the_clock_are_those_of_the_wall():
-    begin = datetime.now(timezone.utc)
-    cap = CapTrace(times_s=(0.0, 1e6), caps_w=(5.0, 2.5), begin=begin)
-    model = torch.nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with capped(device=OwnTimeDevice(), cap_w=cap, model=model, optimizer=optimizer, batch_size=4) as session:
-        session.begin_step()
-        session.end_step()
-    assert session.record.cap_intervals[0].asked_w == 5.0
 
 
 # ----------------------------------------------------------------------------------------------------------- the ladder
@@ -392,10 +361,3 @@ def test_a_ladder_resumes_with_what_it_knew():
     assert again.setting(None) is None
     assert again.setting(SensorLimit(2.9)) is None
     assert again.setting(SensorLimit(3.1)) == low == Knobs(clock_mhz=76.8)
-
-
-@pytest.mark.slow
-def test_a_form_of_the_cap_holds_for_all_of_them():
-    record = Run(CAPS.with_form(PowerCap(margin_w=0.3)), passes=3).record
-    assert record.margin_w == 0.3
-    assert record.power_peak_w < 5.0

@@ -309,32 +309,34 @@ def interrupt(rank: int, path: Path, at: int) -> tuple[int, int]:
     return session.run.steps, session.samples
 
 
-def resume(rank: int, path: Path, batch_size: int) -> tuple[int, list[float], list[str]]:
-    """The rest of that pass. Returns: samples of all ranks, weights, and rank 0's notes."""
+def resume(rank: int, path: Path, batch_size: int) -> tuple[int, list[float]]:
+    """The rest of that pass. Returns: samples of all ranks, and weights."""
     loader = own_part(pictures(512), batch_size)
     loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
     model = wrapped(convolutional())
     with session_of(rank, model, loader=loader, keep_recipe=True, checkpoint=path, resume=True) as session:
         train(session, model)
-    return session.samples, weights(model), list(session.run.notes)
+    return session.samples, weights(model)
 
 
-@pytest.mark.parametrize(("ranks", "batch_size"), [(2, 16), (4, 8), (1, 32)])
-def test_it_resumes_with_any_number_of_ranks(tmp_path: Path, ranks: int, batch_size: int) -> None:
+def test_it_resumes_with_as_many_ranks(tmp_path: Path) -> None:
     path = tmp_path / "session"
     assert values(job(interrupt, 2, path, 5)) == [(5, 160)] * 2
     alone = values(job(train_plain, 2, 1))
-    ends = values(job(resume, ranks, path, batch_size))
+    ends = values(job(resume, 2, path, 16))
     assert {end[0] for end in ends} == {512}
     assert apart(ends[0][1], alone[0]) < 1e-5
-    assert any("start over" in note for note in ends[0][2]) == (ranks != 2)
 
 
-@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 16), (2, 8)])
-def test_a_checkpoint_of_another_batch_size_is_one_line_of_rank_0(tmp_path: Path, ranks: int, batch_size: int) -> None:
+@pytest.mark.parametrize(("ranks", "batch_size", "what"), [(1, 16, "ranks"), (2, 8, "batch_size")])
+def test_a_checkpoint_of_other_ranks_or_batches_is_refused(
+    tmp_path: Path, ranks: int, batch_size: int, what: str
+) -> None:
+    """In one line of rank 0."""
     values(job(interrupt, ranks, tmp_path / "session", 2))
     said = refusal(job(resume, 2, tmp_path / "session", batch_size))
-    assert "is of a different session, which differs in: batch_size" in said
+    assert "is of a different session, which differs in: " in said
+    assert f"{what} (" in said
 
 
 def train_sharded(rank: int, options: dict[str, Any]) -> float:

@@ -181,7 +181,7 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
 def writable(name: str, file: Any) -> Path | None:
     """The whole path of a file that can be saved: hours later, it would cost what was trained.
 
-    Raises: InputError for what is no path, OutputError.
+    Raises: InputError for anything but a path, OutputError.
     """
     if file is None:
         return None

@@ -124,10 +124,9 @@ class SessionCheckpoint:
 
         Raises: RecordError if the checkpoint is of a different session.
         """
-        here, there = identity(session), self.extra["session"]
+        here, there = {**identity(session), "ranks": session.size}, {**self.extra["session"], "ranks": self.ranks}
         leads = session.ranks is None or session.ranks.is_leader
-        is_same_job = self.ranks == session.size
-        if not (leads and is_same_job):
+        if not leads:
             del here["device"]
         differences = [
             f"{name} ({there.get(name)}, not {here[name]})" for name in here if there.get(name) != here[name]
@@ -149,23 +148,17 @@ class SessionCheckpoint:
             ) from error
         session.passes = self.extra["passes"]
         if session.loop is not None:
-            session.loop.position = self.extra["position"] * self.ranks // session.size
-        session.run.samples, session.run.steps = self.run["samples"] * self.ranks // session.size, self.steps
+            session.loop.position = self.extra["position"]
+        session.run.samples, session.run.steps = self.run["samples"], self.steps
         if leads:
             session.sample_model.load_state_dict(self.extra["knowledge"])
-        if leads and is_same_job:
             session.run.load_state_dict(self.run)
-        elif leads:
-            before = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-            session.run.note(f"the checkpoint is of {before}, so the search, time and energy start over")
 
     def start(self, session: Session) -> None:
         """Resume the interrupted pass at its position, in its order."""
         assert session.batch_source is not None
         assert session.loop is not None
         random, before_pass = self._random.get("random"), self._random.get("pass_random")
-        if self.ranks != session.size:
-            before_pass = self._order = None  # another part of the data set
         if random:
             torch.set_rng_state(random[0])
             if session.run.on_cuda and len(random) > 1:
