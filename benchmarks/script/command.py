@@ -33,7 +33,7 @@ from wattune.power.capped_run import CappedRun
 from wattune.program.hook.sitecustomize import VARIABLE, Rounds, Stamps
 from wattune.program.rounds import StepPage
 from wattune.records import StepWork
-from wattune.script.controller import StepController, new_search
+from wattune.script.controller import StepController
 
 CAPS = 8
 SEEDS = 3
@@ -78,7 +78,7 @@ def run(
         device.combinations()[-1],
         on_reading=lambda _, power_w: controller.reading(device.now_s(), power_w),
     ) as capped:
-        controller = StepController(device, capped.limiter, lambda: new_search(device, limit), remembered=remembered)
+        controller = StepController(device, capped.limiter, remembered=remembered)
         capped.start()
         device.wait(BEGIN_S)
         with device.every(TICK_S, tick):

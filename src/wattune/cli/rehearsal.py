@@ -13,7 +13,7 @@ from wattune.point import BatchShape
 from wattune.power.capped_run import CappedRun
 from wattune.program.hook.sitecustomize import Rounds
 from wattune.program.in_process import in_process
-from wattune.script.controller import ROW, Choice, StepController, new_search
+from wattune.script.controller import ROW, Choice, StepController
 from wattune_agent.guarded import SAFETY_EXIT
 from wattune_agent.outcome import Report
 
@@ -36,7 +36,7 @@ class Rehearsal:
         say: Callable[[str], None] = lambda text: None,
     ):
         self._run_program = in_process(command)
-        self._device, self._limit, self._say = device, limit, say
+        self._device, self._say = device, say
         self._events: list[dict[str, Any]] = []
         self._rounds, self._peak_bytes = 0, 0.0
         table = device.replayed_table
@@ -58,18 +58,13 @@ class Rehearsal:
         """Run the program to its end. Raises: DeviceError, InputError, and nothing that the program raises."""
         from wattune.algorithms.counting.counter import Counter, counted_steps
 
-        device, limit, run = self._device, self._limit, self._run
+        device, run = self._device, self._run
         expect_s, remembered = self._given
         ended, code = "finished", 0
         with ExitStack() as stack:
             stack.enter_context(run)
             self._controller = StepController(
-                device,
-                run.limiter,
-                lambda: new_search(device, limit),
-                expect_s=expect_s,
-                remembered=remembered,
-                say=self._tell,
+                device, run.limiter, expect_s=expect_s, remembered=remembered, say=self._tell
             )
             run.start()
             counter = self._counter = Counter()

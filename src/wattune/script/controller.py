@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.devices.meter import highest_window
 from wattune.point import BatchShape, Knobs, OperatingPoint
@@ -122,25 +121,24 @@ class StepController:
     """Chooses the setting of a program by its own rounds; ``limiter`` keeps the board below the cap all the while.
 
     Call ``look`` about ten times a second with the rounds so far, and ``reading`` with each reading that the limiter
-    accepted. ``search`` makes a search over the settings for the rounds that are to come. The setting that the limiter
-    has come to is measured first, so that nothing is tried where the cap does not bind. ``later`` runs a decision and
-    returns a function that says whether it is made: on real time readings go on meanwhile.
+    accepted. The limiter's present setting is measured first, so that nothing is tried where the cap does not bind.
+    ``later`` runs a decision and returns a function that says if it is made: on real time readings go on meanwhile.
     """
 
     def __init__(
         self,
         device: Device,
         limiter: PowerLimiter,
-        search: Callable[[], Search],
         *,
         expect_s: float | None = None,
         remembered: dict[str, Any] | None = None,
         later: Later = at_once,
         say: Callable[[str], None] = lambda text: None,
     ):
-        self._device, self._limiter, self._new_search, self._later, self._say = device, limiter, search, later, say
+        self._device, self._limiter, self._later, self._say = device, limiter, later, say
         self._expect_s, self._remembered = expect_s, remembered
-        self._search = search()
+        self._limit = limiter.limit  # the program's own: another client may set a lower one for a time
+        self._search = self._new_search()
         self._least = STEPS_AHEAD if device.executes_steps and device.trains_on == "gpu" else STEPS
         sensor = device.sensor
         self._settle_s = sensor.settle_s
@@ -165,6 +163,17 @@ class StepController:
         self._judged_s = -math.inf
         limiter.ratio = lambda low, high: (
             self._watts[high] / self._watts[low] if low in self._watts and high in self._watts else None
+        )
+
+    def _new_search(self) -> Search:
+        return Search(
+            [ROW],
+            self._device.combinations(),
+            cap_w=self._limit.limit_w,
+            start=ROW,
+            margin_w=self._limit.margin_w,
+            **self._device.sensor.searched,
+            cap_window_s=self._limit.window_s,
         )
 
     # ---------------------------------------------------------------------------------------------------------- inputs
@@ -393,19 +402,6 @@ class StepController:
         if not self._watts or self._search.best() is None:
             return None
         return {"search": self._search.state_dict(), "choice": self.outcome().as_json()}
-
-
-def new_search(device: Device, limit: SensorLimit) -> Search:
-    """A search over all settings of a device below a limit, for rounds."""
-    return Search(
-        [ROW],
-        device.combinations(),
-        cap_w=limit.limit_w,
-        start=ROW,
-        margin_w=limit.margin_w,
-        **device.sensor.searched,
-        cap_window_s=limit.window_s,
-    )
 
 
 def _on_grid(settings: Sequence[Knobs], knobs: Knobs) -> Knobs:

@@ -20,7 +20,7 @@ from wattune.files import cache_folders, read_json, write_json
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.program.rounds import Stamp, StepPage
-from wattune.script.controller import Choice, StepController, new_search
+from wattune.script.controller import Choice, StepController
 
 UNSTAMPED_S: Final = 60.0
 """Time under load after which a program that stamps no step is said to be one."""
@@ -202,7 +202,6 @@ class ProgramClocks:
         self._controller = StepController(
             device,
             self._limiter,
-            lambda: new_search(device, self._limit),
             expect_s=self._expect_s,
             remembered=self._remembered,
             later=later,
