@@ -4,18 +4,9 @@ import sys
 
 import pytest
 import torch
+from tests.support import sessions
 from tests.support.real_time_device import RealTimeDevice
-from tests.support.sessions import (
-    Late,
-    Numbered,
-    OwnTimeDevice,
-    Tour,
-    board,
-    convolutional,
-    perceptron,
-    pictures,
-    train,
-)
+from tests.support.sessions import Late, Numbered, OwnTimeDevice, Tour, board, convolutional, perceptron, pictures
 from torch.utils.data import DataLoader
 
 from wattune.algorithms.counting.step_counting import step_work
@@ -27,19 +18,17 @@ from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import SampleEfficiency, SessionRecord, Supply
 
 
-def trained(device, *, passes=8, model=None, loader=None, evaluates=False, on_batch=lambda session: None, **options):
+def trained(device, *, passes=8, model=None, **options):
     model = model or convolutional()
-    loader = loader or DataLoader(pictures(), batch_size=32, shuffle=True)
+    options = {"loader": DataLoader(pictures(), batch_size=32, shuffle=True), **options}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    options = {"cap_w": 4.5, **options}
-    with capped(device=device, model=model, optimizer=optimizer, loader=loader, **options) as session:
-        for _ in range(passes):
-            train(session, model, on_batch=on_batch)
-            if evaluates:
-                with session.evaluation(), torch.no_grad():
-                    for start in range(0, 2048, 256):
-                        model(loader.dataset.tensors[0][start : start + 256])
-    return session
+    return sessions.trained(model, device=device, optimizer=optimizer, passes=passes, **options)
+
+
+def evaluate(session, data=None):
+    with session.evaluation(), torch.no_grad():
+        for x in data or pictures().tensors[0].split(256):
+            session.run.model(x)
 
 
 @pytest.mark.slow
@@ -48,7 +37,7 @@ def trained(device, *, passes=8, model=None, loader=None, evaluates=False, on_ba
 def test_the_cap_is_never_read_above(cap_w, keep):
     device = SimulatedDevice(builtin_board("jetson-nano"), seed=round(10 * cap_w))
     clock_mhz = device.current()
-    record = trained(device, cap_w=cap_w, passes=6, keep_recipe=keep, evaluates=True).record
+    record = trained(device, cap_w=cap_w, passes=6, keep_recipe=keep, on_pass=evaluate).record
     assert record.readings_above_cap == 0
     assert record.above_cap_s == 0
     assert record.exact.above_cap_s == 0
@@ -158,15 +147,14 @@ def test_a_session_for_energy_takes_less_of_it_than_one_for_time():
 def test_however_often_it_evaluates_points_are_measured(every):
     """Also where the sensor never shows training alone; then that is said."""
 
-    def evaluate(session):
+    def count(session):
         nonlocal steps
         steps += 1
         if steps % every == 0:
-            with session.evaluation(), torch.no_grad():
-                session.run.model(x)
+            evaluate(session, x)
 
-    steps, x = 0, torch.randn(64, 3, 32, 32)
-    record = trained(board(), passes=12, keep_recipe=True, on_batch=evaluate).record
+    steps, x = 0, [torch.randn(64, 3, 32, 32)]
+    record = trained(board(), passes=12, keep_recipe=True, on_batch=count).record
     assert len(record.table.cells) >= 4
     assert record.changes[-1].point.clock_mhz > board().knobs[0].values[0]
     # In turns of a few milliseconds nobody can tell which of the two drew what: a crossing is answered, not foreseen.
@@ -178,22 +166,20 @@ def test_however_often_it_evaluates_points_are_measured(every):
 @pytest.mark.slow
 def test_an_evaluation_of_large_batches_climbs_from_below():
     device = SimulatedDevice(builtin_board("jetson-nano"), seed=4)
-    clocks = []
-    model, data = convolutional(), pictures()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = DataLoader(data, batch_size=32)
-    with capped(device=device, cap_w=4.5, model=model, optimizer=optimizer, loader=loader, keep_recipe=True) as session:
-        for _ in range(8):
-            train(session, model)
-            begun_s = device.now_s()
-            with session.evaluation(), torch.no_grad():
-                clocks.append(device.current())
-                for _ in range(3):
-                    model(data.tensors[0])
-            assert device.now_s() > begun_s
+    clocks, data = [], pictures().tensors[0]
+
+    def climb(session):
+        begun_s = device.now_s()
+        with session.evaluation(), torch.no_grad():
+            clocks.append(device.current())
+            for _ in range(3):
+                session.run.model(data)
+        assert device.now_s() > begun_s
+
+    record = trained(device, keep_recipe=True, on_pass=climb).record
     assert clocks[0] == device.combinations()[0]
     assert clocks[-1] > clocks[0]
-    assert session.record.readings_above_cap == 0
+    assert record.readings_above_cap == 0
 
 
 @pytest.mark.slow

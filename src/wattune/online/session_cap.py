@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattune.cap import PowerCap
 from wattune.cap_source import AnyCap, CapSource, cap_of
@@ -14,7 +13,10 @@ from wattune.goal import Goal
 from wattune.online.setting_ladder import KnownSetting
 from wattune.planning import plan
 from wattune.point import BatchShape, Knobs
-from wattune.records import Plan, ProfileTable, SampleEfficiency, SessionRecord
+from wattune.records import ProfileTable, SessionRecord
+
+if TYPE_CHECKING:
+    from wattune.online.request import Request
 
 
 def constant_cap(cap_w: AnyCap, where: str) -> PowerCap:
@@ -61,32 +63,24 @@ def opened_profile(profile: ProfileTable | str | Path | None) -> ProfileTable | 
     return table
 
 
-def planned_settings(
-    cap: CapSource,
-    device: Device,
-    profile: ProfileTable,
-    curve: SampleEfficiency | None,
-    *,
-    own: int,
-    sizes: Sequence[int],
-) -> tuple[BatchShape, dict[Knobs, KnownSetting]]:
+def planned_settings(asked: Request, device: Device) -> tuple[BatchShape, dict[Knobs, KnownSetting]]:
     """The shape with the most progress over all caps, and what the profile knows of its settings.
 
-    Without a ``curve`` the batch size is the user's ``own``. Raises: InputError for a profile of another device or
-    without the batch size, and as ``plan``.
+    Without a curve the batch size is the user's own, without a profile nothing is known. Raises: InputError for a
+    profile of another device or without the batch size, and as ``plan``.
     """
+    profile, curve, sizes, own = asked.table, asked.curve, asked.sizes, asked.start
+    if profile is None:
+        return own, {}
     if profile.device != device.name:
         raise InputError("the profile is of another device", value=profile.device, allowed=device.name)
     part = profile.model_copy(update={"cells": tuple(cell for cell in profile.cells if cell.batch_size in sizes)})
     if not part.measured:
         have = ", ".join(map(str, sorted({cell.batch_size for cell in profile.cells})))
-        raise InputError("the profile has no batch size that the session may use", value=have, allowed=_text(sizes))
-    result = plan(part, curve, cap=cap, batch_size=None if curve is not None and len(sizes) > 1 else own)
-    return result.shape, _known(result)
-
-
-def _known(result: Plan) -> dict[Knobs, KnownSetting]:
-    """The settings of the plan's shape. Raises: InputError for a plan without times."""
+        allowed = ", ".join(map(str, sizes))
+        raise InputError("the profile has no batch size that the session may use", value=have, allowed=allowed)
+    batch_size = None if curve is not None and len(sizes) > 1 else own.batch
+    result = plan(part, curve, cap=asked.moving, batch_size=batch_size)
     step_s, relative_time = result.step_s, result.relative_time
     assert step_s is not None  # of a measured cell, with a curve or an own batch size
     assert relative_time is not None
@@ -95,8 +89,4 @@ def _known(result: Plan) -> dict[Knobs, KnownSetting]:
         power_w: Any = one.predicted_window_w or one.predicted_peak_w
         if one.shape == result.shape and one.relative_time is not None and power_w is not None:
             known[one.knobs] = KnownSetting(step_s * one.relative_time / relative_time, power_w)
-    return known
-
-
-def _text(sizes: Sequence[int]) -> str:
-    return ", ".join(map(str, sizes))
+    return result.shape, known

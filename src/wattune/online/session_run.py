@@ -23,7 +23,7 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.loop_run import LoopRun, NextStep, OwnShape
 from wattune.online.ranks.leading import Leading
 from wattune.online.session_cap import planned_settings
-from wattune.online.setting_ladder import KnownSetting, SettingLadder
+from wattune.online.setting_ladder import SettingLadder
 from wattune.online.step_counter import StepWorkCounter
 from wattune.online.step_timing import Sync
 from wattune.point import BatchShape, Knobs, OperatingPoint
@@ -65,11 +65,7 @@ class SessionRun(LoopRun):
             device.only_knob("a session under a cap that changes", hint="give a constant cap")
         check_scale(moving or asked.cap, device.highest_w)
         self.limit = limit = asked.cap.at_sensor(device.supply, device.sensor.window_s)
-        start, self._known = asked.start, dict[Knobs, KnownSetting]()
-        if moving is not None and asked.table is not None:
-            start, self._known = planned_settings(
-                moving, device, asked.table, asked.curve, own=start.batch, sizes=asked.sizes
-            )
+        start, self._known = (asked.start, {}) if moving is None else planned_settings(asked, device)
         if moving is not None and asked.resumed is not None:
             start = asked.resumed.shape or start  # chosen once
         super().__init__(asked.sync.module, start)
