@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -18,7 +19,6 @@ from wattune.online.division import Verdict
 from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split, even
 from wattune.online.step_counter import StepWorkCounter
-from wattune.online.step_timing import StepTimes
 from wattune.point import BatchShape, OperatingPoint
 
 
@@ -38,6 +38,24 @@ class OwnShape(NamedTuple):
 
     shape: BatchShape
     times: float | None = None
+
+
+@dataclass
+class StepTimes:
+    """Seconds of the device's time that all steps took, by what they were spent on."""
+
+    compute_s: float = 0.0
+    waiting_s: float = 0.0
+    copying_s: float = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """State to resume from, as JSON values."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from ``state_dict``; states of before had three kinds of waiting."""
+        self.compute_s, self.copying_s = state["compute_s"], state["copying_s"]
+        self.waiting_s = sum(state.get(name, 0.0) for name in ("waiting_s", "starting_s", "fetching_s"))
 
 
 class LoopRun(ABC):

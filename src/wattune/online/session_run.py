@@ -25,7 +25,6 @@ from wattune.online.ranks.leading import Leading
 from wattune.online.session_cap import planned_settings
 from wattune.online.setting_ladder import SettingLadder
 from wattune.online.step_counter import StepWorkCounter
-from wattune.online.step_timing import Sync
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
@@ -42,7 +41,26 @@ CHECK_EVERY_S = 0.1
 """Shortest time between two checks, at the begin of steps, that the run is below its limit and the sensor responds."""
 
 
+SYNCHRONISE_EVERY = 16
+"""Number of steps from one synchronisation with a GPU to the next."""
+
 KEEPS = "so batch size and micro-batch size stay yours, and clocks alone are chosen"
+
+
+class Sync:
+    """Synchronises with a GPU, which computes asynchronously, at one of ``SYNCHRONISE_EVERY`` steps, to time them."""
+
+    def __init__(self) -> None:
+        self._is_synchronised = True
+        self._steps = 0
+
+    def end(self, *, always: bool) -> bool:
+        """End a step. Returns: True if both its ends were synchronised, so that its time is its own."""
+        before, self._is_synchronised = self._is_synchronised, always or self._steps % SYNCHRONISE_EVERY < 2
+        self._steps += 1
+        if self._is_synchronised:
+            torch.cuda.synchronize()
+        return before and self._is_synchronised
 
 
 class SessionRun(LoopRun):
