@@ -291,7 +291,8 @@ class PowerCapCallback(Callback):
             run.samples, run.steps = values["run"]["samples"], values["run"]["steps"]
         elif is_same and before["device"] == run.device.name:
             run.load_state_dict(run_state(values))
-            if len(own := values.get("own") or ()) == 2:  # earlier versions kept something else
+            own = values.get("own")
+            if own is not None and len(own) == 2:  # earlier versions kept something else
                 run.own = OwnShape(BatchShape(*own[0]), own[1])
         else:
             run.note("the checkpoint is of another board, recipe or number of processes, so the search was restarted")

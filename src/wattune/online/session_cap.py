@@ -64,13 +64,13 @@ def opened_profile(profile: ProfileTable | str | Path | None) -> ProfileTable | 
 
 
 def planned_settings(asked: Request, device: Device) -> tuple[BatchShape, dict[Knobs, KnownSetting]]:
-    """The shape with the most progress over all caps, and what the profile knows of its settings.
+    """The shape with the most progress over all caps that change, and what the profile knows of its settings.
 
     Without a curve the batch size is the user's own, without a profile nothing is known. Raises: InputError for a
     profile of another device or without the batch size, and as ``plan``.
     """
-    profile, curve, sizes, own = asked.table, asked.curve, asked.sizes, asked.start
-    if profile is None:
+    cap, profile, curve, sizes, own = asked.moving, asked.table, asked.curve, asked.sizes, asked.start
+    if cap is None or profile is None:
         return own, {}
     if profile.device != device.name:
         raise InputError("the profile is of another device", value=profile.device, allowed=device.name)
@@ -80,7 +80,7 @@ def planned_settings(asked: Request, device: Device) -> tuple[BatchShape, dict[K
         allowed = ", ".join(map(str, sizes))
         raise InputError("the profile has no batch size that the session may use", value=have, allowed=allowed)
     batch_size = None if curve is not None and len(sizes) > 1 else own.batch
-    result = plan(part, curve, cap=asked.moving, batch_size=batch_size)
+    result = plan(part, curve, cap=cap, batch_size=batch_size)
     step_s, relative_time = result.step_s, result.relative_time
     assert step_s is not None  # of a measured cell, with a curve or an own batch size
     assert relative_time is not None

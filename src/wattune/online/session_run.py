@@ -83,7 +83,7 @@ class SessionRun(LoopRun):
             device.only_knob("a session under a cap that changes", hint="give a constant cap")
         check_scale(moving or asked.cap, device.highest_w)
         self.limit = limit = asked.cap.at_sensor(device.supply, device.sensor.window_s)
-        start, self._known = (asked.start, {}) if moving is None else planned_settings(asked, device)
+        start, self._known = planned_settings(asked, device)
         if moving is not None and asked.resumed is not None:
             start = asked.resumed.shape or start  # chosen once
         super().__init__(asked.sync.module, start)
