@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 
 from wattune.online.rng_state import set_state, state_of
@@ -64,6 +65,8 @@ def _attributes(part: Any) -> dict[str, Any]:
 
 
 def _value(one: Any) -> Any:
+    if isinstance(one, torch.Generator):  # among the random states of the pass
+        return None
     return one if type(one) is int else state_of(one)
 
 
