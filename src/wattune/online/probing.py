@@ -41,7 +41,7 @@ TRIAL_STEPS: Final = 5
 
 Passes = Callable[[BatchShape], None]
 """Forward and backward passes of one optimizer step, in micro-batches of this shape. They add to the gradients, as
-training does before its optimizer steps. A shape of a smaller batch takes the first rows of the same batch."""
+training does before its optimizer steps."""
 
 
 def is_long_enough(steps: float) -> bool:
@@ -58,7 +58,7 @@ def probe(
     proof: Passes | None = None,
     known: Sequence[ProfileCell] = (),
 ) -> BatchShape:
-    """Choose the shape that an open session trains with; afterwards the session chooses among its settings alone.
+    """Choose the shape that an open session, whose batch size stays, trains with; then it chooses among its settings.
 
     ``steps``: optimizer steps of the training to come, which ends after ``within_s`` seconds at the latest. Shapes are
     timed at the lowest setting. All of this takes no more than ``SHARE`` of the expected time of the training: in a
@@ -152,32 +152,27 @@ class _Probing:
 
     def _fastest(self) -> BatchShape:
         """The fastest shape at the lowest setting, as far as there is time: those of fewest passes are tried first."""
-        run, samples = self._run, self._session.sample_model.relative
-        others = sorted(run.explorer.search.rows, key=lambda row: (row.batch != self._own.batch, -row.micro))
-        costs: dict[BatchShape, float] = {}
-        for row in (self._own, *others):
-            if costs and not self._may_take(TRIAL_STEPS * self._step_s * row.batch / self._own.batch):
+        run, times_s = self._run, dict[BatchShape, float]()
+        for row in (self._own, *sorted(run.explorer.search.rows, key=lambda row: -row.micro)):
+            if times_s and not self._may_take(TRIAL_STEPS * times_s[self._own]):
                 break
-            if row in costs or row not in run.explorer.search.rows or not self._is_proved(row):
+            if row in times_s or row not in run.explorer.search.rows or not self._is_proved(row):
                 continue
-            taken_s = [self._step(row) for _ in range(2)]  # the first one may prepare what later ones use
-            if row == self._own:
-                self._step_s = min(taken_s)
-            costs[row] = min(taken_s) / row.batch * samples[row.batch][0]
-        fastest = min(costs, key=costs.__getitem__)
+            times_s[row] = min(self._step(row) for _ in range(2))  # the first one may prepare what later ones use
+            self._step_s = times_s[self._own]
+        fastest = min(times_s, key=times_s.__getitem__)
         if fastest != self._own:
-            run.own = OwnShape(self._own, costs[self._own] / costs[fastest])
+            run.own = OwnShape(self._own, times_s[self._own] / times_s[fastest])
         return fastest
 
     def _best_of(self, known: Sequence[ProfileCell]) -> BatchShape | None:
-        goal, samples = self._session.asked.goal, self._session.sample_model.relative
+        goal = self._session.asked.goal
         costs = {}
         for cell in known:
             step_s, power_w, highest_w = cell.step_s, cell.power_mean_w, cell.highest_w
             if step_s is None or power_w is None or highest_w is None or not self._run.limit.allows(highest_w):
                 continue
-            cost = step_s / cell.batch_size * samples[cell.batch_size][0]
-            costs[cell.point] = cost if goal.is_time else cost * float(goal.price(power_w, None))
+            costs[cell.point] = step_s if goal.is_time else step_s * float(goal.price(power_w, None))
         return min(costs, key=costs.__getitem__).shape if costs else None
 
     def _may_take(self, seconds: float) -> bool:
@@ -240,10 +235,9 @@ class _Probing:
         return verdict.is_equal
 
     def _prove(self, row: BatchShape) -> None:
-        run, batch = self._run, min(row.batch, self._own.batch)
-        own, parts = (BatchShape(batch, min(batch, micro)) for micro in (self._own.micro, row.micro))
+        run = self._run
         what = f"a pass in micro-batches of {row.micro}"
         with memory_errors(what), run.evaluation(), self._division.trying(run.steps) as trial:
-            for division in trial.plan(own, parts, self._division.tolerance):
+            for division in trial.plan(self._own, row, self._division.tolerance):
                 trial.measure(partial(self._proof, BatchShape(*division)))
         self._verdict = trial.verdict
