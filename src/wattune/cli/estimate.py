@@ -151,15 +151,10 @@ def estimate(
                 value=ratio,
                 allowed="a number above 0, such as 8 for a model of 8 times as many parameters",
             )
-        record = steps.estimate_recorded(
-            from_runs,
-            layout=config.layout,
-            where=values,
-            target=target,
-            most=runs,
-            model_ratio=ratio,
-            step_times=times,
-        )
+        from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
+
+        selection = chosen_runs(read_runs(from_runs, config.layout), values, target)
+        record = curve_from_runs(selection, log_step_times=times, most=runs, ratio=ratio)
     elif record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:

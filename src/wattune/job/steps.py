@@ -21,7 +21,6 @@ from wattune.intensity import Intensity
 from wattune.job.coercion import Progress, as_record, as_trainable, as_workload, opened, profiled_workload
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord, load_one_of
 from wattune.records.efficiency import EfficiencyStrategy
-from wattune.tables import AS_KNOWN, Layout
 
 if TYPE_CHECKING:
     from wattune.devices import Device
@@ -178,30 +177,6 @@ def estimate(
         executor=executor,
         progress=progress,
     )
-
-
-def estimate_recorded(
-    runs: str | Path,
-    *,
-    layout: Layout = AS_KNOWN,
-    where: Mapping[str, str] | None = None,
-    target: float | None = None,
-    most: int | None = None,
-    model_ratio: float = 1.0,
-    step_times: Mapping[int, tuple[float, float]] | None = None,
-) -> SampleEfficiency:
-    """The samples that each batch size needs, from a table of runs; see ``sample_efficiency.recorded_runs``.
-
-    ``where`` and ``target`` choose among several workloads or targets. ``most``: use at most this many runs, chosen as
-    if they were being made. ``model_ratio``: the number of parameters of the model to train over that of the runs'
-    model. ``step_times``: the result of ``step_times``.
-
-    Raises: RecordError, InputError.
-    """
-    from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
-
-    selection = chosen_runs(read_runs(Path(runs), layout), where or {}, target)
-    return curve_from_runs(selection, log_step_times=step_times, most=most, ratio=model_ratio)
 
 
 def plan(

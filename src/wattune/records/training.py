@@ -85,17 +85,9 @@ class CapInterval(AtSetting):
 
 
 class Emissions(Value):
-    """Carbon of a run, with the names and units of CodeCarbon's ``emissions.csv``.
+    """Carbon of a run: ``emissions`` in kg of CO2, as in CodeCarbon's ``emissions.csv``."""
 
-    ``duration`` is in s, ``emissions`` in kg of CO2, ``emissions_rate`` in kg/s, ``energy_consumed`` in kWh.
-
-    Source: mlco2.github.io/codecarbon/output.html.
-    """
-
-    duration: NotNegative
     emissions: NotNegative
-    emissions_rate: NotNegative
-    energy_consumed: NotNegative
 
 
 Ending = Literal["target reached", "budget used up", "diverged", "stopped for safety"]

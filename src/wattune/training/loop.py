@@ -154,7 +154,7 @@ class TrainingLoop:
             board_events=capped.monitor.events,
             cap_intervals=capped.cap_intervals,
             paused_s=capped.paused_s if capped.follows or self.yield_to is not None else None,
-            **of_the_grid(plan.schedule, capped.cap_intervals, time_s, figures["energy_j"]),
+            **of_the_grid(plan.schedule, capped.cap_intervals, time_s),
             trace=_with_settings(capped.meter.trace, self._settings(), plan.knobs),
             exact=None if capped.truth is None else capped.truth.figures(),
             profiling_share=cost.time_s / time_s if cost is not None and time_s else None,

@@ -15,7 +15,7 @@ PAID_BACK_AGAINST = "largest batch, fixed clock"
 
 
 def of_the_grid(
-    schedule: Schedule | None, intervals: tuple[CapInterval, ...], time_s: float, energy_j: float
+    schedule: Schedule | None, intervals: tuple[CapInterval, ...], time_s: float
 ) -> dict[str, Emissions | float]:
     """The record's field on carbon or money, if the plan has a forecast of it."""
     if schedule is None:
@@ -23,14 +23,7 @@ def of_the_grid(
     cost = taken(schedule, intervals, time_s)
     if schedule.unit == "price_per_kwh":
         return {"energy_cost": cost}
-    return {
-        "emissions": Emissions(
-            duration=time_s,
-            emissions=cost / 1000,
-            emissions_rate=cost / 1000 / time_s if time_s else 0.0,
-            energy_consumed=energy_j / JOULES_PER_KWH,
-        )
-    }
+    return {"emissions": Emissions(emissions=cost / 1000)}
 
 
 def taken(schedule: Schedule, intervals: tuple[CapInterval, ...], time_s: float) -> float:
