@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -63,6 +63,9 @@ NOT_SAVED = ("output", "resume", "processes", "profile", "token_file", *OF_DEVIC
 
 CHANGEABLE = ("compare", "server", "name")
 """Keys that may change when a run is resumed: they change none of the records that exist."""
+
+OF_GOAL = ("goal", "max_slowdown", "deadline", "energy", "price_per_kwh", "price_per_hour")
+"""Keys of a goal's parts, in the order of ``Goal``'s own."""
 
 OF_SERVER = ("model", "name", "token_file")
 
@@ -481,14 +484,7 @@ def _spread(source: Mapping[str, Any]) -> dict[str, Any]:
         form = max(forms, key=lambda one: one.margin_w)
         parts |= {"margin": form.margin_w, "max_temp": form.max_temp_c, "cap_window": form.window}
     if isinstance(goal, Goal):
-        parts |= {
-            "goal": goal.aim,
-            "max_slowdown": goal.max_slowdown,
-            "deadline": goal.deadline_s,
-            "energy": goal.energy_j,
-            "price_per_kwh": goal.price_per_kwh,
-            "price_per_hour": goal.price_per_hour,
-        }
+        parts |= dict(zip(OF_GOAL, astuple(goal), strict=True))
     return given | parts
 
 

@@ -24,7 +24,7 @@ def samples_to_target(efficiency: SampleEfficiency) -> Figure:
         return Dots(x, y, colour, name, symbol=symbol, hovers=[_hover(point) for point in points])
 
     marks: list[Mark] = [
-        _band(x, low, [point.high for point in points]),
+        Area(x, low, [point.high for point in points], "var(--second)"),
         Line(x, [point.relative_samples for point in points], "var(--second)"),
         dots("every run reached the target", [one for one in reached if not one.censored], "var(--second)", "circle"),
     ]
@@ -55,9 +55,6 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
     sizes = sorted({candidate.batch_size for candidate in plan.candidates})
     places = {size: place for place, size in enumerate(sizes) if size in best}
     value = {size: candidate.predicted_s or 0.0 for size, candidate in best.items()}
-    shares = [_share(efficiency, size) for size in places]
-    low = [None if share is None else value[size] * share[0] for size, share in zip(places, shares, strict=True)]
-    high = [None if share is None else value[size] * share[1] for size, share in zip(places, shares, strict=True)]
 
     def dots(sizes: Sequence[int], name: str, colour: str, diameter: float) -> Dots:
         x, y, hovers = [places[s] for s in sizes], [value[s] for s in sizes], [_predicted(best[s]) for s in sizes]
@@ -65,7 +62,6 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
 
     x = list(places.values())
     marks: list[Mark] = [
-        _band(x, low, high),
         Line(x, [value[size] for size in places], "var(--second)"),
         dots([size for size in places if size != plan.batch_size], "other batch sizes", "var(--second)", 9),
         dots([size for size in places if size == plan.batch_size], "chosen", "var(--accent)", 13),
@@ -75,7 +71,7 @@ def time_to_target(plan: Plan, profile: ProfileTable | None, efficiency: SampleE
     actuator = phrases.knob_titles(plan.knobs) or "point"
     x_axis = Axis(f"batch size, and its best {actuator}", categories)
     panel = Panel(marks, x_axis, Axis("predicted time to target (s)", from_zero=True))
-    notes = ["Steps only, with the proxy's samples to target. Green: chosen.", _band_note(low)]
+    notes = ["Steps only, with the proxy's samples to target. Green: chosen."]
     if missing := [str(size) for size in sizes if size not in best]:
         limits = "the cap" if plan.memory_limit_bytes is None else "the cap and the memory limit"
         notes.append(
@@ -117,22 +113,10 @@ def predicted(plan: Plan, profile: ProfileTable | None, efficiency: SampleEffici
     return f"predicted, {phrases.origin(step_times=steps, samples=efficiency.provenance.kind)}"
 
 
-def _band(x: Sequence[int], low: Values, high: Values) -> Area:
-    return Area(x, low, high, "var(--second)")
-
-
 def _band_note(limits: Values) -> str:
     if any(limit is not None for limit in limits):
         return "Band: 90 % interval of the relative samples."
     return "No band: the spread over runs is unknown."
-
-
-def _share(efficiency: SampleEfficiency | None, batch_size: int) -> tuple[float, float] | None:
-    """The band's limits divided by the middle value; None if the record has none."""
-    for point in efficiency.points if efficiency else ():
-        if point.batch_size == batch_size and point.relative_samples and point.low and point.high:
-            return point.low / point.relative_samples, point.high / point.relative_samples
-    return None
 
 
 def _hover(point: EfficiencyPoint) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from wattune.records import Evaluation, LearningCurve, TrainingRecord
+from wattune.records import LearningCurve, TrainingRecord
 from wattune.reporting import phrases
 from wattune.reporting.charts import Axis, Chart, Dots, Line, Panel, Rule, batch_colour
 from wattune.reporting.page import Figure
@@ -14,26 +14,19 @@ T = TypeVar("T")
 
 
 def evaluations(training: TrainingRecord) -> Figure | None:
-    """The metric of this run over samples and over time on the device. None without evaluations."""
-    points = training.evaluations
+    """The metric of this run over time on the device, or over samples if no time is known. None without evaluations."""
+    timed = [point for point in training.evaluations if point.time_s is not None]
+    points = timed or training.evaluations
     if not points:
         return None
-    timed_points = [point for point in points if point.time_s is not None]
-    y, rules = Axis(phrases.metric(training.metric)), _target_rules(training.target)
-    samples = _evaluated([point.samples for point in points], points, "{:,} samples")
-    panels = [Panel(samples, Axis("samples", from_zero=True), y, rules, span=(0, 0.46 if timed_points else 1))]
-    if timed_points:
-        times = _evaluated([point.time_s or 0.0 for point in timed_points], timed_points, "{:.4g} s")
-        panels.append(Panel(times, Axis("time on the device (s)", from_zero=True), rules=rules, span=(0.54, 1)))
-    origin = phrases.origin(training=training.provenance.kind)
-    return Figure("evaluations", "Metric during training", origin, Chart(panels), height=320, wide=True)
-
-
-def _evaluated(x: Sequence[float], points: Sequence[Evaluation], form: str) -> list[Line | Dots]:
-    """A line through the evaluations, with a marker at each; ``form``: how its text writes the value of x."""
+    x = [point.time_s or 0.0 if timed else point.samples for point in points]
     metric = [point.metric for point in points]
-    hovers = [f"{value:.4g} after {form.format(place)}" for value, place in zip(metric, x, strict=True)]
-    return [Line(x, metric, "var(--accent)", "this run"), Dots(x, metric, "var(--accent)", size=6, hovers=hovers)]
+    hovers = [f"{point.metric:.4g} after {point.samples:,} samples" for point in points]
+    marks = [Line(x, metric, "var(--accent)", "this run"), Dots(x, metric, "var(--accent)", size=6, hovers=hovers)]
+    x_axis = Axis("time on the device (s)" if timed else "samples", from_zero=True)
+    panel = Panel(marks, x_axis, Axis(phrases.metric(training.metric)), _target_rules(training.target))
+    origin = phrases.origin(training=training.provenance.kind)
+    return Figure("evaluations", "Metric during training", origin, Chart([panel]), height=320, wide=True)
 
 
 def learning_curves(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:
