@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from wattune.records import LearningCurve, TrainingRecord
 from wattune.reporting import phrases
-from wattune.reporting.charts import Axis, Chart, Dots, Line, Panel, Rule, batch_colour
+from wattune.reporting.charts import Axis, Chart, Dots, Line, Mark, Panel, Rule, batch_colour
 from wattune.reporting.page import Figure
 
 T = TypeVar("T")
@@ -22,7 +22,10 @@ def evaluations(training: TrainingRecord) -> Figure | None:
     x = [point.time_s or 0.0 if timed else point.samples for point in points]
     metric = [point.metric for point in points]
     hovers = [f"{point.metric:.4g} after {point.samples:,} samples" for point in points]
-    marks = [Line(x, metric, "var(--accent)", "this run"), Dots(x, metric, "var(--accent)", size=6, hovers=hovers)]
+    marks: list[Mark] = [
+        Line(x, metric, "var(--accent)", "this run"),
+        Dots(x, metric, "var(--accent)", size=6, hovers=hovers),
+    ]
     x_axis = Axis("time on the device (s)" if timed else "samples", from_zero=True)
     panel = Panel(marks, x_axis, Axis(phrases.metric(training.metric)), _target_rules(training.target))
     origin = phrases.origin(training=training.provenance.kind)
