@@ -10,7 +10,7 @@ from torch import nn
 
 from wattune.algorithms import ALGORITHMS, Trainable, TrainingAlgorithm, open_algorithm
 from wattune.algorithms.backprop import Backprop
-from wattune.errors import InputError, UnknownName, WorkloadError
+from wattune.errors import InputError, UnknownName
 
 
 class TestBackprop(TrainingAlgorithmContract):
@@ -109,12 +109,6 @@ def test_parameters_below_a_layer_without_a_derivative_are_named_once() -> None:
 def test_invalid_batch_sizes_are_refused(batch_size: int, micro_batch_size: int | None) -> None:
     with pytest.raises(InputError, match="batch size"):
         Backprop(points(), batch_size, micro_batch_size=micro_batch_size)
-
-
-def test_a_model_without_trainable_parameters_is_refused() -> None:
-    frozen = Example(lambda: nn.Linear(12, 4).requires_grad_(False), vectors())
-    with pytest.raises(WorkloadError, match="no trainable parameter"):
-        Backprop(frozen, 8)
 
 
 def test_the_state_of_another_model_is_refused() -> None:

@@ -16,23 +16,17 @@ from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.placement import memory_errors
 from wattune.algorithms.spec import SpecOption
-from wattune.errors import InputError, WorkloadError
+from wattune.errors import InputError
 from wattune.records import StepWork
 
 
 def build_model(trainable: Trainable, seed: int, on: torch.device | None) -> tuple[nn.Module, torch.device]:
-    """Build the model with its initial weights, on its device.
-
-    Raises: WorkloadError without trainable parameters, OutOfDeviceMemory.
-    """
+    """Build the model with its initial weights, on its device. Raises: OutOfDeviceMemory."""
     with memory_errors("the model"):
         module = trainable.model(seed)
         if on is not None:
             module = module.to(on)
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    if not parameters:
-        raise WorkloadError("the model has no trainable parameter", value=type(module).__name__)
-    return module, parameters[0].device
+    return module, next(module.parameters()).device
 
 
 def check_sizes(batch_size: int, micro_batch_size: int | None) -> None:
@@ -92,8 +86,7 @@ class TrainingAlgorithm(ABC):
     A subclass implements training on a batch (``_train``) and the pass to count (``_pass``), and may freeze parameters
     before the optimizer is made (``_freeze``).
 
-    Raises: InputError for invalid batch sizes, WorkloadError without trainable parameters, OutOfDeviceMemory if the
-    model does not fit.
+    Raises: InputError for invalid batch sizes, OutOfDeviceMemory if the model does not fit.
     """
 
     name: str

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from wattune.errors import InputError, Interrupted, OutputError
+from wattune.errors import InputError, Interrupted
+from wattune.files import check_writable
 from wattune.program.workload import ProgramWorkload
 from wattune.proxy.program_run import ProgramRun, check_curves, check_first_metrics, in_order
 from wattune.proxy.ray_cluster import cluster_training
@@ -91,7 +92,7 @@ def trainer(
     kind, algorithm = kind_of_run(workload, algorithm)
     if folder is not None:
         folder = folder.absolute()  # code of a user may change the current one
-        _make(folder)
+        check_writable(folder)
     fingerprint = workload.fingerprint()
     report = progress or (lambda curves, total, what: None)
     curves: dict[TrainingRun, LearningCurve] = {}
@@ -159,15 +160,6 @@ def kind_of_run(workload: AnyWorkload, algorithm: str) -> tuple[type[Any], str]:
 
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {folder}", value=error.strerror or str(error), hint="give another output folder"
-        ) from error
 
 
 def cores() -> int:

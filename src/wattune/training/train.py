@@ -67,7 +67,9 @@ def train(
             value=", ".join(differences),
             hint="profile and plan again",
         )
-    _check_knobs(device, plan)
+    device.select(plan.knobs)
+    if plan.knobs:
+        device.check_knobs(plan.knobs)
     cap = _checked(cap, plan, max_temp_c)
     check_limit(device, max_temp_c)
     if yield_to is not None and not callable(yield_to):
@@ -139,26 +141,6 @@ def train(
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
         (write_bytes if resume else write_new)(weights, save(tensors))
     return record
-
-
-def _check_knobs(device: Device, plan: Plan) -> None:
-    device.select(plan.knobs)
-    names = [knob.name for knob in device.knobs]
-    for name, value in plan.knobs.items():
-        if name not in names:
-            raise InputError(
-                f"{device.name} cannot be set to the plan's {name}",
-                value=value,
-                allowed=", ".join(names) or "none, it has no setting",
-                hint="profile this device and plan again",
-            )
-    if plan.knobs and (missing := [name for name in names if name not in plan.knobs]):
-        raise InputError(
-            f"the plan has no value for {', '.join(missing)} of {device.name}",
-            value=str(plan.knobs),
-            allowed=f"a value for each of {', '.join(names)}",
-            hint="profile this device and plan again",
-        )
 
 
 def _checked(cap: CapSource | None, plan: Plan, max_temp_c: float | None) -> CapSource | None:

@@ -54,7 +54,7 @@ class ForwardGradient(TrainingAlgorithm):
     The other options are those of ``alpha.Schedule``.
 
     Raises: InputError for invalid sizes, layers or data type, or for activities of a model whose examples interact;
-    WorkloadError without trainable parameters, if an operation of the model has no forward derivative, or for
+    WorkloadError if an operation of the model has no forward derivative, or for
     activities of a model without parts;
     OutOfDeviceMemory if model or step do not fit.
     """
