@@ -42,8 +42,8 @@ class Backprop(TrainingAlgorithm):
 
     A warning after the first backward pass names trainable parameters that have no gradient.
 
-    Raises: InputError for invalid batch sizes, segments or last parts; WorkloadError if a model to cut has no parts, or at the first step if the loss has no gradient; OutOfDeviceMemory if
-    model or step do not fit.
+    Raises: InputError for invalid batch sizes, segments or last parts; WorkloadError if a model to cut has no parts, or
+    at the first step if the loss has no gradient; OutOfDeviceMemory if model or step do not fit.
     """
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {"checkpoint": recomputation.SEGMENTS, "last": whole(1)}

@@ -54,8 +54,7 @@ class ForwardGradient(TrainingAlgorithm):
     The other options are those of ``alpha.Schedule``.
 
     Raises: InputError for invalid sizes, layers or data type, or for activities of a model whose examples interact;
-    WorkloadError if an operation of the model has no forward derivative, or for
-    activities of a model without parts;
+    WorkloadError if an operation of the model has no forward derivative, or for activities of a model without parts;
     OutOfDeviceMemory if model or step do not fit.
     """
 
