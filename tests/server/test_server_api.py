@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import io
 import json
@@ -29,11 +28,8 @@ def test_models_are_read_and_deleted(client, store):
     rows.put_model(store)
     found = client.get("/v1/models/resnet8-digits")
     assert ServedModel.parse(found.json()) == rows.MODEL
-    assert found.headers["etag"] == f'"{rows.MODEL.digest}"'
-    known = client.get("/v1/models/resnet8-digits", headers={"If-None-Match": found.headers["etag"]})
-    assert (known.status_code, known.content) == (304, b"")
     made.put_model(store, "resnet8-digits", target=0.9)
-    assert client.get("/v1/models/resnet8-digits").headers["etag"] != found.headers["etag"]
+    assert client.get("/v1/models/resnet8-digits").json()["target"] == 0.9
     assert client.delete("/v1/models/resnet8-digits").status_code == 204
     made.problem(client.delete("/v1/models/resnet8-digits"), 404)
 
@@ -60,17 +56,12 @@ def test_model_with_open_job_cannot_be_deleted(client, store):
 
 
 @pytest.mark.parametrize("asked", [None, "bytes=100-", "bytes=9999-", "lines=1-2"])
-def test_weights_have_a_digest_and_are_sent_whole(client, store, asked):
+def test_weights_are_sent_whole(client, store, asked):
     content = made.safetensors(500)
     made.put_model(store, weights=content)
     whole = client.get("/v1/models/m/weights", headers={} if asked is None else {"Range": asked})
     assert (whole.status_code, whole.content) == (200, content)
-    assert whole.headers["etag"] == f'"{made.sha256(content)}"'
     assert whole.headers["accept-ranges"] == "none"
-    expected = base64.b64encode(bytes.fromhex(made.sha256(content))).decode()
-    assert whole.headers["repr-digest"] == f"sha-256=:{expected}:"
-    known = client.get("/v1/models/m/weights", headers={"If-None-Match": whole.headers["etag"]})
-    assert (known.status_code, known.content) == (304, b"")
 
 
 def test_model_without_weights_returns_404(client, store):
@@ -83,7 +74,7 @@ def test_same_request_returns_same_job(client, store):
     asked = {"model": "resnet8-digits", "strategy": "full", "seeds": 2}
     first = client.post("/v1/jobs", json=asked)
     job = SweepStatus.model_validate(first.json()).job
-    assert (first.status_code, first.headers["location"]) == (201, f"/v1/jobs/{job}")
+    assert first.status_code == 201
     assert client.post("/v1/jobs", json={**asked, "seeds": 1}).status_code == 201
     for state, status in (("waiting", 200), ("cancelled", 201), ("parked", 200)):
         with store.database.session() as session:
@@ -175,7 +166,7 @@ def test_concurrent_identical_requests_are_one(client, store, what):
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(send, range(6)))
     assert sorted(one.status_code for one in answers) == [200] * 5 + [201]
-    assert len({one.headers["location"] for one in answers}) == len(made.contents(store)[what]) == 1
+    assert len({one.json().get("id") or one.json()["job"] for one in answers}) == len(made.contents(store)[what]) == 1
 
 
 def test_metrics_and_health_show_server_state(client, store: Store):

@@ -79,15 +79,6 @@ def test_head_is_get_without_a_body(live_server, store, path):
     assert int(head.headers["content-length"]) > 0 or "transfer-encoding" in head.headers
 
 
-def test_pages_are_compressed_and_the_api_is_not(browser, sqlite_store):
-    rows.fill(sqlite_store)
-    page, plain = browser.get("/", headers=HTML), browser.get("/", headers={**HTML, "Accept-Encoding": "identity"})
-    assert page.headers["content-encoding"] == "gzip"
-    assert "content-encoding" not in plain.headers
-    assert "<nav" in page.text
-    assert "content-encoding" not in browser.get(made.READ).headers
-
-
 @pytest.mark.slow
 def test_server_behind_a_proxy_believes_its_headers_alone(tmp_path):
     with opened(tmp_path / "store") as store:

@@ -40,7 +40,6 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
         app.include_router(router)
     app.mount("/static", dashboard.static)
     # The middleware that is added last is the outermost.
-    app.add_middleware(dashboard.Compressed)
     app.add_middleware(Limiter, limits=settings.limits)
     app.add_middleware(Telemetry, metrics=metrics)
     return app

@@ -11,8 +11,8 @@ responses   templates rendered to HTML responses
 from __future__ import annotations
 
 from wattune.server.dashboard import device_page, pages, run_pages
-from wattune.server.dashboard.responses import Compressed, problem_page, static
+from wattune.server.dashboard.responses import problem_page, static
 
 ROUTERS = (pages.router, device_page.router, run_pages.router)
 
-__all__ = ["ROUTERS", "Compressed", "problem_page", "static"]
+__all__ = ["ROUTERS", "problem_page", "static"]

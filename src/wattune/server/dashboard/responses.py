@@ -14,7 +14,6 @@ from fastapi import Depends, Query
 from fastapi import Path as PathParameter
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -26,7 +25,7 @@ from wattune.server.problems import Problem
 from wattune.server.routes.endpoint import NO_NUL
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    pass
 
 Reader = Annotated[security.Identity, Depends(security.require("read"))]
 Fields = Annotated[dict[str, str], Depends(security.form)]
@@ -81,18 +80,6 @@ def not_found(request: Request, what: str, back: str) -> HTMLResponse:
 def problem_page(request: Request, problem: Problem) -> Response:
     """Render an error as a page."""
     return message(request, HTTPStatus(problem.status).phrase, f"{problem.detail}.", status=problem.status)
-
-
-class Compressed:
-    """Middleware that compresses pages, which a tab loads every two seconds; not the API, whose clients pay for it."""
-
-    def __init__(self, app: ASGIApp):
-        self._app, self._compressed = app, GZipMiddleware(app, minimum_size=1024, compresslevel=1)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        is_page = scope["type"] == "http" and not scope["path"].startswith("/v1/")
-        await (self._compressed if is_page else self._app)(scope, receive, send)
 
 
 def ago(seconds_s: float) -> str:

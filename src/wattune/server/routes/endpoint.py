@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query
 from pydantic_core import to_json
-from starlette.requests import Request
 from starlette.responses import Response
 
 from wattune.records.served import DEVICE_NAME, ID, MODEL_NAME
@@ -25,13 +24,6 @@ READ, DEVICE, ADMIN = ([Depends(require(scope))] for scope in ("read", "device",
 """Dependencies of a route that takes a token of a scope."""
 
 
-def answer(content: object, status: int = 200, **headers: str) -> Response:
-    """Build a JSON response; write "_" for "-" in the names of ``headers``."""
-    http_headers = {name.replace("_", "-"): text for name, text in headers.items()}
-    return Response(to_json(content), status, http_headers, "application/json")
-
-
-def is_cached(request: Request, tag: str) -> bool:
-    """True if the client has the content with this tag."""
-    header = request.headers.get("if-none-match", "")
-    return header.strip() == "*" or f'"{tag}"' in (etag.strip().removeprefix("W/") for etag in header.split(","))
+def answer(content: object, status: int = 200) -> Response:
+    """Build a JSON response."""
+    return Response(to_json(content), status, media_type="application/json")

@@ -14,7 +14,7 @@ from wattune.server.bodies import body
 from wattune.server.jobs import queue
 from wattune.server.jobs.answers import JobAnswers
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import DEVICE, READ, IdPath, answer, is_cached
+from wattune.server.routes.endpoint import DEVICE, READ, IdPath, answer
 from wattune.server.security import Identity
 from wattune.server.store import model_catalog
 from wattune.server.store.schema import JobRow
@@ -36,14 +36,14 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
         # Fleets repeat the same request, and an existing job needs no write transaction.
         existing = queue.status(session, sweep.key(model.digest))
     if existing is not None and existing.state != "cancelled":
-        return answer(existing.model_dump(mode="json"), 200, Location=f"/v1/jobs/{existing.job}")
+        return answer(existing.model_dump(mode="json"))
     with database.session() as session:
         owner, most = _owner(request), request.app.state.settings.limits.sweeps_per_token
         job, is_new = queue.submit(session, model, sweep, time.time(), owner=owner, most=most)
         status = queue.status(session, job.id)
         assert status is not None
     request.app.state.job_answers.forget(status.job)
-    return answer(status.model_dump(mode="json"), 201 if is_new else 200, Location=f"/v1/jobs/{status.job}")
+    return answer(status.model_dump(mode="json"), 201 if is_new else 200)
 
 
 @router.get("/{job}", dependencies=READ)
@@ -53,10 +53,10 @@ async def get_job(request: Request, job: IdPath) -> Response:
     status = answers.fresh(job) or await run_in_threadpool(answers.read, job)
     if status is None:
         raise _unknown(job)
-    tag = {"ETag": f'"{status.tag}"'}
-    if is_cached(request, status.tag):
-        return Response(status_code=304, headers=tag)
-    return Response(status.content, 200, tag, "application/json")
+    tag = f'"{status.tag}"'
+    if request.headers.get("if-none-match", "").removeprefix("W/") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    return Response(status.content, 200, {"ETag": tag}, "application/json")
 
 
 @router.get("/{job}/curve", dependencies=READ)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
-from wattune.records.served import ServedFile, ServedModel
+from wattune.records.served import ServedModel
 from wattune.server.jobs import queue
 from wattune.server.problems import Problem
-from wattune.server.routes.endpoint import ADMIN, READ, ModelPath, answer, is_cached
+from wattune.server.routes.endpoint import ADMIN, READ, ModelPath, answer
 from wattune.server.store import model_catalog
 
 router = APIRouter(prefix="/v1/models")
@@ -19,14 +17,7 @@ router = APIRouter(prefix="/v1/models")
 @router.get("/{name}", dependencies=READ)
 def get_model(request: Request, name: ModelPath) -> Response:
     """Get a model: everything that a device needs to train it, except the weights."""
-    with request.app.state.database.session(reads_only=True) as session:
-        row = model_catalog.get_record(session, name)
-    if row is None:
-        raise _unknown(name)
-    record, digest = row
-    if is_cached(request, digest):
-        return Response(status_code=304, headers={"ETag": f'"{digest}"'})
-    return answer(record, ETag=f'"{digest}"')
+    return answer(_model(request, name).dump())
 
 
 @router.delete("/{name}", dependencies=ADMIN)
@@ -46,7 +37,12 @@ def get_weights(request: Request, name: ModelPath) -> Response:
     weights = _model(request, name).weights
     if weights is None:
         raise Problem(404, f"{name} has no weights; it is initialized randomly")
-    return _send(request, weights, f"the weights of {name}")
+    path = request.app.state.files.path(weights.sha256)
+    if not path.is_file():
+        raise Problem(503, f"the weights of {name} are missing from the store", hint="restore it from a backup")
+    # A whole file answers a request for a part, too; the framework would send parts, and plain text about wrong ones.
+    request.scope["headers"] = [header for header in request.scope["headers"] if header[0] != b"range"]
+    return _Parts(path, headers={"Accept-Ranges": "none"}, media_type="application/octet-stream")
 
 
 def _model(request: Request, name: str) -> ServedModel:
@@ -59,24 +55,6 @@ def _model(request: Request, name: str) -> ServedModel:
 
 def _unknown(name: str) -> Problem:
     return Problem(404, "no such model", value=name)
-
-
-def _send(request: Request, file: ServedFile, what: str) -> Response:
-    """Build the response with a file of the store."""
-    path = request.app.state.files.path(file.sha256)
-    if not path.is_file():
-        raise Problem(503, "missing from the store", value=what, hint="restore it from a backup")
-    headers = {
-        "ETag": f'"{file.sha256}"',
-        "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(file.sha256)).decode()}:",
-        "Cache-Control": "private, no-cache",
-        "Accept-Ranges": "none",
-    }
-    if is_cached(request, file.sha256):
-        return Response(status_code=304, headers=headers)
-    # A whole file answers a request for a part, too; the framework would send parts, and plain text about wrong ones.
-    request.scope["headers"] = [header for header in request.scope["headers"] if header[0] != b"range"]
-    return _Parts(path, headers=headers, media_type="application/octet-stream")
 
 
 class _Parts(FileResponse):

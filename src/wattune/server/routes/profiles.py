@@ -33,7 +33,7 @@ def get_profile(request: Request, profile: IdPath) -> Response:
         record = profiles.get(session, profile)
     if record is None:
         raise Problem(404, "no such profile", value=profile)
-    return answer(record, ETag=f'"{profile}"')
+    return answer(record)
 
 
 @router.post("", dependencies=DEVICE)
@@ -46,4 +46,4 @@ def post_profile(
     check_device(request, device)
     with request.app.state.database.session() as session:
         profile_id, is_new = profiles.put(session, profile, device, time.time())
-    return answer({"id": profile_id}, 201 if is_new else 200, Location=f"/v1/profiles/{profile_id}")
+    return answer({"id": profile_id}, 201 if is_new else 200)

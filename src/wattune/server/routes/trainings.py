@@ -30,8 +30,7 @@ def post_training(
     check_device(request, device)
     with request.app.state.database.session() as session:
         training_id, is_new = training_records.add(session, record, device, model, time.time())
-    location = f"/v1/trainings/{training_id}"
-    return answer({"id": training_id}, 201 if is_new else 200, Location=location)
+    return answer({"id": training_id}, 201 if is_new else 200)
 
 
 @router.get("/{training}", dependencies=READ)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -33,12 +32,6 @@ def get(session: Session, name: str) -> ServedModel | None:
     """Read a model by name; None if there is none."""
     row = session.get(ModelRow, name)
     return None if row is None else ServedModel.parse(row.record, source=f"the model {name}")
-
-
-def get_record(session: Session, name: str) -> tuple[dict[str, Any], str] | None:
-    """Read the stored JSON of a model and its digest; None if there is none."""
-    row = session.execute(select(ModelRow.record, ModelRow.digest).where(ModelRow.name == name)).first()
-    return None if row is None else (row.record, row.digest)
 
 
 def put(session: Session, model: ServedModel, now_s: float) -> bool:
