@@ -29,6 +29,7 @@ from typing import Any
 
 from sqlalchemy import select
 from tests.support import report_records as samples
+from tests.support.server import dashboard
 from tests.support.server.postgresql import Cluster, binaries
 
 from benchmarks.server.clients import ASKED, MODEL, WEIGHTS, Tally, World, run, world
@@ -87,7 +88,7 @@ def prepare(store: Path, database: Database, devices: int) -> tuple[list[str], W
 def worked_on(database: Database, job: str) -> Iterator[None]:
     """Context in which the runs of a job end one after the other, as if its process trained."""
     stopping = threading.Event()
-    curves = iter(samples.curves(proxy=True))
+    curves = iter(dashboard.curves())
 
     def work() -> None:
         while not stopping.wait(CHANGE_S):

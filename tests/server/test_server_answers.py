@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.support import report_records as samples
+from tests.support.server import dashboard
 from tests.support.server.served import model, request
 
 from wattune.records.served import SweepStatus, digest
@@ -44,7 +44,7 @@ def test_answer_follows_every_change(store, job):
     change(queue.begin)
     change(lambda session, s: queue.fail(session, job, "it broke", s))
     change(queue.begin)
-    for curve in samples.curves(proxy=True)[:2]:
+    for curve in dashboard.curves()[:2]:
         change(lambda session, s, curve=curve: queue.record_run(session, job, curve, "0" * 64, 1, s))
     change(lambda session, s: queue.cancel(session, job, s))
     change(lambda session, s: queue.retry(session, job, s))

@@ -10,7 +10,7 @@ import time
 import pytest
 from sqlalchemy import select
 from tests.server.conftest import opened
-from tests.support import report_records as samples
+from tests.support.server import dashboard
 from tests.support.server.served import model
 from tests.support.server.served import request as asked
 
@@ -35,7 +35,7 @@ def filled(store, runs=3):
 def finished(store, job_id, number):
     """A run of a sweep, with a curve of its own."""
     content = json.dumps({"run": number}).encode() * 1000
-    curve = samples.curves(proxy=True)[number]
+    curve = dashboard.curves()[number]
     with store.database.session() as session:
         queue.record_run(session, job_id, curve, store.files.write(content), len(content), 5.0)
 

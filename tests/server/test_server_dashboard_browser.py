@@ -195,7 +195,7 @@ def test_learning_curves_appear_live(browser, site):
     store, url, ids = site
     with visit(browser, url, f"/jobs/{ids['open']}") as page:
         assert page.locator(CURVES).count() == 8
-        for curve in samples.curves(proxy=True)[8:12]:
+        for curve in made.curves()[8:12]:
             made.finish_run(store, ids["open"], curve)
         page.wait_for_selector("text=12 of at most 18 runs done", timeout=6000)
         assert page.locator(CURVES).count() == 12

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from typing import Any
 
 from tests.support import report_records as samples
 
-from wattune.records import LearningCurve, ProfileTable, TrainingRecord
+from wattune.records import Evaluation, LearningCurve, ProfileTable, TrainingRecord, provenance
 from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
 from wattune.server.jobs import queue
 from wattune.server.store import model_catalog, profiles, training_records
@@ -84,6 +85,27 @@ def put_training(
     return key
 
 
+def curves() -> list[LearningCurve]:
+    """Three seeds at every batch size, which reach the target."""
+    found = []
+    for batch_size, seed in itertools.product(samples.BATCH_SIZES, range(3)):
+        metrics = [0.5 + 0.45 * step / (5 + seed) for step in range(1, 6 + seed)]
+        evaluations = tuple(Evaluation(samples=1024 * n, metric=m, loss=1 - m) for n, m in enumerate(metrics, 1))
+        reached: dict[str, Any] = {"reached": True, "samples": evaluations[-1].samples, "target": 0.95}
+        found.append(
+            LearningCurve(
+                workload=MODEL.model,
+                batch_size=batch_size,
+                seed=seed,
+                budget_samples=60_000,
+                evaluations=evaluations,
+                provenance=provenance("measured", seed=seed),
+                **reached,
+            )
+        )
+    return found
+
+
 def put_job(store: Any, **request: Any) -> str:
     """A job with three seeds of every batch size, none of them begun; gives its id."""
     asked = SweepRequest.model_validate({"model": MODEL.model, "strategy": "full", "seeds": 3, **request})
@@ -105,7 +127,7 @@ def finish_run(store: Any, job_id: str, curve: LearningCurve) -> None:
 
 def finish_job(store: Any, job_id: str) -> None:
     """All of its runs are done, and its curve is there."""
-    for curve in samples.curves(proxy=True):
+    for curve in curves():
         finish_run(store, job_id, curve)
     with store.database.session() as session:
         job = session.get(JobRow, job_id)
@@ -122,7 +144,7 @@ def fill(store: Any) -> dict[str, Any]:
     profile_id, done = put_profile(store, table), put_job(store)
     finish_job(store, done)
     open_job = put_job(store, target=0.94)
-    for curve in samples.curves(proxy=True)[:8]:
+    for curve in curves()[:8]:
         finish_run(store, open_job, curve)
     put_device(store, status("nano-1", profile=profile_id, job=done))
     estimating = {"step": "estimate", "share": 0.2, "metric": None, "samples": None, "batch_size": None, "power_w": 2.1}
