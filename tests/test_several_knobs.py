@@ -17,7 +17,6 @@ from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.power.capped_run import CappedRun
 from wattune.records import (
-    Comparison,
     EfficiencyPoint,
     Plan,
     ProfileTable,
@@ -158,18 +157,6 @@ def test_a_guard_event_has_both_knobs(spec):
 def test_reference_workloads_are_left_out_unless_asked_for(spec):
     table = wattune.profile(spec, made.workload(), cap_w=4.5, strategy="guided")
     assert table.reference is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_comparing_rules(reference, spec, tmp_path):
-    workload = made.workload(budget_samples=512)
-    table = wattune.profile(spec, workload, cap_w=4.5, strategy="full", reference=reference)
-    comparison = wattune.compare(spec, workload, table, curve(), cap_w=4.5, seeds=1, folder=tmp_path / "curves")
-    assert Comparison.load(comparison.save(tmp_path / "comparison.json")) == comparison
-    points = [row.point for row in comparison.rows if row.point is not None]
-    assert points
-    assert all(set(point.knobs) == set(HIGH) for point in points)
 
 
 def test_what_sets_one_knob_alone_says_what_to_use_instead(device, spec):

@@ -17,12 +17,6 @@ from wattune_agent.cap_level import WINDOW_S
 CapSide = Literal["module", "supply"]
 """Side of a cap: the power sensor ("module"), or the terminals of the supply or the battery ("supply")."""
 
-SIDES: dict[str, str] = {
-    "module": "the power sensor",
-    "supply": "the terminals of the supply or the battery",
-}
-"""Name of each side, and where that is."""
-
 Over = Literal["device", "node", "job"]
 """Devices that a cap holds for together: each alone, those of one computer, or all of a job."""
 
@@ -78,7 +72,7 @@ NO_LIMIT: Final = SensorLimit()
 class PowerCap:
     """A power cap as it was asked for.
 
-    ``limit_w``: watts (None: no cap); ``side``: where they hold, see ``SIDES``; ``margin_w``: watts of the cap that
+    ``limit_w``: watts (None: no cap); ``side``: where they hold, see ``CapSide``; ``margin_w``: watts of the cap that
     stay unused; ``max_temp_c``: second limit, on the board's highest temperature in degrees Celsius (None: no limit).
     ``window``: seconds over which the mean power has to stay under the cap; "peak": every reading has to; default
     (None): ``WINDOW_S``, or the time that the sensor averages over if that is longer.
@@ -97,7 +91,7 @@ class PowerCap:
         if self.limit_w is not None and not (_is_number(self.limit_w) and self.limit_w > 0):
             raise InputError("cap_w", value=self.limit_w, allowed="a positive number of watts, or none")
         if self.side not in get_args(CapSide):
-            raise InputError("cap_side", value=self.side, allowed=", ".join(SIDES))
+            raise InputError("cap_side", value=self.side, allowed=", ".join(get_args(CapSide)))
         if not (_is_number(self.margin_w) and self.margin_w >= 0):
             raise InputError("margin_w", value=self.margin_w, allowed="a number of watts, 0 or more")
         if self.max_temp_c is not None and not _is_number(self.max_temp_c):

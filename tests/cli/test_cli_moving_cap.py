@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.cli_records import EFFICIENCY, PROFILE, written
 
-from wattune.records import Comparison, Plan, TrainingRecord
+from wattune.records import Comparison, Plan
 
 SMALL = Path(__file__).with_name("small.toml")
 CAPS = "seconds,watts\n0,5\n0.5,4.2\n1,\n3,5\n"
@@ -57,9 +57,6 @@ def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
     assert (other_code, "the finished record is of another cap" in other_err[-1]) == (2, True)
 
 
-GRID = "seconds,gco2_per_kwh\n0,420\n30,400\n60,90\n90,250\n120,400\n"
-
-
 def settings_of(plan: Plan) -> dict[float, float | None]:
     return {one.asked_w: one.clock_mhz for one in plan.caps}
 
@@ -82,26 +79,3 @@ def test_the_lowest_of_several_caps_is_planned_for(planned, tmp_path):
     assert set(settings_of(planned("--cap", "4.5W"))) == {0.0, 4.2, 4.5}
     other = written(tmp_path, "other.csv", "seconds,watts\n0,3\n0.2,5\n")
     assert set(settings_of(planned("--cap", "4.5W", "--cap", other))) == {0.0, 3.0, 4.2, 4.5}
-
-
-@pytest.mark.slow
-def test_a_run_under_two_caps_that_waits_for_the_cleanest_time(wattune, tmp_path):
-    caps = written(tmp_path, "caps.csv", "seconds,watts\n0,5\n40,4.2\n50,\n55,5\n")
-    forecast, folder = written(tmp_path, "grid.csv", GRID), tmp_path / "run"
-    device = ("--device", "sim:jetson-nano")
-    words = ("--cap", caps, "--cap", "4.8W", "--set", f"carbon={forecast}", "--goal", "energy-above-rest")
-    code, out, err = wattune("run", SMALL, *device, *words, "--deadline", "2min", "--set", "seeds=1", "-o", folder)
-    assert code in (0, 3), err
-    plan, training = Plan.load(folder / "plan.json"), TrainingRecord.load(folder / "training.json")
-    assert set(settings_of(plan)) == {0.0, 4.2, 4.8}
-    assert plan.schedule.times[0].from_s == 60.0
-    assert training.above_cap_s == training.exact.above_cap_s == 0
-    begun = [one for one in training.cap_intervals if one.pause is None]
-    assert (round(begun[0].time_s), {one.asked_w for one in begun}) == (60, {4.8})
-    assert {one.setting for one in begun} == {settings_of(plan)[4.8]}
-    pauses = {one.asked_w: one.pause for one in training.cap_intervals if one.pause is not None}
-    assert pauses == {0.0: "more carbon now than later"}
-    assert "under a cap that changes" in out
-    assert "Trains at one time of low carbon intensity" in out
-    again_code, _, again_err = wattune("run", "-o", folder, "--resume")
-    assert again_code == code, again_err

@@ -101,13 +101,6 @@ def test_json_is_alone_on_stdout_while_a_model_prints_in_every_command(talker):
 
 
 @pytest.mark.slow
-def test_the_text_of_a_command_is_alone_on_stdout_as_well(talker):
-    done = call(talker, "estimate", "talker.toml", "--seeds", "1", "--processes", "1")
-    assert done.returncode in (0, 3)
-    assert done.stdout.startswith("talker: samples to the proxy's target")
-
-
-@pytest.mark.slow
 def test_a_file_that_appears_meanwhile_stays_and_the_record_is_saved_beside(talker):
     taken = talker / "e.json"
     done = call(

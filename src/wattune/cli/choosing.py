@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from typing_extensions import Self
 
@@ -15,6 +14,7 @@ from wattune.devices import Device
 from wattune.errors import OutputError
 from wattune.program.printed import printed_steps
 from wattune.program.rounds import StepPage
+from wattune.script.controller import Choice
 from wattune.script.program import Memory, ProgramClocks
 from wattune_agent.outcome import Report
 
@@ -80,15 +80,10 @@ class Choosing:
             except OutputError as error:
                 note(f"what was found is not remembered: {error}")
 
-    def in_words(self) -> list[str]:
-        """The choice in a few lines."""
-        choice = self._made.choice
-        return [] if choice is None else choice.in_words()
-
-    def as_json(self) -> dict[str, Any] | None:
-        """The choice as JSON values; None if the program made no step."""
-        choice = self._made.choice
-        return None if choice is None else choice.as_json()
+    @property
+    def choice(self) -> Choice | None:
+        """The outcome; None if the program made no step."""
+        return self._made.choice
 
     @property
     def _made(self) -> Rehearsal | ProgramClocks:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from wattune import units
-from wattune.cli.options import ALGORITHM, File, Json, configured
+from wattune.cli.options import ALGORITHM, File, Json, configured, named_values
 from wattune.cli.output import claim, resumable, shown
 from wattune.errors import InputError, RecordError
 from wattune.job.config import RunConfig
@@ -144,7 +144,10 @@ def estimate(
 
         check_algorithm("efficiency record", record.algorithm, algorithm_name)
     if record is None and from_runs is not None:
-        values, ratio = _values("--where", where or []), 1.0 if model_ratio is None else model_ratio
+        values, ratio = (
+            named_values("--where", where or (), "column=value"),
+            1.0 if model_ratio is None else model_ratio,
+        )
         if not 1e-6 < ratio < 1e6:
             raise InputError(
                 "--model-ratio",
@@ -246,24 +249,11 @@ def _beside_own(record: SampleEfficiency) -> str:
 
 def _step_seconds(text: str) -> dict[int, float]:
     """Batch size -> seconds of a step, from "8=0.021,16=0.034". Raises: InputError."""
+    allowed = "batch size=seconds, such as 8=0.021,16=0.034"
     seconds_by_size: dict[int, float] = {}
-    for pair in text.split(","):
-        size, equals, seconds = (part.strip() for part in pair.partition("="))
+    for size, seconds in named_values("--step-times", text.split(","), allowed).items():
         value = units.read(seconds, "s")
-        if not equals or not (size.isdecimal() and size.isascii() and 0 < int(size) < 10**9) or not value:
-            raise InputError("--step-times", value=pair, allowed="batch size=seconds, such as 8=0.021,16=0.034")
-        if int(size) in seconds_by_size:
-            raise InputError("--step-times has a batch size twice", value=size, allowed="each batch size once")
+        if not re.fullmatch("[1-9][0-9]{0,8}", size) or not value:
+            raise InputError("--step-times", value=f"{size}={seconds}", allowed=allowed)
         seconds_by_size[int(size)] = value
     return seconds_by_size
-
-
-def _values(option: str, pairs: Sequence[str]) -> dict[str, str]:
-    """Name -> value, from "name=value" each. Raises: InputError."""
-    value_by_name: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        if not name or not equals or name in value_by_name:
-            raise InputError(option, value=pair, allowed="column=value, each column once")
-        value_by_name[name] = value
-    return value_by_name

@@ -152,10 +152,11 @@ def guard(
         if report is None:
             raise
         report = report.not_restored(str(error))
-    text = in_words(report, request, described, board.kind, [] if chosen is None else chosen.in_words())
+    choice = None if chosen is None else chosen.choice
+    text = in_words(report, request, described, board.kind, choice.in_words() if choice is not None else [])
     record = as_record(report, request, device=board.name, mode=board.mode, kind=board.kind)
     if chosen is not None:
-        record["choice"] = chosen.as_json()
+        record["choice"] = None if choice is None else choice.as_json()
     destination.save(record)
     failure = None
     if report.ended == "stopped for safety":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -130,12 +130,21 @@ def _set_option(advanced: Sequence[str]) -> inspect.Parameter:
 
 def _settings(pairs: Sequence[str], keys: tuple[str, ...]) -> dict[str, str]:
     """Key -> value of each ``--set``. Raises: InputError."""
-    settings: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not value.strip():
-            raise InputError("--set", value=pair, allowed="KEY=VALUE, such as margin=0.2W")
-        if (known := known_key(key, keys)) in settings:
-            raise InputError("--set has a key twice", value=known, allowed="each key once")
-        settings[known] = value.strip()
+    read = named_values("--set", pairs, "KEY=VALUE, such as margin=0.2W")
+    settings = {known_key(key, keys): value for key, value in read.items()}
+    if len(settings) < len(read):
+        raise InputError("--set has a key twice", value=", ".join(read), allowed="each key once")
     return settings
+
+
+def named_values(option: str, pairs: Iterable[str], allowed: str) -> dict[str, str]:
+    """Name -> value, from texts such as "name=value". Raises: InputError, also for a name that occurs twice."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not name or not equals or not value:
+            raise InputError(option, value=pair, allowed=allowed)
+        if name in values:
+            raise InputError(f"{option} has a name twice", value=name, allowed="each name once")
+        values[name] = value
+    return values

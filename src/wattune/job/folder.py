@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,8 @@ from pydantic import Field, model_validator
 from wattune.cap import PEAK
 from wattune.errors import OutputError
 from wattune.files import Held, check_writable
-from wattune.job.config import CHANGEABLE, WITH_PATHS, RunConfig, with_paths
+from wattune.goal import Goal
+from wattune.job.config import CHANGEABLE, OF_GOAL, WITH_PATHS, RunConfig, with_paths
 from wattune.records import Record
 from wattune.records.base import Positive
 
@@ -75,12 +77,7 @@ class RunArguments(Record):
             "cap_window": data.get("cap_window", PEAK),  # the first ones had no such field
             "seeds": data.get("seeds", 3),
             "name": data.get("device_name"),
-            "goal": goal.get("aim"),
-            "max_slowdown": goal.get("max_slowdown"),
-            "deadline": goal.get("deadline_s"),
-            "energy": goal.get("energy_j"),
-            "price_per_kwh": goal.get("price_per_kwh"),
-            "price_per_hour": goal.get("price_per_hour"),
+            **{key: goal.get(field.name) for key, field in zip(OF_GOAL, fields(Goal), strict=True)},
         }
         return {
             "arguments": {key: value for key, value in arguments.items() if value is not None},
