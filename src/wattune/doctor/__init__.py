@@ -5,20 +5,14 @@
 
 from __future__ import annotations
 
-from wattune.doctor.board_checks import Finding
-from wattune.doctor.examination import Examination, board_tree, default_device, device_tree, examine
-from wattune.doctor.tried_settings import TRY_S, TriedSetting, settings_to_try, try_settings, try_switch
-
-__all__ = [
-    "TRY_S",
-    "Examination",
-    "Finding",
-    "TriedSetting",
-    "board_tree",
-    "default_device",
-    "device_tree",
-    "examine",
-    "settings_to_try",
-    "try_settings",
-    "try_switch",
-]
+from wattune.doctor.board_checks import Finding as Finding
+from wattune.doctor.examination import Examination as Examination
+from wattune.doctor.examination import board_tree as board_tree
+from wattune.doctor.examination import default_device as default_device
+from wattune.doctor.examination import device_tree as device_tree
+from wattune.doctor.examination import examine as examine
+from wattune.doctor.tried_settings import TRY_S as TRY_S
+from wattune.doctor.tried_settings import TriedSetting as TriedSetting
+from wattune.doctor.tried_settings import settings_to_try as settings_to_try
+from wattune.doctor.tried_settings import try_settings as try_settings
+from wattune.doctor.tried_settings import try_switch as try_switch

@@ -9,19 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattune.profiling.confirmation import confirm
-    from wattune.profiling.key import profile_key
-    from wattune.profiling.profile import profile
-    from wattune.profiling.program.profile_command import profile_command
-    from wattune.profiling.strategies import STRATEGIES
-
-__all__ = [
-    "STRATEGIES",
-    "confirm",
-    "profile",
-    "profile_command",
-    "profile_key",
-]
+    from wattune.profiling.confirmation import confirm as confirm
+    from wattune.profiling.key import profile_key as profile_key
+    from wattune.profiling.profile import profile as profile
+    from wattune.profiling.program.profile_command import profile_command as profile_command
+    from wattune.profiling.strategies import STRATEGIES as STRATEGIES
 
 _HOMES = {
     "STRATEGIES": "strategies",
