@@ -18,7 +18,7 @@ from wattune.devices import Device, open_device
 from wattune.goal import TIME, Goal
 from wattune.online.ranks.channel import RANK_TIMEOUT_S
 from wattune.online.ranks.following import FollowingSession, follow
-from wattune.online.ranks.leading import Leading, lead
+from wattune.online.ranks.leading import Leading
 from wattune.online.ranks.meeting import Even, Ranks, meet, own_rank, processes
 from wattune.online.request import Request
 from wattune.online.session import Session
@@ -104,9 +104,9 @@ def capped(
         return _session(open_device(device, seed=seed) if isinstance(device, str) else device, asked)
     ranks, asked = meet(request, device)
     if not ranks.is_leader:
-        return FollowingSession(follow(ranks, device, asked.sync.module, asked.start, seed), asked, ranks)
+        return FollowingSession(follow(ranks, asked), asked, ranks)
     with ranks.preparing():
-        leading = lead(ranks, device, over, seed, asked.sync.module)
+        leading = Leading(ranks, asked)
         session = _session(leading.device, asked, ranks, leading)
     return session
 

@@ -59,11 +59,6 @@ class Shield:
                 signal.signal(number, self._usual[number])
         self._set.clear()
 
-    @property
-    def is_pending(self) -> bool:
-        """True if a signal was deferred."""
-        return self._pending is not None
-
     def hold(self) -> None:
         """Defer signals."""
         self._holds = True

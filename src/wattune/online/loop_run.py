@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 from typing_extensions import Self
@@ -20,6 +20,9 @@ from wattune.online.fit_check import FitCheck
 from wattune.online.micro_batching import can_split, even
 from wattune.online.step_counter import StepWorkCounter
 from wattune.point import BatchShape, OperatingPoint
+
+if TYPE_CHECKING:
+    from wattune.online.request import Request
 
 
 class NextStep(NamedTuple):
@@ -67,8 +70,8 @@ class LoopRun(ABC):
     counter: StepWorkCounter
     fit_check: FitCheck
 
-    def __init__(self, model: nn.Module, start: BatchShape):
-        self.model = model
+    def __init__(self, asked: Request, start: BatchShape):
+        self.model, self.recipe = asked.sync.module, asked.recipe
         self.start = start
         """The row that training begins with; its micro-batches are known to fit."""
         self.samples = self.steps = 0
@@ -77,8 +80,6 @@ class LoopRun(ABC):
         self.checked = False
         """True once ``check_parts`` has seen a batch."""
         self.can_split = True
-        self.on_row: Callable[[BatchShape], None] = lambda row: None
-        """Called with the row of the next steps whenever the row or the setting has changed."""
         self.on_pause: Callable[[], None] = lambda: None
         """Called at the beginning of a pause under a cap that changes, before a step."""
         self.on_point: Callable[[OperatingPoint, str], None] = lambda point, reason: None
@@ -88,8 +89,8 @@ class LoopRun(ABC):
         self.own: OwnShape | None = None
         """The user's own shape, once another one was chosen for good."""
         self.times = StepTimes()
-        self.on_cuda = next(model.parameters()).device.type == "cuda"
-        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        self.on_cuda = next(self.model.parameters()).device.type == "cuda"
+        self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
 
     @abstractmethod
     def __enter__(self) -> Self: ...

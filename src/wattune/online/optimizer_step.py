@@ -19,23 +19,6 @@ OVERFLOWS = 25
 """Consecutive steps that gradient scaling may skip: after this many halvings, no scale would have helped."""
 
 
-class Overflows:
-    """Counts the consecutive steps that gradient scaling has skipped."""
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-
-    def count(self, *, skipped: bool) -> None:
-        """Count a step. Raises: InputError if too many were skipped."""
-        self._in_a_row = self._in_a_row + 1 if skipped else 0
-        if self._in_a_row >= OVERFLOWS:
-            raise InputError(
-                "gradient scaling found no scale at which the gradients are finite",
-                value=f"{self._in_a_row} consecutive steps were skipped",
-                hint="train in bf16 or fp32, lower the learning rate, or look for infinities in the model and the loss",
-            )
-
-
 def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
     """Squared norm of the present gradients, without sparse ones; a tensor, so that it does not wait for the GPU."""
     gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
@@ -64,7 +47,7 @@ class OptimizerStepper:
         self._optimizer, self._recipe, self._sample_model = asked.optimizer, asked.recipe, asked.sample_model
         self._counter = counter
         self._stepping = self._stepped = False
-        self._overflows = Overflows()
+        self._overflows = 0  # consecutive steps that gradient scaling has skipped
         self._parts = 0
         self._first: tuple[int, Tensor] | None = None
         self._witness: Tensor | None = None
@@ -148,7 +131,13 @@ class OptimizerStepper:
         if self._left is not None and self._left.grad is not None:
             self._version = self._left.grad._version
         if scaler is not None:
-            self._overflows.count(skipped=not self._stepped)
+            self._overflows = 0 if self._stepped else self._overflows + 1
+            if self._overflows >= OVERFLOWS:
+                raise InputError(
+                    "gradient scaling found no scale at which the gradients are finite",
+                    value=f"{self._overflows} consecutive steps were skipped",
+                    hint="train in bf16 or fp32, use a lower learning rate, or look for infinities in model and loss",
+                )
         return self._stepped
 
     def close(self) -> None:

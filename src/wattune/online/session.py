@@ -111,7 +111,6 @@ class Session:
     # -------------------------------------------------------------------------------------------------------- context
 
     def __enter__(self) -> Self:
-        self.run.on_row = lambda row: self.recipe.use(row.batch)
         self.run.on_point, self.run.on_look = self._feed.point, self._feed.look
         path = self.asked.checkpoint
         if path is not None and self.ranks is None:  # others know nothing of a pause, and save at the end of a pass

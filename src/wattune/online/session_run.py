@@ -86,7 +86,7 @@ class SessionRun(LoopRun):
         start, self._known = planned_settings(asked, device)
         if moving is not None and asked.resumed is not None:
             start = asked.resumed.shape or start  # chosen once
-        super().__init__(asked.sync.module, start)
+        super().__init__(asked, start)
         self.device, self._asked = device, asked
         self.changes: list[dict[str, Any]] = []
         """Points of training in their order, as JSON values of ``PointChange``."""
@@ -442,7 +442,7 @@ class SessionRun(LoopRun):
     def _use(self, row: BatchShape, samples: int, changes: int) -> None:
         """Prepare for steps of a new kind; steps of the same kind skip this unless a point is being probed."""
         self._kind = row, samples, changes
-        self.on_row(row)
+        self.recipe.use(row.batch)
         self.fit_check.known.add(row.micro)
         self._work = self.counter.placeholder(samples, row.micro)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, cast
 
-from torch import nn
 from typing_extensions import Self
 
 from wattune.devices.base import Sensor
@@ -17,6 +16,7 @@ from wattune.online.ranks.channel import LEADER, Channel
 from wattune.online.ranks.compute_timer import ComputeTimer
 from wattune.online.ranks.meeting import Ranks, raise_stop
 from wattune.online.ranks.remote_board import ServedBoard
+from wattune.online.request import Request
 from wattune.online.session import Session
 from wattune.online.step_counter import StepWorkCounter
 from wattune.point import BatchShape, Knobs, OperatingPoint
@@ -42,16 +42,16 @@ class DeviceOutOfReach(UncontrolledDevice):
 class FollowingRun(LoopRun):
     """The run of a rank other than 0: each step is the one that rank 0 has chosen."""
 
-    def __init__(self, channel: Channel, model: nn.Module, start: BatchShape, *, name: str):
-        super().__init__(model, start)
+    def __init__(self, channel: Channel, asked: Request, *, name: str):
+        super().__init__(asked, asked.start)
         self.device = DeviceOutOfReach(name)
         self.channel = channel
-        self.counter = StepWorkCounter(model, None, counts=False)
-        self.fit_check = FitCheck(self.device, model, start.micro)  # never opened: rank 0 tries sizes for all
-        self._timer = ComputeTimer(model, channel.passed)
+        self.counter = StepWorkCounter(self.model, None, counts=False)
+        self.fit_check = FitCheck(self.device, self.model, asked.start.micro)  # never opened: rank 0 tries for all
+        self._timer = ComputeTimer(self.model, channel.passed)
         self.board: ServedBoard | None = None
         """This rank's own board, if rank 0 reads and sets it from another computer."""
-        self._step = NextStep(start, start)
+        self._step = NextStep(asked.start, asked.start)
         self._left = 0
         self._kind: tuple[BatchShape, int] | None = None
 
@@ -94,7 +94,7 @@ class FollowingRun(LoopRun):
         """Begin a step."""
         if (row, samples) != self._kind:
             self._kind = row, samples
-            self.on_row(row)
+            self.recipe.use(row.batch)
             self.fit_check.known.add(row.micro)
         self._samples, self._begun_s = samples, self.device.now_s()
         self.channel.reach(2)
@@ -111,12 +111,12 @@ class FollowingRun(LoopRun):
         self.channel.reach(0)
 
 
-def follow(ranks: Ranks, device: object, model: nn.Module, start: BatchShape, seed: int) -> FollowingRun:
+def follow(ranks: Ranks, asked: Request) -> FollowingRun:
     """A run that follows rank 0, once that has prepared the session. Raises: JobRefused if it cannot; RankLost."""
-    run = FollowingRun(ranks.channel, model, start, name=ranks.specs[ranks.rank] or "a device")
-    if isinstance(device, str) and ranks.serves_itself(ranks.rank):
+    run = FollowingRun(ranks.channel, asked, name=ranks.specs[ranks.rank] or "a device")
+    if asked.closes and ranks.serves_itself(ranks.rank):
         try:
-            run.board = ServedBoard(ranks.channel, ranks.spec(ranks.rank), seed=seed + ranks.rank)
+            run.board = ServedBoard(ranks.channel, ranks.spec(ranks.rank), seed=asked.given.seed + ranks.rank)
         except WattuneError as error:
             ranks.channel.send(f"board/{ranks.rank}", str(error))  # which rank 0 refuses
     try:

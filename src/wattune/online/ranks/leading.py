@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from wattune.cap import Over
 from wattune.devices import Device
 from wattune.devices.group import open_group
 from wattune.errors import InputError, SafetyStop
 from wattune.online.loop_run import NextStep
-from wattune.online.ranks.channel import LEADER, Channel
+from wattune.online.ranks.channel import LEADER
 from wattune.online.ranks.compute_timer import ComputeTimer
 from wattune.online.ranks.meeting import Ranks, refused
 from wattune.online.ranks.remote_board import RemoteBoard
+
+if TYPE_CHECKING:
+    from wattune.online.request import Request
 
 AGREE_EVERY_S = 0.5
 """Seconds of training after which the ranks hear again which steps come next, unless a point is being measured."""
@@ -29,19 +30,18 @@ class Leading:
     Between two agreements the ranks take steps of one row without a word, while clocks may change at any time. A
     ``stop`` is raised at the next agreement, on all ranks: until then the device is at its safest setting.
 
-    ``device``: that of all ranks. If it is a group, its members follow each other's computing times; ``members``: the
-    group's member of each rank.
+    ``device``: the devices of all ranks as one, or the device that is open already. If it is a group, its members
+    follow each other's computing times. Raises: InputError, DeviceError, UnknownName.
     """
 
-    def __init__(self, channel: Channel, device: Device, members: list[int], model: nn.Module):
-        self.channel = channel
+    def __init__(self, ranks: Ranks, asked: Request):
+        self.channel = ranks.channel
         self.stop: SafetyStop | InputError | None = None
         self.on_rebalance: Callable[[], None] = lambda: None
         """Called after members of the group were set to other values."""
-        self.device = device
-        self._members = members
+        self.device, self._members = open_devices(ranks, asked)
         self._computed_s: dict[int, float] = {}
-        self.timer = ComputeTimer(model, channel.passed)
+        self.timer = ComputeTimer(asked.sync.module, ranks.channel.passed)
         self._agreed: NextStep
         self._left = 0
 
@@ -91,23 +91,16 @@ class Leading:
             self.on_rebalance()
 
 
-def lead(ranks: Ranks, device: Device | str, over: Over, seed: int, model: nn.Module) -> Leading:
-    """The leader's part, over the devices of all ranks as one: ``device``, if that is open already.
-
-    Raises: InputError, DeviceError, UnknownName.
-    """
-    opened, members = open_devices(ranks, over, seed) if isinstance(device, str) else (device, list(range(ranks.size)))
-    return Leading(ranks.channel, opened, members, model)
-
-
-def open_devices(ranks: Ranks, over: Over, seed: int) -> tuple[Device, list[int]]:
+def open_devices(ranks: Ranks, asked: Request) -> tuple[Device, list[int]]:
     """The devices of all ranks as one, and each rank's place among them; ranks of one computer may share a device.
 
     A rank on another computer opens its own (``ServedBoard``). Raises: InputError, DeviceError, UnknownName.
     """
-    pools, held = ranks.pools(over), sorted(set(ranks.holders))
+    if not asked.closes:
+        return asked.given.device, list(range(ranks.size))
+    pools, held = ranks.pools(asked.given.over), sorted(set(ranks.holders))
     devices: list[str | Device] = [
         RemoteBoard(ranks.channel, rank) if ranks.serves_itself(rank) else ranks.spec(rank) for rank in held
     ]
     members = [held.index(holder) for holder in ranks.holders]
-    return open_group(devices, pools=[pools[holder] for holder in held], seed=seed), members
+    return open_group(devices, pools=[pools[holder] for holder in held], seed=asked.given.seed), members
