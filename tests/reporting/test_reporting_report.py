@@ -390,13 +390,6 @@ def test_a_report_of_a_folder_holds_all_of_it(run, tmp_path):
     assert path.read_text() == render(compose(run))
 
 
-def test_files_and_records_can_be_mixed(run, tmp_path):
-    path = run.profile.save(tmp_path / "any name.json")
-    out = write_report([path, run.plan], tmp_path / "report.html")
-    keys = set(re.findall(r'data-figure="([^"]+)"', out.read_text()))
-    assert keys == {"step-time", "capped-power", "time-to-target"}
-
-
 def test_bad_sources_are_refused(run, tmp_path):
     with pytest.raises(RecordError, match="nothing to report on"):
         write_report(tmp_path, tmp_path / "report.html")
