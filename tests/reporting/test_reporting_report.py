@@ -265,17 +265,6 @@ def test_every_figure_states_its_origin(run, html):
     assert "simulated: profile, plan, training, comparison; measured: efficiency" in html
 
 
-@pytest.mark.parametrize("kind", ["simulated", "replayed", "recorded", "measured", None])
-def test_the_origin_is_the_records_own(kind):
-    table, curve = samples.profile(kind=kind), samples.efficiency(kind=kind)
-    chosen = plan(table, curve, cap=PowerCap(samples.CAP_W))
-    word = kind or "origin unknown"
-    records = RecordSet(profile=table, efficiency=curve, plan=chosen)
-    assert origins(records)["capped-power"] == word
-    assert origins(records)["time-to-target"] == f"predicted, {word}"
-    assert compose(records).origin == word
-
-
 # -------------------------------------------------------------------------------------------------------- what is said
 
 
