@@ -1,7 +1,7 @@
-"""Mean power from an energy counter that moves in steps, such as an NVIDIA card's.
+"""Mean power from an energy counter: a processor's, or one that moves in steps, such as an NVIDIA card's.
 
-A difference between two arbitrary moments would be off by up to a step at either end, so a reading waits for the next
-step: at most a tenth of a second, and the first one for a few of them.
+Of a counter that moves in steps, a difference between two arbitrary moments would be off by up to a step at either
+end. So a reading waits for the next step: at most a tenth of a second, and the first one for a few of them.
 """
 
 import math
@@ -15,13 +15,16 @@ from wattune_agent.errors import NoReading
 __all__ = ["REFRESH_S", "WINDOW_S", "EnergySteps"]
 
 REFRESH_S = 0.1
-"""Time between fresh values of the counter. Source: ml.energy, "Thermally stable profiling"."""
+"""Time between fresh values of a card's counter. Source: ml.energy, "Thermally stable profiling"."""
 
 WINDOW_S = 0.5
-"""Window of the power: five refreshes, whose ends are known to a few milliseconds."""
+"""Window of a card's power: five refreshes, whose ends are known to a few milliseconds."""
 
-SHORTEST_S = 0.2
-"""Least window of the first reading, and of one after a pause."""
+EARLY = 0.9
+"""Share of the window that is enough, since a reader with a period of 0.1 s is sometimes a little early."""
+
+LONGEST_S = 2.5
+"""After this long without a read, the mean since then says little about now: a new window begins."""
 
 POLL_S = 0.005
 """Time between reads of the counter about when its next refresh is due."""
@@ -32,11 +35,16 @@ PAUSE_S = 0.02
 STILL_S = 1.0
 """Time without a change after which a counter counts as broken: a card always draws some power."""
 
+MOST_W = 1e4
+"""Highest plausible power: a counter that moves faster was reset, or is broken."""
+
 
 class EnergySteps:
-    """Power as the difference of a counter between two of its refreshes. It may be called from several threads.
+    """Power as the difference of a counter between two of its refreshes. It may be called from several threads, which
+    do not shorten each other's window.
 
-    ``energy_j`` reads the counter, in joules, and raises what a reading should raise.
+    ``energy_j`` reads the counter, in joules, and raises what a reading should raise. ``refresh_s``: time between
+    fresh values; 0 for a counter that is always fresh.
     """
 
     def __init__(
@@ -44,34 +52,50 @@ class EnergySteps:
         energy_j: Callable[[], float],
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        refresh_s: float = REFRESH_S,
+        window_s: float = WINDOW_S,
     ) -> None:
         self._energy_j = energy_j
         self._now_s = now_s
         self._sleep = sleep
+        self._refresh_s = refresh_s
+        self._enough_s = EARLY * window_s
+        self._shortest_s = 2 * refresh_s or self._enough_s
+        self._wait_s = window_s
         self._lock = threading.Lock()
         self._refreshes: Deque[Tuple[float, float]] = deque()
 
     def read_w(self) -> float:
-        """Mean power over about the last half second. Raises: NoReading if the counter stands still or falls."""
+        """Mean power over about the window. Raises: NoReading if the counter stands still or jumps."""
         with self._lock:
             known = self._refreshes
+            if known and self._now_s() - known[-1][0] > LONGEST_S:
+                known.clear()
             known.append(self._next_refresh())
-            while known[-1][0] - known[0][0] > WINDOW_S + REFRESH_S:
+            while len(known) > 1 and known[-1][0] - known[1][0] >= self._enough_s:
                 known.popleft()
-            while known[-1][0] - known[0][0] < SHORTEST_S:
+            while known[-1][0] - known[0][0] < self._shortest_s:
+                if not self._refresh_s:
+                    self._sleep(self._wait_s - (known[-1][0] - known[0][0]))
                 known.append(self._next_refresh())
             (begin_s, begin_j), (end_s, end_j) = known[0], known[-1]
-            if end_j < begin_j:  # the driver was loaded again
+            power_w = (end_j - begin_j) / (end_s - begin_s)
+            if not 0.0 < power_w <= MOST_W:
                 known.clear()
-                raise NoReading("the energy counter fell")
-            return (end_j - begin_j) / (end_s - begin_s)
+                known.append((end_s, end_j))  # a counter that was reset continues from here
+                text = "the energy counter moved by {:g} J in {:g} s, which is impossible"
+                raise NoReading(text.format(end_j - begin_j, end_s - begin_s))
+            return power_w
 
     def _next_refresh(self) -> Tuple[float, float]:
         """Time and joules of the next refresh: sleep until shortly before it is due, then look often."""
         begin_s = self._now_s()
+        if not self._refresh_s:
+            return begin_s, self._energy_j()
         due_s = math.inf  # unknown at first, and after a pause
-        if self._refreshes and begin_s - self._refreshes[-1][0] < 2 * REFRESH_S:
-            due_s = self._refreshes[-1][0] + REFRESH_S
+        if self._refreshes and begin_s - self._refreshes[-1][0] < 2 * self._refresh_s:
+            due_s = self._refreshes[-1][0] + self._refresh_s
             if due_s - PAUSE_S > begin_s:
                 self._sleep(due_s - PAUSE_S - begin_s)
         before_j = self._energy_j()

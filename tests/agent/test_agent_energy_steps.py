@@ -1,4 +1,4 @@
-"""Mean power from a counter that moves in steps: exact over its refreshes, with few reads of it."""
+"""Mean power from a counter: exact over its refreshes, with few reads of it."""
 
 import pytest
 
@@ -65,8 +65,37 @@ def test_a_counter_that_stands_still_or_falls_gives_no_reading():
     steps = counter.steps()
     steps.read_w()
     counter.power_w = -5.0
-    with pytest.raises(NoReading, match="fell"):
+    with pytest.raises(NoReading, match="impossible"):
         steps.read_w()
     counter.power_w = 0.0
     with pytest.raises(NoReading, match="stands still at 0"):
         steps.read_w()
+
+
+def fresh(counter, energy_j):
+    return EnergySteps(energy_j, counter.now_s, counter.sleep, refresh_s=0.0, window_s=0.1)
+
+
+def test_the_first_read_waits_and_the_next_are_means_since_a_window_before():
+    counter = Counter()
+    steps = fresh(counter, lambda: 200.0 * counter.time_s)
+    for pause_s, waited_s in ((0.0, 0.1), (0.1, 0.0), (0.0, 0.0), (60.0, 0.1)):  # a mean over a minute is not of now
+        counter.sleep(pause_s)
+        begin_s = counter.time_s
+        assert steps.read_w() == pytest.approx(200.0)
+        assert counter.time_s - begin_s == pytest.approx(waited_s)
+
+
+@pytest.mark.parametrize("offset_s", [0.003, 0.02, 0.05, 0.097])
+def test_two_readers_do_not_shorten_each_others_window(offset_s):
+    counter = Counter()
+    counter.time_s = 0.3
+    steps = fresh(counter, lambda: 10.0 * counter.time_s + 20.0 * max(0.0, counter.time_s - 1.0))
+    steps.read_w()
+    for reader in range(1, 30):
+        counter.time_s = 0.5 + 0.1 * (reader // 2) + offset_s * (reader % 2)
+        power_w, since_s = steps.read_w(), max(0.0, counter.time_s - 1.0)
+        if 0.0 < since_s < 0.09:  # no more than its share of the window is the new power
+            assert power_w <= 10.0 + 20.0 * since_s / 0.09 + 0.1
+        elif since_s > 0.2:
+            assert power_w == pytest.approx(30.0)

@@ -55,15 +55,11 @@ def _nano(ghz: float, load: float, asleep: bool) -> dict[str, float]:
 
 
 def _cpu_laptop(ghz: float, load: float, asleep: bool) -> dict[str, float]:
-    package_w = 1.3 + load * (2.2 * ghz + 0.32 * ghz**3)
+    package_w = 4.7 + load * (2.2 * ghz + 0.32 * ghz**3)
     dram_w = 0.5 + 0.7 * load
-    return {
-        "package-0": package_w,
-        "core": package_w - 1.2,
-        "uncore": 0.3,
-        "dram": dram_w,
-        "psys": package_w + dram_w + 3.4,
-    }
+    whole_w = package_w + dram_w
+    parts_w = {"package-0": package_w, "core": package_w - 4.6, "uncore": 0.3, "dram": dram_w}
+    return {**parts_w, "psys": whole_w + 3.4, "package-0 + dram": whole_w}
 
 
 _DEVFREQ = ("min_freq", "max_freq", "cur_freq")
@@ -113,7 +109,7 @@ MODELS = {
     ),
     "cpu-laptop": Model(
         record="laptop-intel",
-        whole="psys",
+        whole="package-0 + dram",
         power=_cpu_laptop,
         clock_folder="*/cpufreq/policy*",
         limits=("scaling_min_freq", "scaling_max_freq", "scaling_cur_freq"),
