@@ -18,7 +18,7 @@ from wattune_agent.tree import Tree
 
 RECORDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
 KNOWN = {"record", "version", "name", "source", "l4t", "kernel", "expect", "files", "links", "note"}
-KNOWN |= {"unread", "figures"}  # of one that was read off a board
+KNOWN |= {"unread"}  # of one that was read off a board
 
 
 class Counting(Tree):

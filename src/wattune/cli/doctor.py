@@ -81,7 +81,6 @@ def _told(result: Examination, *, as_json: bool) -> None:
     content = {
         "device": result.device,
         "findings": [vars(finding) for finding in result.findings],
-        "figures": result.figures,
     }
     tell(content, _text(result), as_json=as_json, failure=_failure(result))
 
@@ -137,10 +136,10 @@ def _submit(spec: str, result: Examination, destination: Output) -> None:
     place = board_tree(spec)
     if place is None:
         raise InputError("--submit with this device", value=spec, allowed="jetson, cpu")
-    _write_board(destination, place[0], result.device, "wattune doctor --submit", figures=result.figures)
+    _write_board(destination, place[0], result.device, "wattune doctor --submit")
 
 
-def _write_board(destination: Output, tree: Tree | None, name: str, source: str, **figures: Any) -> None:
+def _write_board(destination: Output, tree: Tree | None, name: str, source: str, **fields: Any) -> None:
     """Write a board record; without files if the device is not read from any."""
     from wattune.doctor.capture import capture
 
@@ -148,7 +147,7 @@ def _write_board(destination: Output, tree: Tree | None, name: str, source: str,
         record = {"record": "board", "version": 1, "name": name, "source": [source], "files": {}}
     else:
         record = capture(tree, source=source)
-    destination.save({**record, **figures})
+    destination.save({**record, **fields})
     note("the board record has no serial number, address or host name; check it before sharing")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from wattune.devices import Device, open_device
 from wattune.devices.spec_options import split_options
@@ -26,11 +26,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Examination:
-    """Findings about a device, and the figures of its sensor."""
+    """Findings about a device."""
 
     device: str
     findings: tuple[Finding, ...]
-    figures: dict[str, float] = field(default_factory=dict)
 
     @property
     def failed(self) -> tuple[Finding, ...]:
@@ -70,7 +69,6 @@ def examine(spec: str, *, say: Say = lambda text: None) -> Examination:
     Raises: InputError for a device that cannot be examined.
     """
     place, scheme = board_tree(spec), re.split("[:?]", spec)[0]
-    figures: dict[str, float] = {}
     try:
         device = open_device(spec)
     except DeviceError as error:
@@ -81,11 +79,11 @@ def examine(spec: str, *, say: Say = lambda text: None) -> Examination:
         findings = [*_device(device), *_files(place)]
         if device.kind == "measured":
             found = own_interpreter()
-            sensing, figures = _sensing(device, found, say)
+            sensing = _sensing(device, found, say)
             findings += [*sensing, check_torch(found, needs_gpu=device.trains_on == "gpu" and scheme != "external")]
     finally:
         device.close()
-    return Examination(device.name, tuple(findings), figures)
+    return Examination(device.name, tuple(findings))
 
 
 def _files(place: tuple[Tree, str] | None) -> list[Finding]:
@@ -123,7 +121,7 @@ def _device(device: Device) -> list[Finding]:
     ]
 
 
-def _sensing(device: Device, found: Interpreter, say: Say) -> tuple[list[Finding], dict[str, float]]:
+def _sensing(device: Device, found: Interpreter, say: Say) -> list[Finding]:
     on_gpu = device.trains_on == "gpu" and found.gpu is not None
     with ExitStack() as stack:
         try:

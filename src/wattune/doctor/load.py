@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-from typing import Protocol
 
 from typing_extensions import Self
 
@@ -42,16 +41,6 @@ while os.getppid() == parent:
         a @ a
     torch.cuda.synchronize()
 """
-
-
-class Load(Protocol):
-    """A load that draws power between ``begin`` and ``end``."""
-
-    words: str
-
-    def begin(self) -> None: ...  # noqa: D102
-
-    def end(self) -> None: ...  # noqa: D102
 
 
 class BusyProcess:
