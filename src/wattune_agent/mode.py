@@ -4,7 +4,6 @@ Read from files that every user may read, so that the agent and other users see 
 Developer Guide, "Supported Modes and Power Efficiency" and nvpmodel.conf; rbonghi/jetson_stats jtop/core/nvpmodel.py.
 """
 
-import os
 import re
 from typing import Dict, List, Optional
 
@@ -16,7 +15,6 @@ __all__ = ["l4t", "mode", "mode_id"]
 
 _CONF = "/etc/nvpmodel.conf"
 _STATUS = "/var/lib/nvpmodel/status"
-_CPU = "/sys/devices/system/cpu"
 
 
 def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
@@ -29,12 +27,11 @@ def mode(tree: Tree, family: str = "jetson") -> Dict[str, str]:
     if number_now is not None:
         name = _name_of(tree, number_now)
         parts["nvpmodel"] = "{} (ID {})".format(name, number_now) if name else "ID {}".format(number_now)
-    _add(parts, "online cores", text(tree, _CPU + "/online") or _online(tree))
+    _add(parts, "online cores", text(tree, "/sys/devices/system/cpu/online"))
     if family == "jetson":
         _add(parts, "CPU limit", _cpu_limits(tree))
         _add(parts, "jetson_clocks", _jetson_clocks(tree))
     _add(parts, "memory clock limit", _emc_cap(tree))
-    _add(parts, "fan", _fan(tree))
     release = l4t(tree)
     _add(parts, "L4T", release)
     if not release:
@@ -92,42 +89,11 @@ def _jetson_clocks(tree: Tree) -> str:
     return "on" if all(low == high for low, high in pairs) else "off"
 
 
-def _online(tree: Tree) -> str:
-    """The cores that are online, if the kernel's own list is missing; core 0 often has no switch."""
-    cores = []
-    for folder in tree.glob(_CPU + "/cpu[0-9]*"):
-        digits = os.path.basename(folder)[3:]
-        if digits.isdigit() and text(tree, folder + "/online") != "0":
-            cores.append(int(digits))
-    return ",".join(str(core) for core in sorted(cores))
-
-
 def _emc_cap(tree: Tree) -> str:
     for path in CAPS:
         hz = number(tree, path)
         if hz is not None:
             return "{:g} MHz".format(hz * 1e-6) if hz > 0.0 else "none"
-    return ""
-
-
-def _fan(tree: Tree) -> str:
-    """The profile of NVIDIA's fan service, otherwise the fan's control mode; its speed only if that is fixed."""
-    # Written by the service while it runs; the file's other fields move with the temperature.
-    match = re.search(r"FAN_PROFILE[:=\s]+([A-Za-z]\w*)", text(tree, "/var/lib/nvfancontrol/status"))
-    if match is None:
-        match = re.search(r"^\s*FAN_DEFAULT_PROFILE\s+(\w+)", text(tree, "/etc/nvfancontrol.conf"), re.M)
-    if match is not None:
-        return "profile " + match.group(1)
-    control = text(tree, "/sys/devices/pwm-fan/temp_control")
-    if control:
-        target = text(tree, "/sys/devices/pwm-fan/target_pwm")
-        return "automatic" if control != "0" else "fixed at {} of 255".format(target or "?")
-    for name in tree.glob("/sys/class/hwmon/*/name"):
-        if text(tree, name) in ("pwmfan", "pwm-fan", "cooling_fan"):
-            folder = os.path.dirname(name)
-            # Not its speed: under "1" a system service raises that as the board gets warmer.
-            switch = text(tree, folder + "/pwm1_enable")
-            return "pwm1_enable " + switch if switch else ""
     return ""
 
 

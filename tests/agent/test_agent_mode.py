@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import pytest
 from tests.support.agent_sensors import TimedTree, put
 
 from wattune_agent.mode import mode, mode_id
@@ -27,7 +26,6 @@ def orin(root: Path, status: str = "pmode:0002\n") -> TimedTree:
         put(root, f"{folder}/scaling_min_freq", "729600\n")
         put(root, f"{folder}/scaling_max_freq", f"{khz}\n")
     put(root, "/sys/kernel/nvpmodel_clk_cap/emc", "2133000000\n")
-    put(root, "/etc/nvfancontrol.conf", "<FAN 1>\n\tFAN_DEFAULT_PROFILE quiet\n")
     put(root, "/etc/nv_tegra_release", "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic\n")
     return TimedTree(root)
 
@@ -39,7 +37,6 @@ def test_a_jetsons_mode_in_words_and_in_order(tmp_path: Path) -> None:
         ("CPU limit", "1728 MHz"),
         ("jetson_clocks", "off"),
         ("memory clock limit", "2133 MHz"),
-        ("fan", "profile quiet"),
         ("L4T", "36.4.3"),
     ]
 
@@ -52,7 +49,6 @@ def test_each_change_shows(tmp_path: Path) -> None:
         ("/sys/devices/system/cpu/online", "0-3", "online cores", "0-3"),
         ("/sys/devices/system/cpu/cpufreq/policy4/scaling_max_freq", "1190400", "CPU limit", "1728 + 1190.4 MHz"),
         ("/sys/kernel/nvpmodel_clk_cap/emc", "0", "memory clock limit", "none"),
-        ("/var/lib/nvfancontrol/status", "FAN1:FAN_PROFILE:cool:FAN_CONTROL:close_loop", "fan", "profile cool"),
         ("/etc/nv_tegra_release", "# R35 (release), REVISION: 3.1, GCID", "L4T", "35.3.1"),
     ):
         put(tmp_path, path, text)
@@ -92,25 +88,7 @@ def test_other_computers_tell_their_kernel_and_driver(tmp_path: Path) -> None:
     put(tmp_path, "/proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
     line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
     put(tmp_path, "/proc/driver/nvidia/version", line)
-    for core in (0, 1, 2):
-        put(tmp_path, f"/sys/devices/system/cpu/cpu{core}/topology/core_id", "0")
-    put(tmp_path, "/sys/devices/system/cpu/cpu2/online", "0\n")
-    found = mode(TimedTree(tmp_path), "cpu")
-    assert found == {"online cores": "0,1", "kernel": "6.8.0", "driver": "550.54.15"}
-
-
-@pytest.mark.parametrize(
-    ("files", "fan"),
-    [
-        ({"/sys/devices/pwm-fan/temp_control": "1", "/sys/devices/pwm-fan/target_pwm": "80"}, "automatic"),
-        ({"/sys/devices/pwm-fan/temp_control": "0", "/sys/devices/pwm-fan/target_pwm": "255"}, "fixed at 255 of 255"),
-        ({"/sys/class/hwmon/hwmon0/name": "pwmfan", "/sys/class/hwmon/hwmon0/pwm1_enable": "1"}, "pwm1_enable 1"),
-    ],
-)
-def test_the_fan(tmp_path: Path, files: dict[str, str], fan: str) -> None:
-    for path, text in files.items():
-        put(tmp_path, path, text)
-    assert mode(TimedTree(tmp_path)) == {"fan": fan}
+    assert mode(TimedTree(tmp_path), "cpu") == {"kernel": "6.8.0", "driver": "550.54.15"}
 
 
 def test_the_limits_of_cores_that_are_off_are_no_part_of_it(tmp_path: Path) -> None:

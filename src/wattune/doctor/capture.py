@@ -19,7 +19,7 @@ from wattune_agent.tree import Tree
 __all__ = ["capture"]
 
 _SENSOR = "{name,in?_label,in?_input,in?_enable,curr?_input,curr?_max,curr?_crit,curr?_*alarm,shunt?_resistor,samples,"
-_SENSOR += "update_interval,oc?_event_cnt,oc?_throt_en,pwm?,pwm?_enable}"
+_SENSOR += "update_interval,oc?_event_cnt,oc?_throt_en}"
 _IIO = (
     "{name,rail_name_?,in_voltage?_input,in_current?_input,in_power?_input,warn_current_limit_?,crit_current_limit_?,"
 )
@@ -62,7 +62,6 @@ PATTERNS = (
     "/sys/class/powercap/intel-rapl*/{name,enabled,energy_uj,max_energy_range_uj}",
     "/sys/class/thermal/thermal_zone*/{type,temp,trip_point_*_temp,trip_point_*_type,cdev*_trip_point,cdev*/type}",
     "/sys/class/thermal/cooling_device*/{type,cur_state,max_state}",
-    "/sys/devices/pwm-fan/{target_pwm,cur_pwm,temp_control}",
     "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap",
     "/sys/kernel/nvpmodel_clk_cap/emc",
     "/sys/kernel/debug/bpmp/debug/clk/emc/{rate,min_rate,max_rate,mrq_rate_locked}",
