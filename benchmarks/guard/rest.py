@@ -63,7 +63,7 @@ class _Watts(PowerSensor):
         self._tree = tree
 
     def read(self) -> Reading:
-        return Reading(int(self._tree.read(HIGH)) / 1e8, {})
+        return int(self._tree.read(HIGH)) / 1e8
 
 
 def cpu() -> dict[str, float]:

@@ -180,9 +180,8 @@ def _described(tree: Tree, family: str) -> Iterator[str]:
         yield "  clocks   {} MHz".format(" ".join("{:g}".format(mhz) for mhz in description["settings_mhz"]))
     if board.sensor is not None:
         try:
-            reading = controller.read()
-            rails = ", ".join("{} {:.2f}".format(name, watts) for name, watts in reading["rails_w"].items())
-            yield "  power    {:.2f} W ({})".format(reading["power_w"], rails)
+            power_w = controller.read()["power_w"]
+            yield "  power    {:.2f} W ({})".format(power_w, description["rail"])
         except AgentError as error:
             problems += [] if str(error) in problems else [str(error)]
     if description["mode"]:

@@ -5,12 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from wattune_agent.file_knob import FileKnob
 from wattune_agent.tree import Tree
 
-__all__ = ["Board", "Conditions", "PowerSensor", "Reading"]
-
-Reading = NamedTuple("Reading", [("power_w", float), ("rails_w", Dict[str, float])])
-Reading.__doc__ = (
-    """One reading: the whole board (or the rail that represents it, see ``PowerSensor.rail``), and each rail."""
-)
+__all__ = ["Board", "Conditions", "PowerSensor"]
 
 
 class Conditions(NamedTuple):
@@ -33,8 +28,8 @@ class PowerSensor:
     window_s = 0.0
     lag_s = 0.0
 
-    def read(self) -> Reading:
-        """Read the sensor. Raises: NoReading, Forbidden."""
+    def read(self) -> float:
+        """Watts of the whole board, or of the rail that represents it. Raises: NoReading, Forbidden."""
         raise NotImplementedError
 
 

@@ -43,7 +43,6 @@ class _Watch:
         self.lock = threading.Lock()
         self.temperatures = _zones(tree)
         self.cooling = _cooling(tree)
-        self.alarms = _alarms(tree)
         self.counters = _event_counters(tree)
         self.throttle_counts = _throttle_counters(tree)
         alerts = " ".join(kind.lower() for kind, _ in self.cooling if _ALERT.search(kind))
@@ -54,8 +53,6 @@ class _Watch:
             if not _ALERT.search(kind)
         }
         self.counted = {path: number(tree, path) for path in self.throttle_counts}
-        self.alarmed = {path: number(tree, path) == 1.0 for path in self.alarms}
-        self.alarms_seen = 0
 
 
 _WATCHES: "weakref.WeakKeyDictionary[Tree, _Watch]" = weakref.WeakKeyDictionary()
@@ -69,7 +66,7 @@ def conditions(tree: Tree) -> Conditions:
 
     ``throttled`` names each cause of throttling: a cooling device above its resting state, a processor's counter that
     rose since the previous call, a Raspberry Pi's firmware. ``over_current``: the supply's events since the board
-    booted, and alarms of the power monitors since the first call.
+    booted.
     """
     with _WATCHES_LOCK:
         if tree not in _WATCHES:
@@ -134,14 +131,7 @@ def _pi_throttled(tree: Tree) -> List[str]:
 def _over_current(tree: Tree, watch: _Watch) -> Optional[int]:
     counts = [number(tree, path) for path in watch.counters]
     numbers = [int(count) for count in counts if count is not None]
-    for path in watch.alarms:
-        alarmed = number(tree, path) == 1.0
-        if alarmed and not watch.alarmed[path]:
-            watch.alarms_seen += 1
-        watch.alarmed[path] = alarmed
-    if not numbers and not watch.alarms:
-        return None
-    return sum(numbers) + watch.alarms_seen
+    return sum(numbers) if numbers else None
 
 
 def _zones(tree: Tree) -> List[str]:
@@ -166,15 +156,6 @@ def _thermal(tree: Tree, name: str) -> List[Tuple[str, str]]:
             folder = os.path.dirname(path)
             folders.setdefault(os.path.basename(folder), real(tree, folder))
     return [(text(tree, folder + "/type"), folder) for _, folder in sorted(folders.items())]
-
-
-def _alarms(tree: Tree) -> List[str]:
-    paths: List[str] = []
-    for name in tree.glob("/sys/class/hwmon/*/name"):
-        if "ina3221" in text(tree, name):
-            paths += tree.glob(os.path.dirname(name) + "/curr[1-3]_crit_alarm")
-            paths += tree.glob(os.path.dirname(name) + "/curr[1-3]_max_alarm")
-    return paths
 
 
 def _event_counters(tree: Tree) -> List[str]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
-from wattune_agent.board import Board, Conditions, PowerSensor, Reading
+from wattune_agent.board import Board, Conditions, PowerSensor
 from wattune_agent.conditions import conditions
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotKept, NotRestored, NotTaken, NotThere
@@ -112,11 +112,10 @@ class Controller:
         """
         if self.board.sensor is None:
             raise NotThere("no power sensor: " + ("; ".join(self.board.problems) or "none was found"))
-        reading = self._reading(self.board.sensor)
+        power_w = self._power_w(self.board.sensor)
         now = self._now_conditions()
         return {
-            "power_w": reading.power_w,
-            "rails_w": dict(reading.rails_w),
+            "power_w": power_w,
             "temperature_c": now.temperature_c,
             "throttled": list(now.throttled),
             "over_current": now.over_current,
@@ -418,7 +417,7 @@ class Controller:
                 "lower clock"
             )
 
-    def _reading(self, sensor: PowerSensor) -> Reading:
+    def _power_w(self, sensor: PowerSensor) -> float:
         try:
             return sensor.read()
         except NoReading:

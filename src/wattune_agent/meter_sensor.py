@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from wattune_agent.board import Board, PowerSensor, Reading
+from wattune_agent.board import Board, PowerSensor
 from wattune_agent.errors import BadRequest, NoReading
 
 __all__ = ["PERIOD_S", "MeterSensor", "read_by"]
@@ -61,14 +61,14 @@ class MeterSensor(PowerSensor):
         self._read_s: Optional[float] = None
         self._power_w = 0.0
 
-    def read(self) -> Reading:
+    def read(self) -> float:
         """Read the meter, which is asked once a period, however often it is read. Raises: NoReading."""
         with self._asking:
             now_s = self._now_s()
             if self._read_s is None or now_s - self._read_s >= self.period_s:
                 self._power_w = _power_w(self._ask(), self._field, self._unit)
                 self._read_s = now_s
-            return Reading(self._power_w, {})
+            return self._power_w
 
 
 def read_by(board: Board, meter: Optional[str]) -> None:

@@ -9,7 +9,7 @@ this process has locked, or "none", which is always its original text: a lock of
 import math
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from wattune_agent.board import Board, Conditions, PowerSensor, Reading
+from wattune_agent.board import Board, Conditions, PowerSensor
 from wattune_agent.energy_steps import REFRESH_S, WINDOW_S, EnergySteps
 from wattune_agent.errors import AgentError, BadRequest, NoReading
 from wattune_agent.file_knob import FileKnob, Limits
@@ -96,7 +96,7 @@ class CardSensor(PowerSensor):
             # Source: NVML reference, nvmlDeviceGetPowerUsage.
             self.rail, self.window_s = "averaged power", 1.0
 
-    def read(self) -> Reading:
+    def read(self) -> float:
         """Raises: NoReading."""
         try:
             power_w = self._steps.read_w() if self._steps is not None else self._card.usage_w()
@@ -104,7 +104,7 @@ class CardSensor(PowerSensor):
             raise NoReading("{}: {}".format(self._card.name, error)) from error
         if power_w is None:
             raise NoReading("{}: {} is gone".format(self._card.name, self.rail))
-        return Reading(power_w, {self.rail: power_w})
+        return power_w
 
     def _energy_j(self) -> float:
         energy_j = self._card.energy_j()

@@ -4,14 +4,14 @@ import math
 import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from wattune_agent.board import PowerSensor, Reading
+from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.tree import Tree
 
 __all__ = ["Rail", "RailSensor", "is_of_module", "largest", "whole_of"]
 
 OTHERS_S = 1.0
-"""Time between two readings of the rails that do not give the board's power: a register takes half a millisecond."""
+"""Time between two comparisons of the input with its parts: a register takes half a millisecond."""
 
 HIGHEST_W = 1000.0
 """Highest plausible power of a supported board: a higher value is a sensor error."""
@@ -85,7 +85,7 @@ class RailSensor(PowerSensor):
         self._tree = tree
         self._rails = list(rails)
         self._whole = list(whole)
-        self._others: Tuple[float, Dict[str, float]] = (-math.inf, {})
+        self._compared_s = -math.inf
         self._contradicts = False
         # A chip shows one cycle's mean when it is over, and holds it for the next cycle.
         self.window_s = self.period_s = max(rail.window_s for rail in whole)
@@ -93,16 +93,17 @@ class RailSensor(PowerSensor):
         self.covers = covers
         self.resolution_w = max(rail.resolution_w for rail in whole)
 
-    def read(self) -> Reading:
-        """Read the rails that give the power, and once a second the others too. Raises: NoReading, Forbidden."""
-        now_s = self._tree.now_s()
-        is_all = now_s - self._others[0] >= OTHERS_S or self._contradicts
+    def read(self) -> float:
+        """Read the rails that give the power, and once a second the parts of an input too. Raises: NoReading,
+        Forbidden."""
+        now_s, is_input = self._tree.now_s(), len(self._whole) == 1
+        is_all = is_input and (now_s - self._compared_s >= OTHERS_S or self._contradicts)
         rails_w, failures = self._rails_w(self._rails if is_all else self._whole)
         for rail in self._whole:
             if rail.name in failures:
                 raise failures[rail.name]  # a sum without one of its parts would be too low
         power_w = sum(rails_w[rail.name] for rail in self._whole)
-        if len(self._whole) == 1 and (power_w > 0.0 or self.rail != self._whole[0].name):
+        if is_input and (power_w > 0.0 or self.rail != self._whole[0].name):
             # Only rails that were read together can contradict each other. A failed sensor is not a wrong label: its
             # parts must not replace it.
             name, power_w = largest(self._whole[0], self._rails, rails_w)
@@ -110,8 +111,8 @@ class RailSensor(PowerSensor):
         if not 0.0 < power_w <= HIGHEST_W:
             raise NoReading("{} reads {:g} W, which is impossible on a running board".format(self.rail, power_w))
         if is_all:
-            self._others = now_s, rails_w
-        return Reading(power_w, {**self._others[1], **rails_w})
+            self._compared_s = now_s
+        return power_w
 
     def check(self) -> List[str]:
         """Compare the labels with the readings and return any problems; after one, ``rail`` names the rail in use. A

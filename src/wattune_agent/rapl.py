@@ -9,7 +9,7 @@ energy_uj is readable by root alone (commit 949dd0104c49, CVE-2020-8694).
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from wattune_agent.board import PowerSensor, Reading
+from wattune_agent.board import PowerSensor
 from wattune_agent.energy_steps import EnergySteps
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.tree import Tree, number, real, text
@@ -36,10 +36,9 @@ class RaplSensor(PowerSensor):
         self._wrapped_uj = 0.0
         self._steps = EnergySteps(self._energy_j, tree.now_s, tree.sleep, refresh_s=0.0, window_s=self.window_s)
 
-    def read(self) -> Reading:
+    def read(self) -> float:
         """The mean power over the window. Raises: NoReading, Forbidden."""
-        power_w = self._steps.read_w()
-        return Reading(power_w, {self.rail: power_w})
+        return self._steps.read_w()
 
     def _energy_j(self) -> float:
         energy_uj = 0.0

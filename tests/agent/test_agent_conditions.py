@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.support.agent_sensors import TimedTree, hwmon_chip, link, put
+from tests.support.agent_sensors import TimedTree, link, put
 
 from wattune_agent.conditions import conditions
 
@@ -126,13 +126,3 @@ def test_over_current_events_of_an_orin(tmp_path: Path) -> None:
     assert conditions(tree).over_current == 52
     put(tmp_path, f"{folder}/oc3_event_cnt", "38\n")
     assert conditions(tree).over_current == 53
-
-
-def test_alarms_of_the_power_monitor_count_when_they_come(tmp_path: Path) -> None:
-    rails = [("VDD_IN", 5000, 900)]
-    folder = hwmon_chip(tmp_path, rails, files={"curr1_crit_alarm": "0\n", "curr2_crit_alarm": "1\n"})
-    tree = TimedTree(tmp_path)
-    assert conditions(tree).over_current == 0  # the second was there before
-    put(tmp_path, f"{folder}/curr1_crit_alarm", "1\n")
-    assert conditions(tree).over_current == 1
-    assert conditions(tree).over_current == 1

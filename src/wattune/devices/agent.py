@@ -190,10 +190,6 @@ class BoardDevice(RealDevice):
         except AgentError as error:
             self._note("unreadable", str(error))
 
-    def rails_w(self) -> dict[str, float]:
-        """The rails of the latest reading."""
-        return dict(self._reading[1]["rails_w"]) if self._reading else {}
-
     def clock_mhz(self) -> float | None:
         """The clock of the latest reading."""
         reading = self._recent()

@@ -1,11 +1,15 @@
-"""The device "auto": the first usable one of this computer."""
+"""Devices of this computer, or of a folder of files; and "auto", the first usable one.
+
+Listed devices are found, not opened for training: one that lacks a sensor is listed with what is missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
-from wattune.devices.agent import agent_specs, local_specs
+from wattune.devices.agent import agent_specs, find_agent, find_local, local_specs
 from wattune.devices.base import Device
 from wattune.devices.registry import KnownDevice, open_device
 from wattune.devices.spec_options import split_options, with_options
@@ -27,7 +31,7 @@ def open_auto(rest: str, *, seed: int = 0) -> Device:
     if before:
         raise InputError("auto: nothing can stand behind the name", value=before, hint="use --device auto")
     tried: list[str] = []
-    for spec in _specs(options, tried):
+    for spec in _specs(options):
         try:
             return open_device(spec, seed=seed)
         except DeviceError as error:
@@ -38,6 +42,18 @@ def open_auto(rest: str, *, seed: int = 0) -> Device:
     )
 
 
+def found(root: str | None) -> Iterator[tuple[str, Callable[[], Device]]]:
+    """The names of the boards below ``root``, each with a call that finds it; None: of this computer's devices."""
+    for spec in local_specs(root):
+        family, mark, options = spec.partition("?")
+        yield spec, partial(find_local, family, mark + options)
+    if root is None:
+        yield from ((spec, partial(find_agent, "")) for spec in agent_specs())
+        from wattune.devices.nvidia import find_nvidia, nvidia_specs
+
+        yield from ((spec, partial(find_nvidia, spec.partition(":")[2])) for spec in nvidia_specs())
+
+
 def marked(known: Sequence[KnownDevice]) -> list[KnownDevice]:
     """The same devices, with a mark on the one that "auto" opens."""
     working = [device for device in known if device.backend in ORDER and device.power_w is not None]
@@ -45,8 +61,8 @@ def marked(known: Sequence[KnownDevice]) -> list[KnownDevice]:
     return [replace(device, auto=True) if device is first else device for device in known]
 
 
-def _specs(options: dict[str, str], tried: list[str]) -> Iterator[str]:
-    """Names of this computer's devices, in order; a failure to look for some is added to ``tried``."""
+def _specs(options: dict[str, str]) -> Iterator[str]:
+    """Names of this computer's devices, in order."""
     knobs, is_plain = options.get("knobs"), not options.keys() - {"knobs"}
     ours = {key: options.get(key) for key in ("knobs", "meter")}
     if is_plain:
@@ -57,9 +73,6 @@ def _specs(options: dict[str, str], tried: list[str]) -> Iterator[str]:
     if not options:
         from wattune.devices.nvidia import nvidia_specs
 
-        try:
-            yield from nvidia_specs()
-        except DeviceError as error:
-            tried.append(f"nvidia: {error}")
+        yield from nvidia_specs()
     if "cpu" in local:
         yield with_options(local["cpu"], **ours)

@@ -429,10 +429,6 @@ class Device(ABC):
         if failures:
             raise failures[0]
 
-    def rails_w(self) -> dict[str, float]:
-        """The latest reading of each power rail that the board measures separately; empty if there are none."""
-        return {}
-
     def clock_mhz(self) -> float | None:
         """The clock that the processor runs at, in MHz; None if the device does not report it, or cannot now."""
         return None

@@ -32,7 +32,7 @@ class ExternalDevice(UncontrolledDevice):
 
     def _read_w(self) -> float:
         with mapped():
-            return self._meter.read().power_w
+            return self._meter.read()
 
     def conditions(self) -> Conditions:
         """The swapped memory; a meter knows nothing else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wattune.devices.agent import BoardDevice, usable
 from wattune.devices.real_time import mapped
 from wattune.devices.spec_options import split_options
-from wattune.errors import DeviceUnavailable, InputError
+from wattune.errors import DeviceError, DeviceUnavailable, InputError
 from wattune_agent.controller import Controller
 from wattune_agent.nvidia import BEST, FAMILY, find_card
 from wattune_agent.tree import Tree
@@ -41,9 +41,11 @@ def find_nvidia(rest: str) -> BoardDevice:
 
 
 def nvidia_specs() -> list[str]:
-    """A name for each card of this computer. Raises: DeviceError if the driver fails."""
+    """A name for each card of this computer; if the driver fails, one name, with which finding a card says why."""
     try:
         with mapped():
             return [f"{FAMILY}:{index}" for index in range(Tree().cards().count())]
     except DeviceUnavailable:  # without a driver
         return []
+    except DeviceError:
+        return [f"{FAMILY}:0"]

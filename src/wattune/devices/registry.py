@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from wattune.devices.base import Device, Knob, Sensor
 from wattune.devices.simulator.board_file import board_names, builtin_board
-from wattune.errors import DeviceError, UnknownName, WattuneError
+from wattune.errors import DeviceError, InputError, UnknownName, WattuneError
 from wattune.records import Kind
 
 OPENERS = {
@@ -40,7 +41,7 @@ Opener = Callable[..., Device]
 class KnownDevice:
     """A device that can be named: the text that names it, its properties, and the problems that it has here.
 
-    ``power_w`` and ``rails_w`` are a present reading, None and empty if there is none.
+    ``power_w`` is a present reading, None if there is none.
     """
 
     spec: str
@@ -52,7 +53,6 @@ class KnownDevice:
     sensor: str
     memory_bytes: float | None
     power_w: float | None = None
-    rails_w: dict[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     auto: bool = False
     """True for the device that "auto" opens."""
@@ -82,12 +82,13 @@ def known_devices(sysfs_root: str | None = None) -> list[KnownDevice]:
     its ``problems``; but not this computer's CPU if it has neither clock nor sensor, as in most virtual machines.
     Raises: InputError if there is no such folder.
     """
-    from wattune.devices.auto import marked
-    from wattune.devices.listing import found_here, found_in
+    from wattune.devices.auto import found, marked
 
+    if sysfs_root is not None and not os.path.isdir(sysfs_root):
+        raise InputError("no such folder", value=sysfs_root, hint="--sysfs-root needs a folder with sys/ in it")
+    real = marked([_listed(spec, find) for spec, find in found(sysfs_root)])
     if sysfs_root is not None:
-        return marked([_listed(spec, find) for spec, find in found_in(sysfs_root)])
-    real = marked([_listed(spec, find) for spec, find in found_here()])
+        return real
     real = [device for device in real if device.backend != "cpu" or device.knobs or device.sensor != NO_SENSOR]
     simulated = [_listed(spec, lambda spec=spec: open_device(spec)) for spec in _simulated()]  # type: ignore[misc]
     return real + simulated + [_foreign(point) for point in _third_parties()]
@@ -173,7 +174,6 @@ def _listed(spec: str, find: Callable[[], Device]) -> KnownDevice:
             sensor=_described(device.sensor),
             memory_bytes=device.memory_bytes,
             power_w=power_w,
-            rails_w=device.rails_w(),
             problems=tuple(problems),
         )
     finally:

@@ -141,15 +141,14 @@ def check_device(device: Device) -> list[Finding]:
 
 
 def check_rails(device: Device) -> Finding:
-    """Read the power sensor once: the rail that counts as the device's power, and every other rail."""
+    """Read the power sensor once: the rail that counts as the device's power."""
     sensor = device.sensor
     try:
-        power_w, rails_w = device.power_w(), device.rails_w()
+        power_w = device.power_w()
     except WattuneError as error:
         return Finding("rails", "fail", str(error), "check that the sensor can be read")
     text = f"{sensor.rail} {power_w:.3f} W" + (f", {sensor.covers}" if sensor.covers else "")
-    others = ", ".join(f"{name} {value_w:.3f} W" for name, value_w in rails_w.items() if name != sensor.rail)
-    return Finding("rails", "ok", f"{text}; other rails: {others}" if others else text)
+    return Finding("rails", "ok", text)
 
 
 def check_clock(device: Device) -> Finding:
