@@ -75,10 +75,6 @@ def test_a_kernel_that_keeps_khz_is_within_the_tolerance(tmp_path):
     assert limits.restore({LOW: "76800500\n", HIGH: "921600500\n"}) == []
 
 
-def test_limits_that_leave_room_pin_nothing(tree):
-    assert limits_of(tree).pinned() is None
-
-
 def test_a_silent_clamp_is_noticed(tree):
     tree.clamp_mhz = 510.0
     assert limits_of(tree).pin(HZ[-1]) == {LOW: "1020000000", HIGH: "1020000000"}

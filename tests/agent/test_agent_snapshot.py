@@ -235,12 +235,6 @@ def test_what_a_killed_process_began_to_write_is_removed(tree, tmp_path):
 # ----------------------------------------------------------------------------------------------------- the process
 
 
-def test_a_process_is_known_by_its_beginning(dead):
-    assert started_at(os.getpid()) == started_at(os.getpid())
-    assert started_at(1) != started_at(os.getpid())
-    assert started_at(dead[0]) is None
-
-
 def test_a_process_that_nobody_waited_for_is_gone():
     pid = os.fork()
     if pid == 0:

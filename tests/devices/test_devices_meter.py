@@ -319,20 +319,6 @@ def test_it_goes_on_where_the_clock_of_the_device_began_anew(tmp_path):
     assert after.above_cap_s == pytest.approx(after.time_s, abs=0.2)
 
 
-def test_on_real_time_it_reads_from_a_thread(tmp_path):
-    device = FileDevice(tmp_path)
-    with Meter(device, rate_hz=50, limit=SensorLimit(5.0)) as meter:
-        train(device, 20)
-        device.power_file.write_text("6000\n")
-        train(device, 20)
-    figures = meter.figures()
-    assert figures.power_peak_w == 6.0
-    assert 4.321 < figures.power_mean_w < 6.0
-    assert 4.321 * figures.time_s < figures.energy_j < 6.0 * figures.time_s
-    assert 0 < figures.readings_above_cap < figures.readings
-    assert 0.1 < figures.above_cap_s < figures.time_s
-
-
 @pytest.mark.parametrize("content", ["", "N/A"])
 def test_on_real_time_a_broken_sensor_is_an_error(tmp_path, monkeypatch, content):
     device = FileDevice(tmp_path)

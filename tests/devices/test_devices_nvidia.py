@@ -251,51 +251,43 @@ def test_known_devices_show_what_is_there(use):
 # --------------------------------------------------------------------------------------------- the card that trains
 
 
-def test_of_several_cards_the_one_that_trains_is_measured(use, monkeypatch):
-    use(FakeGpu(), FakeGpu(uuid="GPU-second"))
-    with pytest.raises(DeviceUnavailable, match="CUDA_VISIBLE_DEVICES=GPU-second"):
-        open_nvidia("1")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-second")
-    assert open_nvidia("1").card["uuid"] == "GPU-second"
-    with pytest.raises(DeviceUnavailable, match="2 GPUs"):
-        open_nvidia("0")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert open_nvidia("0").power_w() > 0
+FIRST, ALIKE = "GPU-5f0c1f2a-0000-4000-8000-000000000001", "GPU-5f0c1f2a-0000-4000-8000-000000000002"
+FASTEST, BY_PCI = "NVIDIA GeForce RTX 4090", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def test_an_index_of_cuda_is_not_the_drivers_for_different_cards(use, monkeypatch):
-    use(FakeGpu(name="NVIDIA T400"), FakeGpu(name="NVIDIA GeForce RTX 4090", uuid="GPU-fast"))
-    for visible in ("0", "1"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        with pytest.raises(DeviceUnavailable, match="CUDA_DEVICE_ORDER=PCI_BUS_ID") as caught:
-            open_nvidia(visible)
-        assert "2 different GPUs" in str(caught.value)
-        assert "\n" not in str(caught.value)
-    assert "CUDA_VISIBLE_DEVICES=GPU-fast" in str(caught.value)
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
-    with pytest.raises(DeviceUnavailable, match="PCI_BUS_ID"):
-        open_nvidia("1")
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert open_nvidia("1").card["uuid"] == "GPU-fast"
-    with pytest.raises(DeviceUnavailable, match="2 GPUs"):
-        open_nvidia("0")
-
-
-@pytest.mark.parametrize("visible", ["GPU-", "GPU-5f0c", "GPU-5f0c1f2a-0000-4000-8000-00000000000", "", "5f0c"])
-def test_a_uuid_that_names_no_card_or_several_is_refused(use, monkeypatch, visible):
-    use(FakeGpu(), FakeGpu(uuid="GPU-5f0c1f2a-0000-4000-8000-000000000002"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    for index in "01":
-        with pytest.raises(DeviceUnavailable, match="CUDA_VISIBLE_DEVICES=GPU-5f0c1f2a"):
-            open_nvidia(index)
-
-
-def test_a_shortened_uuid_of_one_card_is_enough(use, monkeypatch):
-    use(FakeGpu(), FakeGpu(uuid="GPU-77"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7,GPU-5")
-    assert open_nvidia("1").card["uuid"] == "GPU-77"
-    with pytest.raises(DeviceUnavailable, match="2 GPUs"):
-        open_nvidia("0")
+@pytest.mark.parametrize(
+    ("second", "index", "environment", "said"),
+    [
+        ({"uuid": "GPU-77"}, "1", {}, "CUDA_VISIBLE_DEVICES=GPU-77"),
+        ({"uuid": "GPU-77"}, "1", {"CUDA_VISIBLE_DEVICES": "GPU-77"}, None),
+        ({"uuid": "GPU-77"}, "0", {"CUDA_VISIBLE_DEVICES": "GPU-77"}, "2 GPUs"),
+        ({"uuid": "GPU-77"}, "0", {"CUDA_VISIBLE_DEVICES": "0"}, None),
+        ({"uuid": "GPU-77"}, "1", {"CUDA_VISIBLE_DEVICES": "GPU-7,GPU-5"}, None),
+        *(
+            ({"uuid": ALIKE}, index, {"CUDA_VISIBLE_DEVICES": visible}, "CUDA_VISIBLE_DEVICES=GPU-5f0c1f2a")
+            for index in "01"
+            for visible in ("GPU-", "GPU-5f0c", FIRST[:-1], "", "5f0c")
+        ),
+        # An index of CUDA is not the driver's for different cards.
+        *(
+            ({"uuid": "GPU-fast", "name": FASTEST}, visible, {"CUDA_VISIBLE_DEVICES": visible, **order}, "=PCI_BUS_ID")
+            for visible in "01"
+            for order in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+        ),
+        ({"uuid": "GPU-fast", "name": FASTEST}, "1", {"CUDA_VISIBLE_DEVICES": "1", **BY_PCI}, None),
+        ({"uuid": "GPU-fast", "name": FASTEST}, "0", {"CUDA_VISIBLE_DEVICES": "1", **BY_PCI}, "2 GPUs"),
+    ],
+)
+def test_of_several_cards_the_one_that_trains_is_measured(use, monkeypatch, second, index, environment, said):
+    use(FakeGpu(), FakeGpu(**second))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if said is None:
+        assert open_nvidia(index).power_w() > 0
+        return
+    with pytest.raises(DeviceUnavailable, match=said) as caught:
+        open_nvidia(index)
+    assert "\n" not in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------------------- changing

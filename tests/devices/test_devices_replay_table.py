@@ -1,13 +1,9 @@
 """Tables in CSV, replayed as devices that are measured."""
 
-import csv
-import io
 import json
 from statistics import fmean, stdev
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.device_examples import make_table, make_work
 
 from wattune.cap import PowerCap
@@ -181,61 +177,6 @@ def test_wrong_options_are_refused_in_one_line(options, said, write):
     assert "\n" not in str(caught.value)
 
 
-figures = st.floats(1e-3, 5.0)
-spreads = st.none() | st.floats(0, 10)
-
-
-@st.composite
-def tables(draw):
-    names = draw(st.lists(st.sampled_from([name for name in KNOBS if name != "cpu_cores"]), unique=True, max_size=3))
-    shapes = st.tuples(st.integers(1, 512), st.none() | st.integers(1, 8))
-    points = draw(
-        st.lists(st.tuples(shapes, *(st.sampled_from((1.5, 300.0, 921.6)) for _ in names)), unique=True, min_size=1)
-    )
-    cells = {}
-    for (batch, micro), *values in points:
-        cell = ProfileCell(
-            batch_size=batch,
-            micro_batch_size=None if micro is None or micro >= batch else micro,
-            **dict(zip(names, values, strict=True)),
-            step_s=draw(figures),
-            step_std_s=draw(spreads),
-            power_mean_w=(power_w := draw(figures)),
-            power_std_w=draw(spreads),
-            power_peak_w=power_w,
-        )
-        cells[cell.point] = cell
-    return ProfileTable(device="table", workload="any", cells=tuple(cells.values()))
-
-
-def as_csv(table):
-    """The text of a table."""
-    names = list(table.cells[0].knobs)
-    columns = ("batch_size", "micro_batch_size", *names, "step_s", "step_std_s", "power_mean_w", "power_std_w")
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(name.replace("_mean", "") for name in columns)
-    writer.writerows(
-        ["" if (v := getattr(cell, name)) is None else repr(v) for name in columns] for cell in table.cells
-    )
-    return text.getvalue()
-
-
-@given(table=tables(), seed=st.integers(0, 9))
-def test_a_table_that_was_written_and_read_answers_the_same(table, seed, tmp_path_factory):
-    path = tmp_path_factory.mktemp("written") / "table.csv"
-    path.write_text(as_csv(table), encoding="utf-8")
-    read, device = open_device(f"replay:{path}", seed=seed), ReplayDevice(table, Noise(seed=seed))
-    assert set(read.replayed_table.cells) == set(table.cells)
-    assert (read.name, read.mode, read.knobs, read.sensor) == (device.name, device.mode, device.knobs, device.sensor)
-    for cell in table.cells[:5]:
-        work = make_work(cell.batch_size).model_copy(update={"micro_batch_size": cell.shape.micro})
-        for one in (read, device):
-            with one.at(cell.knobs), one.step(work):
-                pass
-        assert (read.now_s(), read.power_w()) == (device.now_s(), device.power_w())
-
-
 def test_of_cells_that_draw_equally_much_their_order_does_not_decide_what_is_drawn_at_rest():
     def cell(clock_mhz, power_std_w):
         return ProfileCell(
@@ -293,11 +234,6 @@ def test_a_reading_is_shown_for_a_period(write):
     assert shown[4:] == [2.0, 5.0]
 
 
-def test_there_is_a_reading_before_the_first_step(write):
-    device = open_device(f"replay:{write(HEAD + '8,450,0.1,2' + chr(10) + '8,900,0.1,5')}?noise=0")
-    assert device.power_w() == 2.0
-
-
 def test_a_seed_repeats_the_run_and_another_one_does_not(write):
     path = write(HEAD + "8,900,0.2,5\n")
     runs = [
@@ -332,11 +268,6 @@ def test_the_mode_tells_tables_and_noise_apart(write):
     specs = (f"replay:{one}", f"replay:{other}", f"replay:{one}?noise=0.1", f"replay:{one}?period_s=1")
     assert len({open_device(spec).mode for spec in specs}) == len(specs)
     assert open_device(f"replay:{one}?seed=4").mode == open_device(f"replay:{one}").mode
-
-
-def test_a_profile_is_measured_as_well(tmp_path):
-    device = open_device(f"replay:{make_table().save(tmp_path / 'profile.json')}")
-    assert device.replayed_table == make_table()
 
 
 def test_what_did_not_fit_does_not_fit_at_any_setting():

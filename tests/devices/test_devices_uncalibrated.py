@@ -41,11 +41,6 @@ def test_a_file_that_says_nothing_of_it_is_not_called_uncalibrated():
     assert device.problems == ()
 
 
-def test_being_calibrated_makes_no_other_board_of_it():
-    board = builtin_board("jetson-nano")
-    assert board.digest == board.model_copy(update={"calibrated": None}).digest
-
-
 @pytest.mark.parametrize("name", ORINS)
 @pytest.mark.parametrize("processor", ["", ":cpu"])
 def test_it_says_so_where_it_is_listed_and_opened(name, processor, capsys):
@@ -105,19 +100,3 @@ def test_power_stays_within_the_module(name):
         with device.at(device.combinations()[0]):
             device.wait(1.0)
             assert low_w < device.power_w() < 11.0
-
-
-@pytest.mark.parametrize(("name", "least_gib"), [("jetson-orin-nano", 4), ("jetson-agx-orin", 55)])
-def test_what_does_not_fit_a_nano_fits_an_orin(name, least_gib):
-    device = open_device(f"sim:{name}")
-    assert device.memory_bytes > least_gib * 2**30
-    with device.step(work(32, 512)):
-        pass
-
-
-@pytest.mark.parametrize("data_type", ["tf32", "fp16", "bf16"])
-@pytest.mark.parametrize("name", ORINS)
-def test_tensor_cores_are_faster(name, data_type):
-    board = builtin_board(name)
-    assert board.gpu.peak_gflops[data_type] > board.gpu.peak_gflops["fp32"]
-    assert board.gpu.peak_gflops["fp16"] == pytest.approx(8 * board.gpu.peak_gflops["fp32"], rel=1e-3)
