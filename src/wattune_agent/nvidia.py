@@ -114,7 +114,7 @@ class CardSensor(PowerSensor):
 
 
 class OneCard:
-    """The conditions, mode and facts of a card, in place of the machine's; no method raises an error.
+    """The conditions, mode and facts of a card, in place of the machine's.
 
     ``knob``: the name of what is set on the card.
     """
@@ -144,12 +144,12 @@ class OneCard:
     def mode(self) -> Dict[str, str]:
         """Driver, and the card's settings that affect its speed or power."""
         try:
-            driver, limit_w = self._tree.cards().driver(), self._card.limit_w()
-            switches = {"persistence": self._card.is_persistent(), "ECC": self._card.has_ecc()}
+            driver, limit_w, has_ecc = self._tree.cards().driver(), self._card.limit_w(), self._card.has_ecc()
         except AgentError:
             return {}
         parts = {"driver": driver} if driver else {}
-        parts.update({name: "on" if is_on else "off" for name, is_on in switches.items() if is_on is not None})
+        if has_ecc is not None:
+            parts["ECC"] = "on" if has_ecc else "off"
         if self._card.is_divided():
             parts["MIG"] = "on"
         if limit_w is not None and not self._sets_limit:
@@ -157,28 +157,16 @@ class OneCard:
         return parts
 
     def facts(self) -> Dict[str, Any]:
-        """UUID, compute capability, memory and highest power limit of the card, the version of its driver, and the
-        names of all cards in the driver's order."""
-        try:
-            names = {card.uuid: card.name for card in self._tree.cards().all()}
-            driver, limits_w = self._tree.cards().driver(), self._card.limits_w()
-            memory_bytes, shares_memory = self._card.free_bytes(), self._card.shares_memory()
-        except AgentError:
-            names, driver, limits_w, memory_bytes, shares_memory = (
-                {self._card.uuid: self._card.name},
-                "",
-                None,
-                None,
-                False,
-            )
+        """UUID, compute capability, memory and highest power limit of the card, and the names of all cards in the
+        driver's order. Raises: FileFailed for a lost card."""
+        limits_w = self._card.limits_w()
         return {
             "uuid": self._card.uuid,
-            "names": names,
+            "names": {card.uuid: card.name for card in self._tree.cards().all()},
             "capability": list(self._card.capability),
-            "memory_bytes": memory_bytes,
-            "shares_memory": shares_memory,
+            "memory_bytes": self._card.free_bytes(),
+            "shares_memory": self._card.shares_memory(),
             "highest_w": None if limits_w is None else limits_w[1],
-            "driver": driver,
         }
 
 

@@ -285,11 +285,6 @@ class Card:
         """True if the card is divided into instances (MIG)."""
         return bool((self._pair("nvmlDeviceGetMigMode") or (0, 0))[0])
 
-    def is_persistent(self) -> Optional[bool]:
-        """True if the driver stays loaded without a user."""
-        persistence = self._number("nvmlDeviceGetPersistenceMode")
-        return None if persistence is None else bool(persistence)
-
     # --------------------------------------------------------------------------------------------------------- private
 
     def _asks(self, name: str, *arguments: Any) -> bool:

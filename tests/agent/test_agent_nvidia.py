@@ -88,7 +88,7 @@ def test_the_card_is_described(tree, gpu, controller):
     assert (board["name"], board["unit"], board["rail"]) == ("NVIDIA A30", "gpu", "energy counter")
     assert board["family"] == f"nvidia:{gpu.uuid}"
     assert (board["settings_mhz"][0], board["settings_mhz"][-1], len(board["settings_mhz"])) == (LOWEST, HIGHEST, 16)
-    assert board["mode"] == {"driver": "550.54.15", "persistence": "on", "ECC": "on", "power limit": "165 W"}
+    assert board["mode"] == {"driver": "550.54.15", "ECC": "on", "power limit": "165 W"}
     assert board["problems"] == []
     assert board["card"] == {
         "uuid": gpu.uuid,
@@ -97,7 +97,6 @@ def test_the_card_is_described(tree, gpu, controller):
         "memory_bytes": 20 * 2**30,
         "shares_memory": False,
         "highest_w": 165.0,
-        "driver": "550.54.15",
     }
     assert card_names(tree) == [f"nvidia:{gpu.uuid}"]
     reading = controller.read()
@@ -250,7 +249,7 @@ def test_a_gb10_has_a_grid_of_clocks_and_the_machines_memory(tmp_path):
     assert "never tried" in board.problems[-1]
     facts = board.card.facts()
     assert (facts["memory_bytes"], facts["shares_memory"], facts["highest_w"]) == (None, True, None)
-    assert board.card.mode() == {"driver": "550.54.15", "persistence": "on"}
+    assert board.card.mode() == {"driver": "550.54.15"}
     gpu.virtual = VGPU
     assert find_board(tree, "nvidia").clock is None
     gpu.virtual, gpu.energy, gpu.usage = 0, False, False
@@ -260,7 +259,6 @@ def test_a_gb10_has_a_grid_of_clocks_and_the_machines_memory(tmp_path):
 @pytest.mark.parametrize("code", [NO_PERMISSION, INVALID_ARGUMENT, UNKNOWN])
 def test_what_a_card_does_not_tell_is_left_out(tmp_path, code):
     optional = (
-        "nvmlDeviceGetPersistenceMode",
         "nvmlDeviceGetEccMode",
         "nvmlDeviceGetPowerManagementLimit",
         "nvmlDeviceGetMemoryInfo",
@@ -395,7 +393,7 @@ def test_an_ordinary_user_trains_on_the_agents_card(tree, gpu, tmp_path):
             assert (device.name, device.trains_on, device.shares_memory) == ("NVIDIA A30", "gpu", False)
             assert device.data_types == {"fp32", "tf32", "fp16", "bf16"}
             assert device.memory_bytes == 20 * 2**30
-            assert device.mode == "driver 550.54.15, persistence on, ECC on, power limit 165 W"
+            assert device.mode == "driver 550.54.15, ECC on, power limit 165 W"
             with device.at(Knobs(clock_mhz=LOWEST)):
                 assert gpu.locked == (210, 210)
                 assert device.power_w() > 0

@@ -110,12 +110,6 @@ class Doubling(VirtualDevice):
     def _apply(self, knobs):
         pass
 
-    def _snapshot(self):
-        return None
-
-    def _restore(self, snapshot):
-        pass
-
 
 def test_a_reading_holds_until_the_next_one():
     """Power that rises between two readings counts from the second of them on, in energy as in time above the cap."""

@@ -97,7 +97,7 @@ def test_what_it_is(use):
     use(FakeGpu(mig=True), FakeGpu(name="NVIDIA H100", uuid="GPU-h100", capability=(9, 0), temperature_c=70))
     device = find_nvidia("GPU-h100?actuator=clock_mhz")
     assert device.name == "NVIDIA H100"
-    assert device.mode == "driver 550.54.15, persistence on, ECC on, power limit 165 W"
+    assert device.mode == "driver 550.54.15, ECC on, power limit 165 W"
     assert device.data_types == {"fp32", "tf32", "fp16", "bf16"}
     assert device.trains_on == "gpu"
     assert not device.shares_memory

@@ -228,9 +228,6 @@ class FakeLibrary:
     def nvmlDeviceGetMigMode(self, handle, current, pending):
         return self._answer(handle, "nvmlDeviceGetMigMode", lambda gpu: self._give(current, int(gpu.mig)))
 
-    def nvmlDeviceGetPersistenceMode(self, handle, out):
-        return self._answer(handle, "nvmlDeviceGetPersistenceMode", lambda gpu: self._give(out, 1))
-
     def nvmlDeviceGetEccMode(self, handle, current, pending):
         return self._answer(
             handle, "nvmlDeviceGetEccMode", lambda gpu: self._give(current, 1) if gpu.ecc else NOT_SUPPORTED

@@ -97,13 +97,6 @@ class ReplayDevice(VirtualDevice):
     def _apply(self, knobs: Knobs) -> None:
         self._present = knobs
 
-    def _snapshot(self) -> object:
-        return self._present
-
-    def _restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, Knobs)
-        self._present = snapshot
-
     def power_w(self) -> float:
         """The present reading."""
         return self._shown_w

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from wattune.devices.base import Device
 from wattune.errors import InputError
+from wattune.point import Knobs
 from wattune.records import StepWork
 
 NEVER = float("inf")
@@ -186,6 +187,13 @@ class VirtualDevice(VirtualTime):
 
     def _handle_events(self) -> None:
         """Handle the events of this instant, before the calls of ``every``."""
+
+    def _snapshot(self) -> object:
+        return self.current()
+
+    def _restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, Knobs)
+        self._apply(snapshot)
 
     # ---------------------------------------------------------------------------------------------- of the interface
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wattune.devices import Device
-from wattune.devices.host_memory import free_bytes
 from wattune.doctor.interpreter import Interpreter
 from wattune.errors import WattuneError
 from wattune.point import knob_text
@@ -37,7 +36,6 @@ class Finding:
 AGENT_FOLDER = "/run/wattune"
 AGENT_SOCKET = f"{AGENT_FOLDER}/agent.sock"
 PERMISSION_FIX = "run the agent as root (wattune-agent serve) and use --device agent; see docs/boards.md"
-MIN_FREE_BYTES = 1 << 30
 
 
 def check_permissions(board: Board) -> Finding:
@@ -101,20 +99,6 @@ def check_left_behind(tree: Tree) -> Finding:
     if snapshot is None:
         return Finding("left behind", "ok", "nothing")
     return Finding("left behind", "fail", "a process ended without restoring the board's clocks", "wattune restore")
-
-
-def check_memory(tree: Tree) -> Finding:
-    """Check how much of the memory that GPU, CPU and system share is free for training."""
-    try:
-        free = free_bytes(tree)
-    except AgentError as error:
-        return Finding("memory", "warn", str(error))
-    text = f"{free / 2**30:.1f} GiB free for training, after a margin for the system"
-    if free < MIN_FREE_BYTES:
-        return Finding(
-            "memory", "warn", text, "close other programs, the desktop first: sudo systemctl isolate multi-user"
-        )
-    return Finding("memory", "ok", text)
 
 
 def check_agent(tree: Tree) -> Finding:

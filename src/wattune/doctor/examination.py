@@ -99,7 +99,6 @@ def _files(place: tuple[Tree, str] | None) -> list[Finding]:
         *board_checks.check_pinned(board),
         board_checks.check_holder(board),
         board_checks.check_left_behind(tree),
-        board_checks.check_memory(tree),
         board_checks.check_agent(tree),
     ]
 

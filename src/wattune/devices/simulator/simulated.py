@@ -136,14 +136,6 @@ class SimulatedDevice(VirtualDevice):
         is_clamped = present["clock_mhz"] > highest_mhz
         self._effective = present.replace(clock_mhz=highest_mhz) if is_clamped else present
 
-    def _snapshot(self) -> object:
-        return self._present
-
-    def _restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, Knobs)
-        self._present = snapshot
-        self._clamp()
-
     # ---------------------------------------------------------------------------------------------------------- work
 
     def _check(self, work: StepWork) -> None:
