@@ -31,10 +31,6 @@ _NOTICE = re.compile(r"hot-surface", re.I)
 _ALERT = re.compile(r"alert|heavy", re.I)
 _CLAMP = re.compile(r"^(?:cpufreq|devfreq|thermal-cpufreq|thermal-devfreq|processor|intel_powerclamp)|balanced$", re.I)
 
-# A Raspberry Pi's firmware: what is so now; the same bits 16 higher say what was so since the boot.
-_PI_BITS = ("under-voltage", "frequency capped", "throttled", "soft temperature limit")
-_PI_FILE = "/sys/devices/platform/soc/soc:firmware/get_throttled"
-
 
 class _Watch:
     """The files of one tree, found once, and what they showed at first."""
@@ -65,7 +61,7 @@ def conditions(tree: Tree) -> Conditions:
     """The board's current state. A value that it does not report is None or empty; nothing here raises.
 
     ``throttled`` names each cause of throttling: a cooling device above its resting state, a processor's counter that
-    rose since the previous call, a Raspberry Pi's firmware. ``over_current``: the supply's events since the board
+    rose since the previous call. ``over_current``: the supply's events since the board
     booted.
     """
     with _WATCHES_LOCK:
@@ -73,7 +69,7 @@ def conditions(tree: Tree) -> Conditions:
             _WATCHES[tree] = _Watch(tree)
         watch = _WATCHES[tree]
     with watch.lock:
-        throttled = _clamped(tree, watch) + _counted(tree, watch) + _pi_throttled(tree)
+        throttled = _clamped(tree, watch) + _counted(tree, watch)
         hottest_c = _hottest_c(tree, watch)
         if hottest_c is None and watch.temperatures:
             _WATCHES.pop(tree, None)  # a driver was reloaded and its files have other numbers: look again
@@ -118,14 +114,6 @@ def _counted(tree: Tree, watch: _Watch) -> List[str]:
         rose = rose or (count is not None and before is not None and count > before)
         watch.counted[path] = count
     return ["the processor's thermal throttle"] if rose else []
-
-
-def _pi_throttled(tree: Tree) -> List[str]:
-    try:
-        value = int(text(tree, _PI_FILE), 16)
-    except ValueError:
-        return []
-    return [name for place, name in enumerate(_PI_BITS) if value >> place & 1]
 
 
 def _over_current(tree: Tree, watch: _Watch) -> Optional[int]:

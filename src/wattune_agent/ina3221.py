@@ -11,7 +11,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError
-from wattune_agent.rails import Rail, RailSensor, is_of_module, whole_of
+from wattune_agent.rails import Rail, RailSensor, whole_of
 from wattune_agent.tree import Tree, first_text, real, text
 from wattune_agent.tree import number as number_in
 
@@ -48,22 +48,19 @@ def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     """The board's rails as one sensor, and its problems; without a rail that is known to be the whole module, what was
     looked for and what would help."""
     rails: Dict[str, Rail] = {}
-    unread: List[str] = []
     folders = sorted(_folders(tree).items())
     for chip, folder in folders:
         for rail in _rails(tree, chip, folder):
             if rail.name in rails:
                 rail.name = "{} ({})".format(rail.name, chip)
             rails[rail.name] = rail
-        unread += _unread(tree, folder, rails)
     if not rails:
         return None, [_missing(bool(folders))]
     whole = whole_of(list(rails.values()))
     if whole is None:
-        unread.append("no rail of its monitors carries the whole module ({})".format(", ".join(rails)))
         return None, [
-            "no power sensor: {}, and parts of the module do not stand for it; use --meter external:... with a "
-            "meter".format(unread[0])
+            "no power sensor: none of the rails that can be read carries the whole module ({}), and its parts do not "
+            "stand for it; use --meter external:... with a meter".format(", ".join(rails))
         ]
     sensor = RailSensor(tree, list(rails.values()), *whole)
     problems = sensor.check()
@@ -72,22 +69,6 @@ def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
     except AgentError as error:
         problems.append(str(error))
     return sensor, problems
-
-
-def _unread(tree: Tree, folder: str, rails: Dict[str, Rail]) -> List[str]:
-    """The rails of the whole module that this chip has by their labels, but that cannot be read, and why."""
-    why: List[str] = []
-    for number in range(4):
-        for kind in ("hwmon", "power"):
-            label = _label(tree, folder, number, kind)
-            if not is_of_module(label) or label in rails:
-                continue
-            enable = "{}/in{}_enable".format(folder, number)
-            if text(tree, enable) == "0":
-                why.append("{} is switched off (echo 1 | sudo tee {})".format(label, enable))
-            else:
-                why.append("{} cannot be read in {}".format(label, folder))
-    return why
 
 
 def _missing(has_chip: bool) -> str:

@@ -8,7 +8,7 @@ from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.tree import Tree
 
-__all__ = ["Rail", "RailSensor", "is_of_module", "largest", "whole_of"]
+__all__ = ["Rail", "RailSensor", "largest", "whole_of"]
 
 OTHERS_S = 1.0
 """Time between two comparisons of the input with its parts: a register takes half a millisecond."""
@@ -162,11 +162,6 @@ def whole_of(rails: Sequence[Rail]) -> Optional[Tuple[List[Rail], str]]:
         if len(summed) == len(names):
             return summed, "the module, as the sum of {} rails".format(len(summed))
     return None
-
-
-def is_of_module(label: str) -> bool:
-    """True if a rail with this label is the whole module, or part of a sum that is."""
-    return bool(_INPUT.match(_plain(label))) or any(_plain(label) in names for names in SUMS)
 
 
 def _plain(label: str) -> str:

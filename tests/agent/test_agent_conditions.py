@@ -101,21 +101,6 @@ def test_the_processors_own_counter_clamps_while_it_rises(tmp_path: Path) -> Non
     assert conditions(tree).throttled == ()
 
 
-@pytest.mark.parametrize(
-    ("answer", "throttled"),
-    [
-        ("0", ()),
-        ("50000", ()),
-        ("50005", ("under-voltage", "throttled")),
-        ("8", ("soft temperature limit",)),
-        ("error", ()),
-    ],
-)
-def test_a_raspberry_pi_says_what_is_so_now(tmp_path: Path, answer: str, throttled: tuple[str, ...]) -> None:
-    put(tmp_path, "/sys/devices/platform/soc/soc:firmware/get_throttled", answer + "\n")
-    assert conditions(TimedTree(tmp_path)).throttled == throttled
-
-
 def test_over_current_events_of_an_orin(tmp_path: Path) -> None:
     folder = "/sys/devices/platform/soctherm-oc-event/hwmon/hwmon3"
     for number, count in ((1, 0), (2, 15), (3, 37)):

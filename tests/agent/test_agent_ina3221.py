@@ -194,7 +194,11 @@ def test_rails_that_are_not_known_to_be_the_whole_module_do_not_stand_for_it(tmp
     hwmon_chip(tmp_path, [(label, 5000, 400) for label in labels])
     sensor, problems = find_rails(TimedTree(tmp_path))
     assert sensor is None
-    for part in ("no rail of its monitors carries the whole module", labels[0] or "1-0040 channel 1", "external:"):
+    for part in (
+        "none of the rails that can be read carries the whole module",
+        labels[0] or "1-0040 channel 1",
+        "external:",
+    ):
         assert part in problems[0]
 
 
@@ -300,20 +304,14 @@ def test_the_window_of_the_iio_driver(tmp_path: Path, files: dict[str, str], win
     assert sensor_of(tmp_path)[0].window_s == pytest.approx(window_s)
 
 
-def test_the_parts_do_not_stand_for_an_input_that_is_switched_off_or_without_files(tmp_path: Path) -> None:
-    folder = hwmon_chip(tmp_path, ORIN, files={"in1_enable": "0\n"})
+@pytest.mark.parametrize("gone", ["in1_enable", "in1_input", "in1_label"])
+def test_the_parts_do_not_stand_for_an_input_that_is_switched_off_or_without_files(tmp_path: Path, gone: str) -> None:
+    folder = hwmon_chip(tmp_path, ORIN, files={"in1_enable": "0\n" if gone == "in1_enable" else "1\n"})
+    if gone != "in1_enable":
+        os.remove(f"{tmp_path}{folder}/{gone}")
     sensor, problems = find_rails(TimedTree(tmp_path))
     assert sensor is None
-    assert f"VDD_IN is switched off (echo 1 | sudo tee {folder}/in1_enable)" in problems[0]
-    put(tmp_path, f"{folder}/in1_enable", "1\n")
-    os.remove(f"{tmp_path}{folder}/in1_input")
-    sensor, problems = find_rails(TimedTree(tmp_path))
-    assert sensor is None
-    assert "VDD_IN cannot be read" in problems[0]
-    os.remove(f"{tmp_path}{folder}/in1_label")
-    sensor, problems = find_rails(TimedTree(tmp_path))
-    assert sensor is None
-    assert "parts of the module do not stand for it" in problems[0]
+    assert "its parts do not stand for it" in problems[0]
 
 
 def test_a_chip_without_labels_beside_the_modules_is_the_carriers(tmp_path: Path) -> None:
