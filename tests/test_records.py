@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from wattune.errors import InputError, OutputError, RecordError
 from wattune.records import (
-    BoardEvent,
     Comparison,
     LearningCurve,
     Plan,
@@ -228,15 +227,6 @@ def test_a_supply_is_turned_into_the_modules_power_and_back():
 def test_an_impossible_supply_is_refused(fields):
     with pytest.raises(ValueError, match="validation error"):
         Supply(**fields)
-
-
-def test_events_of_the_board_are_part_of_a_training():
-    event = BoardEvent(time_s=3.0, kind="another writer", text="nvpmodel set max_freq")
-    fields = {"reached": False, "samples": 8, "time_s": 4, "energy_j": 20, "power_peak_w": 6, "above_cap_s": 0}
-    record = TrainingRecord(
-        plan=Plan(batch_size=8), **fields, ended="stopped for safety", reason="x", board_events=(event,)
-    )
-    assert TrainingRecord.parse(record.dump()) == record
 
 
 def test_what_a_cell_was_measured_under():

@@ -57,25 +57,14 @@ def test_a_run_under_a_cap_that_changes(wattune, tmp_path, caps):
     assert (other_code, "the finished record is of another cap" in other_err[-1]) == (2, True)
 
 
-def settings_of(plan: Plan) -> dict[float, float | None]:
-    return {one.asked_w: one.clock_mhz for one in plan.caps}
-
-
-@pytest.fixture
-def planned(wattune, tmp_path, caps):
-    """The plan of `wattune plan` with these words."""
+def test_the_lowest_of_several_caps_is_planned_for(wattune, tmp_path, caps):
     records = written(tmp_path, "p.json", PROFILE), written(tmp_path, "e.json", EFFICIENCY)
-
-    def run(*words: object) -> Plan:
+    other = written(tmp_path, "other.csv", "seconds,watts\n0,3\n0.2,5\n")
+    for words, expected in (
+        ((), {0.0, 4.2, 5.0}),
+        (("--cap", "4.5W"), {0.0, 4.2, 4.5}),
+        (("--cap", "4.5W", "--cap", other), {0.0, 3.0, 4.2, 4.5}),
+    ):
         code, out, err = wattune("plan", *records, "--cap", caps, *words, "--json")
         assert code == 0, err
-        return Plan.parse(json.loads(out))
-
-    return run
-
-
-def test_the_lowest_of_several_caps_is_planned_for(planned, tmp_path):
-    assert set(settings_of(planned())) == {0.0, 4.2, 5.0}
-    assert set(settings_of(planned("--cap", "4.5W"))) == {0.0, 4.2, 4.5}
-    other = written(tmp_path, "other.csv", "seconds,watts\n0,3\n0.2,5\n")
-    assert set(settings_of(planned("--cap", "4.5W", "--cap", other))) == {0.0, 3.0, 4.2, 4.5}
+        assert {one.asked_w for one in Plan.parse(json.loads(out)).caps} == expected

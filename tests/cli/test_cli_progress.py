@@ -47,14 +47,6 @@ def test_each_step_has_a_beginning_and_an_end(told):
     ]
 
 
-def test_a_step_that_ends_sooner_than_it_might_ends_with_its_own_total(told):
-    written, show, _ = told
-    for done in range(20):
-        show(done, 76, "profile: batch size 8 (76 probes at most)")
-    show(20, 20, "profile: done")
-    assert written[-1] == "profile: 20/20 done"
-
-
 def test_warnings_always_come_through(told):
     written, show, _ = told
     show(0, 10, "estimate: begun")

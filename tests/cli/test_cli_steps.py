@@ -121,18 +121,6 @@ def test_a_cap_that_cannot_be_kept_stops_the_training(folder, wattune, tmp_path)
     assert TrainingRecord.load(path).ended == "stopped for safety"
 
 
-def test_devices_as_a_table_and_as_json(wattune):
-    code, out, err = wattune("devices")
-    # Of all boards that nobody compared with published times, at once; before it, what this computer lacks.
-    (uncalibrated,) = [line for line in err if "uncalibrated" in line]
-    assert (code, "sim:jetson-orin-nano, " in uncalibrated, "uncalibrated" in uncalibrated) == (0, True, True)
-    assert "sim:jetson-nano" not in uncalibrated
-    lines = out.splitlines()
-    assert any(line.startswith("sim:jetson-nano ") and " W " in line and "simulated" in line for line in lines)
-    code, out, _ = wattune("devices", "--json")
-    assert {"sim:jetson-nano", "sim:jetson-tx2-nx"} <= {entry["spec"] for entry in json.loads(out)}
-
-
 def test_a_workload_that_cannot_be_trained(wattune, tmp_path):
     path = tmp_path / "w.toml"
     path.write_text(SMALL.read_text().replace("[1, 16, 16]", "[3, 16, 16]"))
