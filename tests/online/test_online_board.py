@@ -13,9 +13,8 @@ from wattune.algorithms.counting.step_counting import step_work
 from wattune.devices import Fault, Knob, Sensor, SimulatedDevice, builtin_board
 from wattune.errors import OutOfDeviceMemory, SafetyStop
 from wattune.goal import TIME, Goal
-from wattune.online import capped
 from wattune.point import BatchShape, Knobs, OperatingPoint
-from wattune.records import SampleEfficiency, SessionRecord, Supply
+from wattune.records import SessionRecord, Supply
 
 
 def trained(device, *, passes=8, model=None, **options):
@@ -293,17 +292,6 @@ def test_where_the_users_own_batch_does_not_fit_it_says_what_to_do():
     assert max(cell.micro_batch_size for cell in record.table.cells) == 8
 
 
-@pytest.mark.slow
-def test_a_curve_decides_the_batch_sizes(touring):
-    points = [
-        {"batch_size": b, "relative_samples": r, "low": r, "high": r} for b, r in ((8, 0.2), (32, 0.5), (64, 1.0))
-    ]
-    curve = SampleEfficiency(workload="w", reference_batch_size=64, points=points)
-    record = trained(board(), passes=4, efficiency=curve).record
-    assert record.efficiency_from == "curve"
-    assert {cell.batch_size for cell in record.table.cells} <= {8, 32, 64}
-
-
 def test_waiting_for_the_loader_is_measured():
     device = OwnTimeDevice()
     loader = DataLoader(Late(device, device.step_s / 32), batch_size=32)
@@ -329,26 +317,3 @@ def test_on_real_time_power_above_the_cap_ends_the_probe():
     assert record.guard
     assert record.readings_above_cap <= len(record.guard)  # one that came early is answered, and probed again
     assert device.clock_mhz == 150.0
-
-
-@pytest.mark.slow
-def test_steps_of_somebody_elses_loop():
-    """Loops that fetch and step themselves bracket their steps."""
-    model, data = convolutional(), pictures()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with capped(
-        device=board(), cap_w=4.5, model=model, optimizer=optimizer, batch_size=32, keep_recipe=True
-    ) as session:
-        for _ in range(300):
-            row = session.row
-            assert isinstance(row, BatchShape)
-            optimizer.zero_grad()
-            session.begin_step(key="all alike")
-            for start in range(0, 32, row.micro):
-                x, y = (t[start : start + row.micro] for t in data.tensors)
-                (torch.nn.functional.cross_entropy(model(x), y) * len(x) / 32).backward()
-            optimizer.step()
-            session.end_step()
-    assert session.record.samples == 300 * 32
-    assert session.record.readings_above_cap == 0
-    assert len(session.record.table.cells) > 1

@@ -120,14 +120,8 @@ def test_probing_leaves_no_trace_in_the_losses(touring):
     """The same sequence of batches, replayed by a plain loop without profiling, gives the same losses."""
     mine, model = [], perceptron()
     optimizer = torch.optim.Adam(model.parameters(), **ADAM)
-    steps = []  # numbers of the samples and the learning rate of each step
-    present = []
-
-    def before_step():
-        present.append(None)
-
-    loader = loader_of(Named())
-    with session_of(model, optimizer=optimizer, loader=loader, before_step=before_step) as session:
+    steps, present = [], []  # samples, labels and learning rate of each step
+    with session_of(model, optimizer=optimizer, loader=loader_of(Named())) as session:
         for _ in range(8):
             loss = 0.0
             for batch in session.batches():
@@ -139,8 +133,7 @@ def test_probing_leaves_no_trace_in_the_losses(touring):
                 present.append((batch.data["x"], batch.data["y"]))
                 loss += float(part.detach()) * batch.share
                 if batch.last:
-                    parts = [p for p in present if p is not None]
-                    steps.append((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), factor))
+                    steps.append((*map(torch.cat, zip(*present, strict=True)), factor))
                     mine.append(loss)
                     present.clear()
                     loss = 0.0

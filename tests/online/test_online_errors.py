@@ -42,11 +42,6 @@ class Sharpness(torch.optim.SGD):
         return super().step(closure)
 
 
-class Sharper(torch.optim.SGD):
-    def step(self, compute):
-        return super().step(compute)
-
-
 def loader_of(*, samples=640, **options):
     return DataLoader(Numbered(samples), **{"batch_size": 32, **options})
 
@@ -118,7 +113,6 @@ def test_with_the_recipe_kept_it_is_taken_as_it_is(loader):
         ({"cap_w": 4500}, r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"),
         ({"optimizer": torch.optim.LBFGS}, "closure: LBFGS"),
         ({"optimizer": Sharpness}, "closure: Sharpness"),
-        ({"optimizer": Sharper}, "closure: Sharper"),
         ({"loader": loader_of(samples=0)}, "the loader gives no batch: 0 samples"),
         ({"loader": loader_of(samples=31, drop_last=True)}, "the loader gives no batch: 31 samples"),
         ({"scheduler": lr_scheduler.StepLR(OTHER, 1)}, "belongs to another optimizer: StepLR"),

@@ -74,6 +74,9 @@ def test_batch_sizes_are_octaves_around_the_users_own():
     assert batch_sizes(3, None, None, keep=False, samples=None) == (1, 3, 6, 12, 24)
     assert batch_sizes(32, [16, 128], None, keep=False, samples=None) == (16, 32, 128)
     assert batch_sizes(32, None, None, keep=True, samples=None) == (32,)
+    points = [{"batch_size": size, "relative_samples": size / 64} for size in (8, 64)]
+    curve = SampleEfficiency(workload="w", reference_batch_size=64, points=points)
+    assert batch_sizes(32, None, curve, keep=False, samples=None) == (8, 32, 64)
 
 
 def test_rows_are_batches_cut_in_parts():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tests.support.sessions import Numbered, distance, loss_of, perceptron, plain, session_of, train
+from tests.support.sessions import Numbered, distance, loss_of, perceptron, plain, session_of, train, trained
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
 
@@ -38,17 +38,17 @@ def clip(model, norm):
     torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
 
 
-RISEN = 8.0
-"""Ceiling of a learning rate that has risen to that of every batch size before."""
+def rise(session):
+    """Let the learning rate have risen to that of every batch size before."""
+    session.recipe.ceiling = 8.0
 
 
-def run(model, optimizer, *, passes=PASSES, samples=640, weight=1.0, on_pass=lambda: None, ceiling=1.0, **options):
-    with session_of(model, optimizer=optimizer, **{"loader": loader_of(samples), **options}) as session:
-        session.recipe.ceiling = ceiling
-        for _ in range(passes):
-            train(session, model, loss=lambda model, batch: loss_of(model, batch) * weight)
-            on_pass()
-    return session
+def run(model, optimizer, *, passes=PASSES, samples=640, weight=1.0, **options):
+    def weighted(model, batch):
+        return loss_of(model, batch) * weight
+
+    options = {"loader": loader_of(samples), **options}
+    return trained(model, optimizer=optimizer, passes=passes, loss=weighted, **options)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -89,7 +89,7 @@ def test_reduce_on_plateau_is_stepped_by_the_user_between_passes():
     model = perceptron()
     optimizer = sgd(model)
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-    run(model, optimizer, scheduler=[scheduler], on_pass=lambda: scheduler.step(1.0))
+    run(model, optimizer, scheduler=[scheduler], on_pass=lambda _: scheduler.step(1.0))
     assert optimizer.param_groups[0]["lr"] < 1e-4
 
 
@@ -108,7 +108,7 @@ def test_the_learning_rate_follows_the_batch_size_in_every_group(kind, power, ru
     optimizer = kind(groups)
     used = []
     optimizer.register_step_post_hook(lambda *_: used.append([group["lr"] for group in optimizer.param_groups]))
-    session = run(model, optimizer, passes=20, ceiling=RISEN)
+    session = run(model, optimizer, passes=20, on_batch=rise)
     assert rule in session.record.recipe.learning_rate_rule
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 1e-4]
     assert len({tuple(rates) for rates in used}) > 2
@@ -183,7 +183,7 @@ def test_the_rest_of_a_pass_is_not_trained_on_with_a_larger_batchs_learning_rate
     model, rates, steps = perceptron(), [], []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with session_of(model, optimizer=optimizer, loader=loader_of(660)) as session:
-        session.recipe.ceiling = RISEN
+        rise(session)
         # Hooks are called in their order, and the session's came before: this is what it left for the step.
         optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"] / 0.1))
         for _ in range(40):

@@ -126,14 +126,6 @@ def test_each_sample_is_seen_once_although_the_sizes_change_and_it_was_interrupt
         assert sorted(seen[640 * number : 640 * (number + 1)]) == list(range(640))
 
 
-def test_an_interruption_on_real_time(tmp_path):
-    device = RealTimeDevice()
-    with pytest.raises(KeyboardInterrupt):
-        Run(tmp_path / "c.safetensors", stop_after=30, device=device)
-    assert device.current() == Knobs(clock_mhz=150.0)
-    assert SessionRecord.load(tmp_path / "c.json").ended == "interrupted"
-
-
 def test_any_other_error_leaves_the_same_behind(tmp_path):
     device, model = board(), perceptron()
     clock_mhz = device.current()
