@@ -43,12 +43,9 @@ class Fake:
     answer: Callable[[Asked], Answer]
     asked: list[Asked] = field(default_factory=list)
 
-    def paths(self) -> list[tuple[str, str]]:
-        return [(asked.method, asked.path.partition("?")[0]) for asked in self.asked]
-
 
 @contextmanager
-def faked(answer: Callable[[Asked], Answer], *, port: int = 0) -> Iterator[Fake]:
+def faked(answer: Callable[[Asked], Answer]) -> Iterator[Fake]:
     """A server whose every request ``answer`` answers."""
     fake = Fake("", answer)
 
@@ -75,7 +72,7 @@ def faked(answer: Callable[[Asked], Answer], *, port: int = 0) -> Iterator[Fake]
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         fake.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

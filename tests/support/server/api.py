@@ -59,10 +59,6 @@ def profile() -> dict[str, Any]:
     return _record("profile")
 
 
-def efficiency() -> dict[str, Any]:
-    return _record("efficiency")
-
-
 def training() -> dict[str, Any]:
     return _record("training")
 
@@ -79,7 +75,6 @@ def _records() -> dict[str, str]:
     assert run.training is not None
     every = {
         "profile": samples.profile(),
-        "efficiency": samples.efficiency(),
         "training": run.training,
     }
     return {name: json.dumps(record.dump()) for name, record in every.items()}
