@@ -166,6 +166,9 @@ def test_what_sets_one_knob_alone_says_what_to_use_instead(device, spec):
         wattune.capped(device=device, cap_w=lambda seconds: 4.5, **options)
     with pytest.raises(InputError, match="--strategy full") as guard:
         Pinned(device)
-    with pytest.raises(InputError, match="profile this device") as train:
+    with pytest.raises(
+        InputError,
+        match="needs a value for each of its knobs: none for memory_clock_mhz; allowed: memory_clock_mhz 800, 1600",
+    ) as train:
         wattune.train(device, made.workload(), Plan(batch_size=8, clock_mhz=307.2))
     assert all("\n" not in str(error.value) for error in (session, guard, train))

@@ -16,8 +16,8 @@ from wattune.devices.registry import OPENERS as OPENERS
 from wattune.devices.registry import KnownDevice as KnownDevice
 from wattune.devices.registry import known_devices as known_devices
 from wattune.devices.registry import open_device as open_device
-from wattune.devices.replay import Noise as Noise
 from wattune.devices.replay import ReplayDevice as ReplayDevice
+from wattune.devices.replay import replayed as replayed
 from wattune.devices.simulator.board_file import Fault as Fault
 from wattune.devices.simulator.board_file import SimulatedBoard as SimulatedBoard
 from wattune.devices.simulator.board_file import builtin_board as builtin_board

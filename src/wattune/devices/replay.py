@@ -242,6 +242,11 @@ def _step_s(cell: ProfileCell) -> float:
     return cell.step_s
 
 
+def replayed(table: ProfileTable) -> ReplayDevice:
+    """Make a device of a table whose readings have the deviations of its cells alone."""
+    return ReplayDevice(table, Noise(relative=0.0))
+
+
 def open_replay(rest: str, *, seed: int = 0) -> ReplayDevice:
     """Open a table as a device to measure: a profile record, or a table of any program.
 

@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wattune.cap import PowerCap
-from wattune.devices import Noise, ReplayDevice, open_device
+from wattune.devices import open_device, replayed
 from wattune.errors import InputError
 from wattune.planning.fleet import ClientRound, FleetClient, LocalPoint, RoundPlan, plan_round, points_under, slowed
 from wattune.point import OperatingPoint
@@ -262,7 +262,7 @@ class PowerCapMod:
             device.close()
             raise InputError("the profile is of another device", value=self.profile.device, allowed=device.name)
         if not device.executes_steps:
-            device = ReplayDevice(self.profile, Noise(relative=0.0))
+            device = replayed(self.profile)
         work = self._work(point)
 
         def stepped(*_: Any) -> None:
