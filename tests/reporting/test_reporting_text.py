@@ -5,7 +5,7 @@ from tests.support import report_records as samples
 
 from wattune.planning import with_evaluations
 from wattune.point import OperatingPoint
-from wattune.records import Baseline, BoardEvent, ProfileCost, Provenance, Supply
+from wattune.records import Baseline, BoardEvent, CapInterval, ProfileCost, Provenance, Supply
 from wattune.reporting import phrases, plan_text, run_text, summary
 from wattune.reporting.text import table
 
@@ -135,6 +135,28 @@ def test_board_events_are_listed(run):
     assert "zone 10" not in text
     assert "and 2 more in the record" in text
     assert "highest temperature 81.2 °C, limit 80 °C" in text
+
+
+def test_wide_tables_keep_their_figures(run):
+    clocks = {"clock_mhz": 1122.0, "memory_clock_mhz": 2133.0, "cpu_clock_mhz": 1190.4}
+    baselines = tuple(row.model_copy(update=clocks) for row in run.plan.baselines)
+    text = summary(run.plan.model_copy(update={**clocks, "baselines": baselines}))
+    columns = r"rule +batch +setting +time +vs\. wattune +energy\n"
+    assert re.search(columns, text)
+    assert re.search(r"128  1122 MHz, memory 2133 MHz, CPU 1190.4 MHz  60\.9 s +2\.24x +286 J\n", text)
+
+    named = run.comparison.rows[0].model_copy(update={"rule": "a rule of mine " * 7})
+    text = summary(run.plan, run.training, run.comparison.model_copy(update={"rows": (named,)}))
+    assert re.search(columns, text)
+    assert re.search(r"(a rule of mine ){7} +16 +921\.6 MHz  28\.6 ± 2\.45 s +1\.00x +139 J\n", text)
+
+
+def test_a_pause_has_its_reason(run):
+    interval = CapInterval(time_s=0.0, asked_w=0.0, pause="no setting is under the cap of 1 W, and none may train")
+    text = summary(run.plan, run.training.model_copy(update={"cap_intervals": (interval,)}))
+    assert re.search(
+        r"\n0 s +\S+ s +0 W +- +0 J +0 s\n    no setting is under the cap of 1 W, and none may train\n", text
+    )
 
 
 def test_columns_are_aligned():

@@ -35,7 +35,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text. ``numeric`` columns are right-aligned; rows after the first ``shown`` are collapsed."""
+    """Rows of text. ``numeric`` columns are right-aligned; rows after the first ``shown`` are collapsed.
+
+    A terminal leaves out the last ``extra`` columns of figures where they do not fit.
+    """
 
     title: str
     origin: str
@@ -45,6 +48,7 @@ class Table:
     marked: frozenset[int] = frozenset()
     shown: int = 12
     note: str = ""
+    extra: int = 0
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def comparison_rows(comparison: Comparison) -> Table:
     head = ("rule", "batch", "setting", "time", "vs. wattune", "energy", "peak power", "above fastest", "")
     origin = phrases.origin(comparison=comparison.provenance.kind)
     note = f"{VERSUS}; mean over {_seeds(comparison)}"
-    return _table("All rules", origin, head, rows, phrases.OWN_RULE, note)
+    return _table("All rules", origin, head, rows, phrases.OWN_RULE, note, extra=2)
 
 
 def baseline_rows(plan: Plan, origin: str) -> Table:
@@ -81,7 +81,7 @@ def baseline_rows(plan: Plan, origin: str) -> Table:
         for row in (own, *plan.baselines)
     ]
     head = ("rule", "batch", "setting", "time", "vs. wattune", "energy", "peak power", "")
-    return _table("Other rules under the same cap", origin, head, rows, phrases.OWN_RULE, VERSUS)
+    return _table("Other rules under the same cap", origin, head, rows, phrases.OWN_RULE, VERSUS, extra=1)
 
 
 def algorithm_rows(plan: Plan, origin: str) -> Table:
@@ -107,11 +107,17 @@ def algorithm_rows(plan: Plan, origin: str) -> Table:
 
 
 def _table(
-    title: str, origin: str, head: tuple[str, ...], rows: Sequence[Sequence[str]], chosen: str, note: str
+    title: str,
+    origin: str,
+    head: tuple[str, ...],
+    rows: Sequence[Sequence[str]],
+    chosen: str,
+    note: str,
+    extra: int = 0,
 ) -> Table:
     numeric = (False, *(True for _ in head[2:]), False)
     marked = frozenset(place for place, row in enumerate(rows) if row[0] == chosen)
-    return Table(title, origin, head, numeric, rows, marked, shown=20, note=note)
+    return Table(title, origin, head, numeric, rows, marked, shown=20, note=note, extra=extra)
 
 
 def _place(row: ComparisonRow | Baseline | AlgorithmChoice) -> tuple[str, str]:

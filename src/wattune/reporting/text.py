@@ -25,10 +25,11 @@ def as_text(page: Page) -> str:
 
 
 def _as_text(shown: Table) -> str:
-    """A table without the last columns that do not fit into a terminal; the column without a head has remarks."""
+    """A table without the extra columns that do not fit into a terminal; the column without a head has remarks."""
     columns = [list(column) for column in zip(shown.head, *shown.rows[: shown.shown], strict=True)]
     remarks = columns.pop()[1:] if not shown.head[-1] else [""] * len(shown.rows[: shown.shown])
-    while sum(max(map(len, column)) + 2 for column in columns) - 2 > WIDTH:
+    least = len(columns) - shown.extra
+    while len(columns) > least and sum(max(map(len, column)) + 2 for column in columns) - 2 > WIDTH:
         columns.pop()
     head, *rows = zip(*columns, strict=True)
     parts = [

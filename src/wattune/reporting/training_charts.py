@@ -69,7 +69,7 @@ def timed_intervals(training: TrainingRecord) -> list[tuple[CapInterval, float, 
 
 
 def interval_rows(training: TrainingRecord) -> Table:
-    """Table of the intervals of a cap that changes: the setting, or why nothing ran."""
+    """Table of the intervals of a cap that changes: the setting, or a remark why nothing ran."""
     names = tuple(training.plan.knobs)
     rows = [
         (
@@ -83,7 +83,7 @@ def interval_rows(training: TrainingRecord) -> Table:
         )
         for one, begin_s, end_s in timed_intervals(training)
     ]
-    head = ("after", "for", "cap", "setting", "energy", "above the cap", "why it paused")
+    head = ("after", "for", "cap", "setting", "energy", "above the cap", "")
     origin = phrases.origin(training=training.provenance.kind)
     return Table("Caps and pauses", origin, head, (True, True, True, True, True, True, False), rows, shown=10)
 
