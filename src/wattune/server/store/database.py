@@ -162,9 +162,9 @@ class Database:
             revision = MigrationContext.configure(session.connection()).get_current_revision()
         if revision is not None and revision not in (known := revisions()):
             raise RecordError(
-                f"the store belongs to {'an older' if revision < known[-1] else 'a newer'} version of wattune",
+                f"the store belongs to {'an older' if revision < known[0] else 'a newer'} version of wattune",
                 value=f"schema {revision}",
-                allowed=f"{known[-1]} to {known[0]}",
+                allowed=", ".join(reversed(known)),
                 hint="use that version, or restore a backup of this one",
             )
         return revision

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012"
+revision = "0011"
 down_revision = "0008"
 
 INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -30,9 +30,5 @@ def upgrade() -> None:
         op.drop_table(table)
     op.drop_column("jobs", "is_shared")
     op.drop_column("tokens", "used_s")
-    op.drop_column("jobs", "warnings")
-    op.drop_column("files", "kind")
-    for column in ("plan", "profile_id", "job_id"):
-        op.drop_column("devices", column)
     op.add_column("jobs", sa.Column("attempts", INTEGER, server_default="0", nullable=False))
     op.add_column("jobs", sa.Column("not_before_s", sa.Double(), server_default="0", nullable=False))
