@@ -24,7 +24,8 @@ EARLY = 0.9
 """Share of the window that is enough, since a reader with a period of 0.1 s is sometimes a little early."""
 
 LONGEST_S = 2.5
-"""After this long without a read, the mean since then says little about now: a new window begins."""
+"""After this long without a read of a counter that is always fresh, the mean since then says little about now: a new
+window begins. That of a counter in steps would hold most of the pause, so there it begins after a window."""
 
 POLL_S = 0.005
 """Time between reads of the counter about when its next refresh is due."""
@@ -36,7 +37,11 @@ STILL_S = 1.0
 """Time without a change after which a counter counts as broken: a card always draws some power."""
 
 MOST_W = 1e4
-"""Highest plausible power: a counter that moves faster was reset, or is broken."""
+"""Highest plausible power of a card: a counter that moves faster was reset, or is broken."""
+
+# Without numbers: a failure that repeats ten times a second is reported once if its text is always the same.
+STILL = "the energy counter stands still"
+JUMP = "the energy counter jumped by an impossible amount"
 
 
 class EnergySteps:
@@ -44,7 +49,7 @@ class EnergySteps:
     do not shorten each other's window.
 
     ``energy_j`` reads the counter, in joules, and raises what a reading should raise. ``refresh_s``: time between
-    fresh values; 0 for a counter that is always fresh.
+    fresh values; 0 for a counter that is always fresh. ``most_w``: highest plausible power.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class EnergySteps:
         *,
         refresh_s: float = REFRESH_S,
         window_s: float = WINDOW_S,
+        most_w: float = MOST_W,
     ) -> None:
         self._energy_j = energy_j
         self._now_s = now_s
@@ -62,7 +68,9 @@ class EnergySteps:
         self._refresh_s = refresh_s
         self._enough_s = EARLY * window_s
         self._shortest_s = 2 * refresh_s or self._enough_s
+        self._longest_s = window_s + refresh_s if refresh_s else LONGEST_S
         self._wait_s = window_s
+        self._most_w = most_w
         self._lock = threading.Lock()
         self._refreshes: Deque[Tuple[float, float]] = deque()
 
@@ -70,7 +78,7 @@ class EnergySteps:
         """Mean power over about the window. Raises: NoReading if the counter stands still or jumps."""
         with self._lock:
             known = self._refreshes
-            if known and self._now_s() - known[-1][0] > LONGEST_S:
+            if known and self._now_s() - known[-1][0] > self._longest_s:
                 known.clear()
             known.append(self._next_refresh())
             while len(known) > 1 and known[-1][0] - known[1][0] >= self._enough_s:
@@ -81,11 +89,10 @@ class EnergySteps:
                 known.append(self._next_refresh())
             (begin_s, begin_j), (end_s, end_j) = known[0], known[-1]
             power_w = (end_j - begin_j) / (end_s - begin_s)
-            if not 0.0 < power_w <= MOST_W:
+            if not 0.0 < power_w <= self._most_w:
                 known.clear()
                 known.append((end_s, end_j))  # a counter that was reset continues from here
-                text = "the energy counter moved by {:g} J in {:g} s, which is impossible"
-                raise NoReading(text.format(end_j - begin_j, end_s - begin_s))
+                raise NoReading(STILL if power_w == 0.0 else JUMP)
             return power_w
 
     def _next_refresh(self) -> Tuple[float, float]:
@@ -107,5 +114,5 @@ class EnergySteps:
             if energy_j != before_j:
                 return (before_s + now_s) / 2, energy_j
             if now_s - began_s > STILL_S:
-                raise NoReading("the energy counter stands still at {:.3f} J".format(energy_j))
+                raise NoReading(STILL)
             before_s = now_s

@@ -12,6 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from wattune_agent.board import PowerSensor
 from wattune_agent.energy_steps import EnergySteps
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
+from wattune_agent.rails import HIGHEST_W
 from wattune_agent.tree import Tree, number, real, text
 
 __all__ = ["RaplSensor", "find_rapl"]
@@ -34,11 +35,16 @@ class RaplSensor(PowerSensor):
         self._zones = zones
         self._last_uj: Dict[str, float] = {}
         self._wrapped_uj = 0.0
-        self._steps = EnergySteps(self._energy_j, tree.now_s, tree.sleep, refresh_s=0.0, window_s=self.window_s)
+        self._steps = EnergySteps(
+            self._energy_j, tree.now_s, tree.sleep, refresh_s=0.0, window_s=self.window_s, most_w=HIGHEST_W
+        )
 
     def read(self) -> float:
         """The mean power over the window. Raises: NoReading, Forbidden."""
-        return self._steps.read_w()
+        try:
+            return self._steps.read_w()
+        except NoReading as error:
+            raise NoReading("{}: {}".format(self.rail, error)) from error
 
     def _energy_j(self) -> float:
         energy_uj = 0.0
