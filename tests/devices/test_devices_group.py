@@ -17,6 +17,18 @@ from wattune.records import Supply
 NANO, TX2, ORIN = "sim:jetson-nano", "sim:jetson-tx2-nx", "sim:jetson-orin-nano"
 
 
+def test_a_state_with_the_levels_of_another_member_is_refused_before_anything_changes():
+    """As an earlier version chose them."""
+    group = open_group((ORIN, NANO), seed=3)
+    state, before = (json.loads(json.dumps(group.state_dict())) for _ in range(2))
+    state["members"][0] = None
+    state["table"] = [[values[0], values] for _, values in state["table"]]
+    with pytest.raises(InputError, match="belongs to another group"):
+        group.load_state_dict(state)
+    assert json.loads(json.dumps(group.state_dict())) == before
+    group.load_state_dict(before)
+
+
 class TestGroupOfOne(DeviceContract):
     specs: tuple[str, ...] = (NANO,)
     too_large = 4096

@@ -174,12 +174,15 @@ class DeviceGroup(Device):
         states = state["members"]
         if len(states) != len(self.members) or ("balance" in state) != (self.balance is not None):
             raise InputError("the state belongs to another group than", value=self.name)
+        table = {value: tuple(values) for value, values in state.get("table", ())}
+        if table.keys() != self._table.keys():  # of other members, or as an earlier version chose the levels
+            raise InputError("the state belongs to another group than", value=self.name)
         for rank, (member, own) in enumerate(zip(self.members, states, strict=True)):
             with parts.named(rank, member):
                 member.load_state_dict(own)
         if self.balance is not None:
             self.balance.load_state_dict(state["balance"])
-            self._table = {value: tuple(values) for value, values in state["table"]}
+            self._table = table
 
     def close(self) -> None:
         """Release all members. Raises: DeviceError, after doing as much as possible."""
