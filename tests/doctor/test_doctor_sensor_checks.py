@@ -59,7 +59,7 @@ class LiveLoad:
     ("bench", "states", "words"),
     [
         (Bench(), ["ok", "ok"], "VDD_IN: "),
-        (Bench(fails=0.2), ["ok", "ok"], "a switch: +2"),
+        (Bench(fails=0.2), ["warn", "ok"], " readings failed: bench: EIO"),
         (Bench(busy_w=3.0), ["ok", "warn"], "stuck"),
         (Bench(noise_w=0.4, busy_w=3.5), ["warn", "warn"], "lost in the noise"),
         (Bench(fails=1.0), ["fail"], "EIO"),

@@ -22,12 +22,13 @@ MIN_STEP_SDS = 6.0
 def check_sensing(device: Device, load: BusyProcess | None) -> list[Finding]:
     """Read the sensor at rest and under a step of load."""
     busy_w: list[float] = []
+    failures: list[SensorError] = []
     try:
-        rest_w = _readings(device, REST_S)
+        rest_w = _readings(device, REST_S, failures)
         if load is not None:
             load.begin()
             try:
-                busy_w = _readings(device, LOAD_S)
+                busy_w = _readings(device, LOAD_S, failures)
             finally:
                 load.end()
     except SensorError as error:
@@ -35,8 +36,15 @@ def check_sensing(device: Device, load: BusyProcess | None) -> list[Finding]:
     mean_w, noise_w = statistics.fmean(rest_w), statistics.pstdev(rest_w)
     text = f"{device.sensor.rail}: {mean_w:.3f} W at rest, where readings scatter by {1e3 * noise_w:.3g} mW"
     others = "end other programs on the board: their power would be measured as well"
-    is_noisy = noise_w > NOISE_SHARE * mean_w
-    findings = [Finding("sensor", "warn", text, others) if is_noisy else Finding("sensor", "ok", text)]
+    if failures:
+        total = len(failures) + len(rest_w) + len(busy_w)
+        text = f"{text}, but {len(failures)} of {total} readings failed: {failures[-1]}"
+        fix = "look for another program that uses the same bus, and check the kernel log (dmesg)"
+        findings = [Finding("sensor", "warn", text, fix)]
+    elif noise_w > NOISE_SHARE * mean_w:
+        findings = [Finding("sensor", "warn", text, others)]
+    else:
+        findings = [Finding("sensor", "ok", text)]
     if load is not None:
         step_w = statistics.median(busy_w[len(busy_w) // 2 :]) - statistics.median(rest_w)
         text = f"{load.words}: {step_w:+.3g} W"
@@ -48,17 +56,19 @@ def check_sensing(device: Device, load: BusyProcess | None) -> list[Finding]:
     return findings
 
 
-def _readings(device: Device, seconds: float) -> list[float]:
-    """Watts that the sensor reads within this time. Raises: SensorError if no reading succeeded."""
+def _readings(device: Device, seconds: float, failures: list[SensorError]) -> list[float]:
+    """Watts that the sensor reads within this time. ``failures`` gets the errors of failed readings.
+
+    Raises: SensorError if no reading succeeded.
+    """
     powers_w: list[float] = []
-    failure: SensorError | None = None
     end_s = device.now_s() + seconds
     while device.now_s() < end_s:
         try:
             powers_w.append(device.power_w())
         except SensorError as error:
-            failure = error
+            failures.append(error)
         device.wait(POLL_S)
-    if not powers_w and failure is not None:
-        raise failure
+    if not powers_w and failures:
+        raise failures[-1]
     return powers_w
