@@ -24,7 +24,8 @@ class AgentClient:
     """One connection to an agent. May be used from several threads, but not from a fork of this process.
 
     After the first ``pin`` or ``guard``, a thread tells the agent that this process is still alive. When the process
-    ends, for any reason, the connection closes and the agent restores the board.
+    ends, for any reason, the connection closes and the agent restores the board. If this client holds nothing and the
+    agent has closed the connection, or restarted, the next request connects again.
     """
 
     def __init__(self, path: str = SOCKET, timeout_s: float = TIMEOUT_S, time: Optional[TimeSource] = None) -> None:
@@ -36,6 +37,7 @@ class AgentClient:
         self._events: List[Dict[str, Any]] = []
         self._number = 0
         self._holds = False
+        self._closed = False
         self._pid = os.getpid()
         self._ended = threading.Event()
         self._renewing: Optional[threading.Thread] = None
@@ -137,6 +139,7 @@ class AgentClient:
             return
         self._stop_renewing()
         with self._lock:
+            self._closed = True
             self._hang_up()
         _open.discard(self)
 
@@ -157,10 +160,25 @@ class AgentClient:
         self._lines = Lines(connection, ANSWER_LIMIT)
         self._socket = connection
 
+    def _is_connected(self) -> bool:
+        """False without a connection, and if the agent has closed it."""
+        if self._socket is None:
+            return False
+        try:
+            self._socket.setblocking(False)
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
     def _ask(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
         if self._is_forked:  # checked first: another thread may have held the lock when this process was forked
             raise Gone("the connection to the agent belongs to process {}".format(self._pid))
         with self._lock:
+            if not (self._holds or self._closed or self._is_connected()):
+                self._hang_up()
+                self._connect()
             if self._socket is None:
                 raise Gone("no connection to the agent at {}".format(self._path))
             self._number += 1

@@ -236,6 +236,10 @@ class BoardLease:
             self._apply()
         return {}
 
+    def holds(self, party: Party) -> bool:
+        """True if the party has the board."""
+        return self._holder is party
+
     def renew(self, party: Party) -> Dict[str, Any]:
         """Renew the lease."""
         self._hear(party)

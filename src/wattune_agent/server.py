@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import grp
+import math
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import struct
 import threading
 import time as real_time
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
 from wattune_agent.lease import LEASE_S, BoardLease, Party, say
@@ -26,6 +27,13 @@ MOST = 32
 
 MOST_OF_USER = 24
 """Most connections of one user other than root: the others must still be able to ask."""
+
+SILENT_S = 2.0
+"""Silence after which a connection may be closed for a new one, if all places are taken: long enough that a flood of
+connections cannot displace itself all the time."""
+
+CLOSING_S = 1.0
+"""Time that such a connection has to end."""
 
 BACKLOG = 128
 """Connections that may wait to be accepted."""
@@ -110,16 +118,27 @@ class AgentServer:
             return
         pid, uid = _credentials(connection)
         with self._lock:
-            of_user = sum(peer.uid == uid for peer in self._peers) if uid != 0 else 0
-            full = len(self._peers) >= MOST or of_user >= MOST_OF_USER
-        if full:
+            most, peers = MOST_OF_USER, [peer for peer in self._peers if peer.uid == uid != 0]
+            if len(peers) < MOST_OF_USER:
+                most, peers = MOST, list(self._peers)
+        if len(peers) >= most and not self._close_silent(peers):
             # Without a thread: a flood of connections must take no time and no descriptors from the guard.
-            self._refuse(connection, MOST if of_user < MOST_OF_USER else MOST_OF_USER)
+            self._refuse(connection, most)
             return
-        peer = _Peer(connection, pid, uid)
+        peer = _Peer(connection, pid, uid, self._time.now_s())
         with self._lock:
             self._peers.add(peer)
         threading.Thread(target=self._attend, args=(peer,), name=peer.name, daemon=True).start()
+
+    def _close_silent(self, peers: Iterable["_Peer"]) -> bool:
+        """Close the connection that has been silent longest and holds nothing; returns true if its place is free."""
+        until_s = self._time.now_s() - SILENT_S
+        free = [peer for peer in peers if peer.silent_since_s <= until_s and not self._keeper.holds(peer)]
+        if not free:
+            return False
+        peer = min(free, key=lambda peer: peer.silent_since_s)
+        peer.shut()
+        return peer.closed.wait(CLOSING_S)
 
     def _refuse(self, connection: socket.socket, most: int) -> None:
         """Say why, and close the connection at once: the client reads that even if it cannot send its request."""
@@ -136,7 +155,9 @@ class AgentServer:
             while not self._stop.is_set():
                 number = None
                 try:
+                    peer.silent_since_s = self._time.now_s()
                     message = peer.lines.receive()
+                    peer.silent_since_s = math.inf
                     if message is None:
                         return
                     number = _number_of(message)
@@ -233,12 +254,14 @@ def serve(
 
 
 class _Peer(Party):
-    """The other side of one connection."""
+    """The other side of one connection. ``silent_since_s``: infinite while a request is answered."""
 
-    def __init__(self, connection: socket.socket, pid: Optional[int], uid: Optional[int]) -> None:
+    def __init__(self, connection: socket.socket, pid: Optional[int], uid: Optional[int], now_s: float = 0.0) -> None:
         super().__init__("process {} of user {}".format(pid or "?", "?" if uid is None else uid))
         self.lines = Lines(connection, REQUEST_LIMIT)
         self._socket = connection
+        self.silent_since_s = now_s
+        self.closed = threading.Event()
         self.uid = uid
         self._pid = pid
         self._start_tick = None if pid is None else started_at(pid)
@@ -271,6 +294,7 @@ class _Peer(Party):
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+        self.closed.set()
 
 
 def _tell_systemd(state: str) -> None:

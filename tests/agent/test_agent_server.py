@@ -289,13 +289,36 @@ def test_one_user_cannot_take_every_place(path, monkeypatch):
     monkeypatch.setattr(server_module, "MOST_OF_USER", 3)
     monkeypatch.setattr(server_module, "_credentials", lambda connection: (os.getpid(), users[-1]))
     users = [1000]
-    with served(path, BoardLease(MadeBoard())):
+    with served(path, BoardLease(MadeBoard()), VirtualTime()):  # no client is silent for long
         clients = [AgentClient(str(path)) for _ in range(3)]
         with pytest.raises(Full, match="3 connections"):
             AgentClient(str(path))
         users.append(1001)
         clients.append(AgentClient(str(path)))
         for client in clients:
+            client.close()
+
+
+def test_the_connection_that_is_silent_longest_and_holds_nothing_makes_room(path, monkeypatch):
+    monkeypatch.setattr(server_module, "MOST", 3)
+    time, board = VirtualTime(), MadeBoard()
+    with served(path, BoardLease(board, lease_s=60.0, now_s=time.now_s), time):
+        holder = AgentClient(str(path), time=time)
+        holder.pin(300.0)
+        idle, reader = AgentClient(str(path)), AgentClient(str(path))
+        with pytest.raises(Full):  # none has been silent for long
+            AgentClient(str(path))
+        time.sleep(5.0)
+        place = reader._socket
+        reader.read()
+        newcomer = AgentClient(str(path))
+        reader.read()
+        assert reader._socket is place
+        time.sleep(5.0)
+        assert idle.read()["power_w"] == 3.0  # on a new connection
+        assert board.mhz == 300.0
+        assert holder.check() == []
+        for client in (holder, idle, reader, newcomer):
             client.close()
 
 
@@ -413,6 +436,21 @@ def test_a_pin_is_not_carried_over_to_another_agent(path):
         client.pin(200.0)
         assert board.mhz == 200.0
         client.close()
+
+
+def test_a_client_that_holds_nothing_goes_on_with_the_next_agent(path):
+    with served(path, BoardLease(MadeBoard())):
+        client = AgentClient(str(path))
+    with pytest.raises(NotThere, match="wattune-agent serve"):
+        client.read()
+    board = MadeBoard()
+    with served(path, BoardLease(board)):
+        assert client.read()["power_w"] == 5.0
+        client.pin(300.0)
+        assert board.mhz == 300.0
+        client.close()
+        with pytest.raises(Gone):
+            client.read()
 
 
 def test_a_lease_is_renewed_again_after_one_renewal_failed(path):
