@@ -64,10 +64,10 @@ class GuardedProgram:
     # ------------------------------------------------------------------------------------------------ start and end
 
     def start(self) -> None:
-        """Start the program. Raises: BadRequest if it cannot be run."""
+        """Start the program. Raises: BadRequest if it cannot be run or watched."""
         self._began_s = self.time.now_s()
+        self._watch()
         try:
-            self._watch()
             # A session of its own: its whole group can be stopped, and Ctrl-C reaches it through us alone.
             process = subprocess.Popen(self._command, start_new_session=True, preexec_fn=self._tell_group)
         except OSError as error:
@@ -150,16 +150,21 @@ class GuardedProgram:
 
     def _watch(self) -> None:
         script = _WATCHER.format(int(KILL_S))
-        # With none of our files open: a reader that waits for the end of our output need not wait for this.
-        self._watcher = subprocess.Popen(
-            ["sh", "-c", script],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            bufsize=0,
-            start_new_session=True,
-        )
+        try:
+            # With none of our files open: a reader that waits for the end of our output need not wait for this.
+            self._watcher = subprocess.Popen(
+                ["sh", "-c", script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                bufsize=0,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise BadRequest("no shell (sh) to watch the program: put one on PATH") from error
+        except OSError as error:
+            raise BadRequest("the program cannot be watched: {}".format(error.strerror or error)) from error
 
     def _tell_group(self) -> None:
         """Announce the process group from the program's process before exec, so that it is watched from the start.

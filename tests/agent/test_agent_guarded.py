@@ -104,6 +104,13 @@ def test_a_program_that_is_none_is_refused_and_the_board_restored(board, tmp_pat
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_without_a_shell_the_program_is_not_run_unwatched(board, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadRequest, match=r"no shell \(sh\) .* on PATH"):
+        run_guarded(board, [sys.executable, "-c", ""], clock_mhz=200.0)
+    assert board.restored == 1
+
+
 def test_nothing_runs_blind_or_on_a_board_of_somebody_else(board, tmp_path):
     marker = tmp_path / "ran"
     for name, error in (("read", NoReading("no sensor")), ("pin", Busy("process 7"))):
