@@ -200,6 +200,10 @@ def test_keys_say_in_what_they_differ():
     other = key.model_copy(update={"data_type": "fp16"})
     assert key.differences(key) == []
     assert key.differences(other) == ["data_type (fp16, not fp32)"]
+    for mode in ("fan quiet, L4T 36.4.3", "persistence on, L4T 36.4.3", "L4T 36.4.3, fan cool"):  # of earlier versions
+        old, now = (key.model_copy(update={"mode": text}) for text in (mode, "L4T 36.4.3"))
+        assert old.differences(now) == now.differences(old) == []
+    assert old.differences(key)
 
 
 def test_work_adds_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import model_validator
@@ -140,6 +141,10 @@ class ReferenceSet(Value):
     cost: ProfileCost | None = None
 
 
+_FORMER_PARTS = re.compile(r"(^|, )(fan|persistence) [^,]*")
+"""Parts of a mode that earlier versions recorded, and that no mode has any more."""
+
+
 class ProfileKey(Value):
     """Key of a profile table: all that it depends on, and never data values, weights or targets."""
 
@@ -152,9 +157,13 @@ class ProfileKey(Value):
     algorithm: str
     software: str
 
+    @property
+    def _lasting_mode(self) -> str:
+        return _FORMER_PARTS.sub("", self.mode).removeprefix(", ")
+
     def differences(self, other: ProfileKey) -> list[str]:
         """One text per field that differs, such as ``data_type (fp32, not fp16)``."""
-        mine, theirs = self.model_dump(), other.model_dump()
+        mine, theirs = ({**key.model_dump(), "mode": key._lasting_mode} for key in (self, other))
         return [f"{k} ({theirs[k]}, not {mine[k]})" for k in type(self).model_fields if mine[k] != theirs[k]]
 
 
