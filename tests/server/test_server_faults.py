@@ -19,11 +19,13 @@ from tests.server.conftest import Store, opened, served
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
+from tests.support.server.serving import serving, wait_for
 
 from wattune.errors import OutputError
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
 from wattune.server.routes.operations import READY_S
+from wattune.server.store import Database
 
 TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}
 
@@ -130,6 +132,23 @@ def test_database_lost_between_transactions(cluster, tmp_path):
             assert made.contents(store) == before
             assert client.get("/readyz").status_code == 200
             assert {answer.status_code for answer in writes(client)} <= {200, 201, 204}
+
+
+@pytest.mark.slow
+def test_database_is_locked_again_after_its_restart(cluster, tmp_path):
+    database = Database(cluster.new())
+
+    def locks() -> int:
+        with database.session(reads_only=True) as session:
+            return session.scalar(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"))
+
+    with serving(tmp_path / "store", "--workers", "0", "--database", database.url) as server:
+        assert locks() == 1
+        cluster.stop(signal.SIGQUIT)
+        wait_for(lambda: server.log.read_text().count("its lock is taken again") > 1)
+        cluster.start()
+        wait_for(lambda: locks() == 1, 20)
+    database.close()
 
 
 def store_metrics(store: Store) -> str:

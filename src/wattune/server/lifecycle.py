@@ -53,14 +53,14 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         database = Database(settings.database_url)
         stack.callback(database.close)
         database.ping()
-        stack.enter_context(database_locked(database))
+        keep_lock = stack.enter_context(database_locked(database))
         if (copy := copy_before_migration(settings.store, database)) is not None:
             log.warning("the database is migrated to a newer schema; a copy of it as it was: %s", copy)
         database.upgrade()
         check_address(settings, database)
         _clean_up(settings, database)
         url = _url(settings, listening)
-        stack.enter_context(Runners(settings, database))
+        stack.enter_context(Runners(settings, database, keep_lock))
         if demo:
             stack.enter_context(_demo(url))
         ready = f"wattune is serving on {url}, store: {settings.store}"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from wattune.errors import InputError, OutputError
-from wattune.server.store import Database
+from wattune.server.store import Database, StoreUnavailable
 
 _LOCK = 0x7761747475  # "wattu"
 _LOCK_S = 10.0
@@ -40,10 +42,13 @@ def store_locked(store: Path) -> Iterator[None]:
 
 
 @contextmanager
-def database_locked(database: Database) -> Iterator[None]:
-    """Lock a PostgreSQL database, which servers with different folders could share. Raises: InputError."""
+def database_locked(database: Database) -> Iterator[Callable[[], None]]:
+    """Lock a PostgreSQL database, which servers with different folders could share. Raises: InputError.
+
+    Gives a function to call now and then: it takes the lock again if the database has lost it with its connections.
+    """
     if database.is_sqlite:
-        yield
+        yield lambda: None
         return
     with database.engine.connect() as connection:
         # The database releases the lock of a killed server only once it notices the lost connection.
@@ -54,7 +59,19 @@ def database_locked(database: Database) -> Iterator[None]:
             retrying(_try_lock, connection)
         except RetryError as error:
             raise InputError("another server uses this database", hint="give another --database") from error
-        yield
+        yield partial(_keep, connection)
+
+
+def _keep(connection: Connection) -> None:
+    """Take the lock, which the connection may have already. Raises: InputError, StoreUnavailable."""
+    try:
+        is_ours = _try_lock(connection)
+    except SQLAlchemyError as error:
+        connection.invalidate()
+        connection.rollback()  # the next call connects again
+        raise StoreUnavailable("the database does not respond: its lock is taken again once it does") from error
+    if not is_ours:
+        raise InputError("another server uses this database", hint="end one of them")
 
 
 def _try_lock(connection: Connection) -> bool:

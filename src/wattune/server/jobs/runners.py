@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,13 @@ class Sweep:
 
 
 class Runners:
-    """Context manager that works on the queue with ``settings.workers`` sweeps at a time."""
+    """Context manager that works on the queue with ``settings.workers`` sweeps at a time.
 
-    def __init__(self, settings: Settings, database: Database):
-        self._settings, self._database = settings, database
+    ``keep_lock`` is called before each look, and raises if the database is not this server's.
+    """
+
+    def __init__(self, settings: Settings, database: Database, keep_lock: Callable[[], None] = lambda: None):
+        self._settings, self._database, self._keep_lock = settings, database, keep_lock
         self._files = FileStore(settings.store / "files")
         self._sweeps: list[Sweep] = []
         self._stopping = threading.Event()
@@ -89,6 +92,7 @@ class Runners:
         is_filled = False
         while not self._stopping.is_set():
             try:
+                self._keep_lock()
                 if not is_filled:  # asked until the database answers, and not at every look
                     if self._has_no_model():
                         example.append(start({"store": str(self._settings.store), "database_url": self._database.url}))
