@@ -33,6 +33,7 @@ PLAN = ("plan", "table.json", "curve.json")
         ((*PLAN, "--cap", "infW"), "infW"),
         ((*PLAN, "--cap", "9W", "--set", "cap_window=-1s"), "-1s"),
         ((*PLAN, "--cap", "9W", "--set", "cap_window=soon"), "soon"),
+        ((*PLAN, "--cap", "9W", "--set", "cap_window="), "--set: cap_window="),
         ((*PLAN, "--cap", "9W", "--batch-size", "0"), "--batch-size"),
         ((*PLAN, "--cap", "9W", "--batch-size", "many"), "many"),
         ((*PLAN, "--cap", "9W", "--batch-size", "7"), "7"),

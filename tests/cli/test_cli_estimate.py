@@ -125,6 +125,14 @@ def test_one_of_several_workloads(wattune, tmp_path):
     assert wattune("estimate", "--from-runs", table, "--target", 0.9, "--json")[0] == 0
 
 
+def test_runs_without_a_target_are_chosen_as_the_error_proposes(wattune, tmp_path):
+    lines = [f"{HEAD},target_accuracy", *runs("a", extra=","), *runs("a", extra=",0.9")]
+    table = written(tmp_path, "runs.csv", "\n".join(lines))
+    assert "target_accuracy=; target_accuracy=0.9" in wattune("estimate", "--from-runs", table)[2][0]
+    said = json.loads(wattune("estimate", "--from-runs", table, "--where", "target_accuracy=", "--json")[1])
+    assert (said["target"], said["runs_used"]) == (None, 9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -142,6 +150,7 @@ def test_one_of_several_workloads(wattune, tmp_path):
         (["--from-runs", "TABLE", "--target", "0.8"], "without targets"),
         (["--from-runs", "TABLE", "--target", "nan"], "target: nan"),
         (["--from-runs", "TABLE", "--step-times", "8"], "--step-times: 8"),
+        (["--from-runs", "TABLE", "--step-times", "8="], "--step-times: 8="),
         (["--from-runs", "TABLE", "--step-times", "8=-1"], "--step-times: 8=-1"),
         (["--from-runs", "TABLE", "--step-times", "8=nan"], "--step-times"),
         (["--from-runs", "TABLE", "--step-times", "8=0.1,8=0.2"], "twice: 8"),

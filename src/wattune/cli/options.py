@@ -130,7 +130,10 @@ def _set_option(advanced: Sequence[str]) -> inspect.Parameter:
 
 def _settings(pairs: Sequence[str], keys: tuple[str, ...]) -> dict[str, str]:
     """Key -> value of each ``--set``. Raises: InputError."""
-    read = named_values("--set", pairs, "KEY=VALUE, such as margin=0.2W")
+    allowed = "KEY=VALUE, such as margin=0.2W"
+    read = named_values("--set", pairs, allowed)
+    if empty := [name for name, value in read.items() if not value]:
+        raise InputError("--set", value=f"{empty[0]}=", allowed=allowed)
     settings = {known_key(key, keys): value for key, value in read.items()}
     if len(settings) < len(read):
         raise InputError("--set has a key twice", value=", ".join(read), allowed="each key once")
@@ -138,11 +141,11 @@ def _settings(pairs: Sequence[str], keys: tuple[str, ...]) -> dict[str, str]:
 
 
 def named_values(option: str, pairs: Iterable[str], allowed: str) -> dict[str, str]:
-    """Name -> value, from texts such as "name=value". Raises: InputError, also for a name that occurs twice."""
+    """Name -> value, which may be empty, from texts such as "name=value". Raises: InputError, also for a name twice."""
     values: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = (part.strip() for part in pair.partition("="))
-        if not name or not equals or not value:
+        if not name or not equals:
             raise InputError(option, value=pair, allowed=allowed)
         if name in values:
             raise InputError(f"{option} has a name twice", value=name, allowed="each name once")
