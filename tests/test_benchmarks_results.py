@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import re
 import subprocess
 
+import benchmarks
 import pytest
 from benchmarks import stale, timing
 from benchmarks.tables.results import moment
@@ -20,6 +23,11 @@ def test_each_result_has_the_commit_and_date_of_its_measurement(name):
     for one in [where] if "commit" in where else where.values():
         assert re.fullmatch(r"[0-9a-f]{40}", one["commit"])
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", one["date"])
+
+
+def test_each_benchmark_can_be_imported():
+    for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+        importlib.import_module(module.name)
 
 
 def test_each_result_has_the_code_that_it_measures():

@@ -12,7 +12,7 @@ from tests.support.agent_trees import HIGH, board_in, gpu_tree
 
 from benchmarks.guard.board import ORIN, SENSORS
 from benchmarks.guard.rules import level
-from wattune_agent.board import PowerSensor, Reading
+from wattune_agent.board import PowerSensor
 from wattune_agent.controller import Controller
 from wattune_agent.guarded import run_guarded
 from wattune_agent.slicing import save_switch
@@ -62,7 +62,7 @@ class _Watts(PowerSensor):
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    def read(self) -> Reading:
+    def read(self) -> float:
         return int(self._tree.read(HIGH)) / 1e8
 
 
