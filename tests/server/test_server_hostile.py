@@ -22,6 +22,7 @@ JSON = {"Content-Type": "application/json"}
 
 STATUS = "/v1/devices/nano-1"
 SAID = json.dumps(made.status()).encode()
+ADMIN = json.dumps({**made.status(), "admin": 1}).encode()
 REFUSED = {
     "a page elsewhere, without a token": ("POST", "/v1/jobs", 401, "token", b"{}", {"Origin": "http://e"}),
     "an origin that is none": ("POST", "/login", 400, "Origin", b"token=a", {"Origin": "http://["}),
@@ -33,7 +34,7 @@ REFUSED = {
     "a method that there is not": ("PATCH", "/v1/models/m", 405, "Not Allowed", b"{}", JSON),
     "JSON that ends too early": ("PUT", STATUS, 400, "JSON", SAID[:-20], JSON),
     "a list for an object": ("POST", "/v1/trainings?device=a", 422, "object", b"[1, 2]", JSON),
-    "a field that there is not": ("PUT", STATUS, 422, "admin", b'{"admin": 1}', JSON),
+    "a field that there is not": ("PUT", STATUS, 422, "admin", ADMIN, JSON),
     "another name in the body": ("PUT", "/v1/devices/b", 422, "nano-1", SAID, JSON),
     "a name with a path": ("GET", "/v1/models/..%5C..%5Cweights", 422, "path name", None, {}),
     "a name with a zero": ("DELETE", "/v1/models/resnet8-digits%00", 422, "path name", None, {}),
