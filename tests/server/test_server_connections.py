@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import socket
+import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -144,6 +146,14 @@ def test_no_body_of_a_stranger_is_read(server, method, path, status):
         head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
         connection.sendall(head.encode())
         assert f" {status} ".encode() in connection.recv(65536).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(("files", "warnings"), [(1024, 1), (4096, 0)])
+def test_few_open_files_are_warned_of(files, warnings):
+    code = "from wattune.server.connections import raise_open_files; raise_open_files()"
+    command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert said.count(f"the hard limit of open files is {files}") == said.count("\n") == warnings
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ process may open as many files as the system lets it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 OPEN_FILES = 65_536
 """Number of files, connections among them, that the process asks the system for."""
+
+ENOUGH_FILES = 4096
+"""Number of open files with which silent connections were seen to keep nobody out."""
+
+log = logging.getLogger("wattune.server.connections")
 
 
 def configured(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
@@ -41,8 +47,15 @@ def configured(app: Any, settings: Settings, **options: Any) -> uvicorn.Config:
 
 
 def raise_open_files() -> None:
-    """Raise the process's limit of open files to ``OPEN_FILES``, as far as it may."""
+    """Raise the process's limit of open files to ``OPEN_FILES``, as far as it may; warn below ``ENOUGH_FILES``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < ENOUGH_FILES:
+        log.warning(
+            "the hard limit of open files is %d: silent connections may keep others out; raise it to %d or more "
+            "(ulimit -Hn, LimitNOFILE)",
+            hard,
+            ENOUGH_FILES,
+        )
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
         most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
