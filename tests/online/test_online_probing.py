@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -101,14 +102,15 @@ class Noisy:
     """Draws from generators of its own, one of which is made when it is first used, as a collator's in Transformers."""
 
     def __init__(self):
-        self.parts = [np.random.default_rng(0), random.Random(0), np.random.RandomState(0)]
+        self.parts = [np.random.default_rng(0), random.Random(0)]
+        self.old = [np.random.RandomState(0), np.random.RandomState(np.random.PCG64(0))]
         self.torch = torch.Generator().manual_seed(0)
         self.late = None
 
     def draw(self, *_):
         if self.late is None:
             self.late = torch.Generator().manual_seed(0)
-        drawn = [part.random() for part in self.parts[:2]] + [self.parts[2].rand()]
+        drawn = [part.random() for part in self.parts] + [part.rand() for part in self.old]
         return drawn + [float(torch.rand(1, generator=one)) for one in (self.torch, self.late)]
 
 
@@ -119,6 +121,20 @@ def test_generators_of_the_users_own_draw_the_same_after_trials(wrap):
         noisy.draw()
     assert noisy.late is None
     assert noisy.draw() == Noisy().draw()
+
+
+class OfAnotherForm(random.Random):
+    """Its state is not the state of Python's generators."""
+
+    def getstate(self):
+        return "another form", super().getstate()
+
+
+def test_a_generator_whose_state_has_another_form_is_left_alone():
+    owner = SimpleNamespace(generator=OfAnotherForm(0))
+    with undrawn(owner):
+        owner.generator.random()
+    assert owner.generator.random() != random.Random(0).random()
 
 
 class NoisyData(Numbered):

@@ -129,7 +129,9 @@ def state_of(one: Any) -> Any:
         return _plain(one.bit_generator.state)
     if isinstance(one, np.random.RandomState):
         return _plain(one.get_state(legacy=False))
-    if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
+    if (
+        isinstance(one, random.Random) and type(one).getstate is random.Random.getstate
+    ):  # otherwise of any form, or none
         version, words, gauss = one.getstate()
         return [version, list(words), gauss]
     return None
@@ -142,8 +144,7 @@ def set_state(one: Any, state: Any) -> None:
     elif isinstance(one, np.random.Generator):
         one.bit_generator.state = state
     elif isinstance(one, np.random.RandomState):
-        inner = state["state"]
-        one.set_state({**state, "state": {**inner, "key": np.asarray(inner["key"], dtype=np.uint32)}})
+        one.set_state(state)
     else:
         version, words, gauss = state
         one.setstate((version, tuple(words), gauss))
