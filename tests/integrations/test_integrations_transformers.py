@@ -312,6 +312,8 @@ def test_a_cap_that_cannot_be_kept_stops_the_training(tmp_path):
 
 def test_what_cannot_be_held_is_refused_in_one_line(tmp_path):
     made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(16))
+    with pytest.raises(InputError, match="device: 3; allowed: a name such as auto"):
+        attach(made, device=3, cap_w=CAP_W)
     attach(made, device=NANO, cap_w=CAP_W)
     with pytest.raises(InputError, match="before"):
         attach(made, device=NANO, cap_w=CAP_W)

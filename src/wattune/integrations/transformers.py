@@ -27,7 +27,7 @@ from wattune.online.loop_run import OwnShape
 from wattune.online.probing import is_long_enough, probe
 from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.online.ranks.meeting import refusing
-from wattune.online.request import session_goal
+from wattune.online.request import check_device, session_goal
 from wattune.online.rng_state import undisturbed, undrawn
 from wattune.online.session_cap import constant_cap, opened_profile
 from wattune.point import BatchShape
@@ -69,6 +69,7 @@ def attach(
         if any(isinstance(callback, Capped) for callback in trainer.callback_handler.callbacks):
             raise InputError("attach() was called before for this Trainer", hint="call it once")
         check_trainer(trainer)
+        check_device(device)
         cap, asked_goal, table = constant_cap(cap_w, "attach()"), session_goal(goal), opened_profile(profile)
     is_alone = trainer.args.world_size == 1
     if is_alone and isinstance(device, str):

@@ -39,9 +39,7 @@ class Request:
 
     def __init__(self, given: Any, *, ranks: int, rank: int):
         model, keep, cap_w, batch_size = given.model, given.keep_recipe, given.cap_w, given.batch_size
-        if not isinstance(given.device, str) and not hasattr(given.device, "knobs"):
-            allowed = "a name such as auto or sim:jetson-nano, or a device"
-            raise InputError("device", value=given.device, allowed=allowed)
+        check_device(given.device)
         if not _is_whole(given.seed) or given.seed < 0:
             raise InputError("seed", value=given.seed, allowed="a whole number, 0 or more")
         if not isinstance(model, nn.Module) or next(model.parameters(), None) is None:
@@ -148,6 +146,13 @@ class Request:
         if not _is_whole(own) or own < 1:
             raise InputError("batch_size", value=own, allowed="the samples of an optimizer step, if there is no loader")
         return own
+
+
+def check_device(device: Any) -> None:
+    """Check that this is the name of a device, or a device. Raises: InputError."""
+    if not isinstance(device, str) and not hasattr(device, "knobs"):
+        allowed = "a name such as auto or sim:jetson-nano, or a device"
+        raise InputError("device", value=device, allowed=allowed)
 
 
 def session_goal(goal: Goal | str) -> Goal:
