@@ -163,6 +163,7 @@ def one_cycle(optimizer, trainer):
         ((32, 4), one_cycle, {"accumulate_grad_batches": 4, "val_check_interval": 0.25}, {"batch_size": 8}, 640),
         ((16, 8), None, {}, {"drop_last": True}, 644),
         ((16, 8), None, {"max_steps": 47, "max_epochs": -1}, {"shuffle": False}, 640),
+        ((32, 8), None, {"accumulate_grad_batches": 2, "val_check_interval": "01:00:00:00"}, {}, 640),
         ((16, 8), None, {}, {"num_workers": 1}, 640),
         ((16, 8), one_cycle, {}, {"num_workers": 1, "persistent_workers": True}, 640),
         ((16, 8), cosine, {"precision": "bf16-mixed"}, {}, 640),
@@ -376,6 +377,40 @@ def test_it_resumes_as_lightning_alone_does(tmp_path):
         assert distance(plain, capped) < 1e-5
 
 
+@pytest.mark.parametrize("micro", [8, 32])
+def test_a_checkpoint_of_sizes_that_no_longer_fit_resumes_at_its_sample(tmp_path, micro):
+    def run(*callbacks, **options):
+        module = Module(scheduler=cosine)
+        torch.manual_seed(0)
+        fit(module, *callbacks, accumulate_grad_batches=2, **options)
+        return module
+
+    first = PowerCapCallback(CAP_W, device=slow(), profile=profile((32, micro)))
+    for kind, caps in (("plain", []), ("capped", [first])):
+        saving = ModelCheckpoint(tmp_path / kind, every_n_train_steps=7, save_top_k=-1, filename="{step}")
+        assert set(run(*caps, saving).sizes) == {micro if caps else 16}
+    for step in (7, 28):  # within either pass
+        again, rests = PowerCapCallback(CAP_W, device=slow()), []
+        for kind, caps in (("plain", []), ("capped", [again])):
+            rests.append(run(*caps, val_check_interval=40, ckpt_path=tmp_path / kind / f"step={step}.ckpt"))
+        plain, capped = rests
+        assert (plain.numbers, plain.rates, plain.sizes) == (capped.numbers, capped.rates, capped.sizes)
+        assert plain.validated == capped.validated
+        assert distance(plain, capped) < 1e-5
+        assert again.record.samples == first.record.samples == 1280
+        assert not any("checkpoint" in note for note in again.record.notes)
+
+
+def test_a_checkpoint_within_a_batch_of_the_loader_is_refused(tmp_path):
+    known = PowerCapCallback(CAP_W, device=slow(), profile=profile((16, 8)))
+    with pytest.raises(RuntimeError, match="here"):
+        fit(Module(fail_at=(21, RuntimeError("here"))), known, OnExceptionCheckpoint(tmp_path))
+    again = PowerCapCallback(CAP_W, device=slow())
+    with pytest.raises(InputError, match="168 samples of a pass; allowed: whole batches of 16") as caught:
+        fit(Module(), again, val_check_interval=40, ckpt_path=tmp_path / "on_exception.ckpt")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_resumed_training_compares_itself_with_the_same_recipe(tmp_path):
     def run(steps, ckpt_path=None):
         cap, load = PowerCapCallback(CAP_W, device=slow()), loader(data(32), 4)
@@ -390,12 +425,15 @@ def test_a_resumed_training_compares_itself_with_the_same_recipe(tmp_path):
         assert (record.own_point.shape, record.gain_from) == (BatchShape(32, 4), "forecast")
 
 
-def test_a_checkpoint_of_another_recipe_starts_over():
+def test_a_checkpoint_of_another_recipe_starts_over(tmp_path):
     first, again = PowerCapCallback(CAP_W, device=slow()), PowerCapCallback(CAP_W, device=slow())
-    fit(Module(), first, load=loader(data(64), 32), max_epochs=1)
-    again.load_state_dict(first.state_dict())
-    fit(Module(), again, load=loader(data(64), 16), max_epochs=1)
-    assert any("another board, recipe or number" in note for note in again.record.notes)
+    trainer = fit(Module(), first, load=loader(data(64), 32), max_epochs=1)
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    fit(Module(), again, load=loader(data(64), 16), max_epochs=2, ckpt_path=tmp_path / "end.ckpt")
+    assert [note for note in again.record.notes if "checkpoint" in note] == [
+        "the checkpoint is of another board, recipe or number of processes, so the search was restarted",
+        "the sizes stay yours, since the checkpoint has none that fit",
+    ]
 
 
 class Failing(Module):

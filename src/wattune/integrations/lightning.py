@@ -25,7 +25,7 @@ from wattune.cap import Over, PowerCap
 from wattune.devices import Device
 from wattune.errors import WattuneError
 from wattune.goal import TIME, Goal
-from wattune.integrations.lightning_setup import FitLoader, Trials, check_trainer
+from wattune.integrations.lightning_setup import FitLoader, Trials, check_trainer, count_again
 from wattune.online import Session, capped
 from wattune.online.batch_shapes import rows as rows_of
 from wattune.online.loop_run import OwnShape
@@ -158,10 +158,14 @@ class PowerCapCallback(Callback):
     # -------------------------------------------------------------------------------------------------------- training
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Choose the sizes, and set them. Raises: SafetyStop, DeviceError."""
+        """Choose the sizes, and set them. Raises: InputError, SafetyStop, DeviceError."""
         session, loader = self._session, self._loader
-        if self._shape is None or not loader.allows(self._shape):
+        saved = self._shape
+        if saved is None or not loader.allows(saved):
             self._shape = self._chosen(pl_module)
+            if saved is not None:
+                with refusing():
+                    count_again(self._trainer.fit_loop.epoch_loop.batch_progress, saved.micro, self._shape.micro)
         if session.ranks is None or session.ranks.is_leader:
             session.run.keep_only(self._shape)
         loader.use(self._trainer, self._shape, self._before)
@@ -175,7 +179,7 @@ class PowerCapCallback(Callback):
         elif self._session.size > 1:
             run.note("with several processes, the sizes stay yours, and clocks alone are chosen")
         elif trainer.ckpt_path is not None:  # it counts batches of the user's size
-            run.note("the checkpoint is of training without PowerCapCallback, whose sizes stay")
+            run.note("the sizes stay yours, since the checkpoint has none that fit")
         elif len(allowed) > 1:
             for row in set(rows) - set(allowed):
                 run.explorer.leave_out(row)

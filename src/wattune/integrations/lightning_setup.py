@@ -84,7 +84,8 @@ class FitLoader:
         self.batch_size: int = own or self._mean_size()
         self.start = BatchShape(self.batch_size * parts, self.batch_size)
         self._batches: float = trainer.num_training_batches
-        self._validates_after: Any = trainer.val_check_interval
+        self._validates_after: Any = getattr(trainer, "val_check_interval", None)
+        """Part of a pass, or batches; None if Lightning validates by the clock."""
         self.samples: int | None = None
         """Samples of a pass, None if nobody knows."""
         self.fixed = self._why_fixed(trainer)
@@ -109,7 +110,7 @@ class FitLoader:
         steps_between = [one.frequency for one in trainer.lr_scheduler_configs if one.interval == "step"]
         counts = {
             "limit_train_batches": self._batches != len(self.loader),
-            "val_check_interval": not isinstance(self._validates_after, float),
+            "val_check_interval": isinstance(self._validates_after, int),
             "the frequency of a scheduler": any(frequency != 1 for frequency in steps_between),
         }
         if (setting := next((name for name, is_set in counts.items() if is_set), None)) is not None:
@@ -125,6 +126,8 @@ class FitLoader:
             return False
         if self.loader.drop_last and len(self.loader.sampler) - samples >= micro:
             return False
+        if self._validates_after is None:
+            return True
         after = [max(1, int(samples // size * self._validates_after)) * size for size in (own, micro)]
         return after[0] == after[1]
 
@@ -155,6 +158,25 @@ class FitLoader:
         trainer.accumulate_grad_batches = self.start.batch // self.start.micro
         if self.fixed is None:
             self.loader.batch_sampler.batch_size = self.batch_size
+
+
+def count_again(progress: Any, saved: int, micro: int) -> None:
+    """Count the batches of a checkpoint, of ``saved`` samples, in batches of ``micro`` samples.
+
+    Raises: InputError for a checkpoint within one of these.
+    """
+    for counts in (progress.total, progress.current):
+        batches, rest = divmod(counts.processed * saved, micro)
+        if rest:
+            raise InputError(
+                "the checkpoint was saved within a batch",
+                value=f"{progress.current.processed * saved} samples of a pass",
+                allowed=f"whole batches of {micro}",
+                hint="resume from another checkpoint, or with the settings that it was saved with",
+            )
+        ahead = batches - counts.processed
+        for name in ("ready", "started", "processed", "completed"):  # a count may be one ahead of the next
+            setattr(counts, name, getattr(counts, name) + ahead)
 
 
 class Trials:
