@@ -20,9 +20,9 @@ from benchmarks.decisions import (
     sweeps,
     traces,
 )
-from benchmarks.decisions.boards import Cell, Reading, Rig
+from benchmarks.decisions.boards import Cell, Rig
 from benchmarks.decisions.estimators import Bank, Decision
-from benchmarks.decisions.generators import BATCH_SIZES, CLOCKS, board
+from benchmarks.decisions.generators import BATCH_SIZES, board
 from benchmarks.decisions.guided_way import guided_way, together
 from benchmarks.decisions.profiling_part import cell_under_cap, score
 from benchmarks.decisions.sweeps import Run
@@ -127,16 +127,6 @@ def test_a_rig_counts_true_power_over_the_cap_and_stops_once_the_mean_is_surely_
     assert rig.over == [pytest.approx(float(place.power_w[-1, -1]) * (1 - place.cold) / rig.cap_w - 1)]
 
 
-def test_probes_are_right_on_average_once_the_board_is_warm() -> None:
-    place = board("table", 3)
-    cell = Cell(32, place.clocks_mhz[5])
-    rig = Rig(place, math.inf, 0)
-    found = [rig.probe(cell, windows=400) for _ in range(40)][20:]
-    assert all(isinstance(one, Reading) for one in found)
-    power_w = np.mean([one.power_mean_w for one in found if isinstance(one, Reading)])
-    assert power_w == pytest.approx(float(place.power_w[place.place(cell)]), rel=0.02)
-
-
 @given(st.integers(0, 300), st.floats(0.25, 0.9))
 @settings(max_examples=25, deadline=None)
 def test_the_best_cell_is_the_fastest_under_the_cap(seed: int, share: float) -> None:
@@ -148,19 +138,6 @@ def test_the_best_cell_is_the_fastest_under_the_cap(seed: int, share: float) -> 
     cells = [Cell(size, clock) for size in BATCH_SIZES for clock in place.clocks_mhz]
     allowed = [cell for cell in cells if place.power_w[place.place(cell)] <= cap_w]
     assert min(place.cost(cell, samples) for cell in allowed) == pytest.approx(place.cost(best, samples))
-
-
-def test_boards_of_the_table_kind_are_as_described() -> None:
-    places = [board("table", seed) for seed in range(30)]
-    assert all(place.step_s.shape == (len(BATCH_SIZES), CLOCKS) for place in places)
-    assert all((np.diff(place.power_w, axis=1) >= 0).all() for place in places)
-    assert any((np.diff(place.power_w, axis=0) < 0).any() for place in places)
-
-
-def test_a_roofline_board_is_slower_and_draws_less_at_lower_clocks() -> None:
-    place = board("roofline", 0)
-    assert (np.diff(place.step_s, axis=1) <= 0).all()
-    assert (np.diff(place.power_w, axis=1) > 0).all()
 
 
 def test_a_pick_over_the_cap_is_charged_the_clock_below_that_keeps_it() -> None:
@@ -199,12 +176,6 @@ def test_profile_and_proxy_share_a_loop() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ scoring
-
-
-def test_a_standard_error_of_cases_that_stand_alone_is_the_usual_one() -> None:
-    values = [1.0, 2.0, 4.0, 7.0]
-    usual = np.std(values, ddof=1) / 2
-    assert scoring.spread_of_mean(values, range(4)) == pytest.approx(usual)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=8), st.integers(2, 5))

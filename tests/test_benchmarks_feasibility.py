@@ -66,9 +66,3 @@ def test_the_chosen_one_fits_and_is_the_cheapest(generated):
     assert "Forward gradients win" in text
     wins = sum(ALGORITHMS.get(case["chosen"], "").startswith(("forward", "async")) for case in found["cases"])
     assert ("Forward gradients win nowhere" in text) == (wins == 0)
-
-
-def test_an_algorithm_that_reaches_no_target_is_not_chosen(generated):
-    found = generated({name: Ratio(None, None, "measured") for name in OTHERS})
-    assert {case["chosen"] for case in found["cases"]} <= {"backprop", "backprop, checkpointed", None}
-    assert "AsyncFGD wins nowhere" in feasibility.markdown(found)
