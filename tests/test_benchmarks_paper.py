@@ -13,8 +13,7 @@ import pytest
 import torch
 from benchmarks.__main__ import main
 from benchmarks.paper import measured, replay
-from benchmarks.paper.families import FAMILIES, KINSHIP, WAYS
-from benchmarks.paper.measured import are_kin
+from benchmarks.paper.families import FAMILIES, WAYS
 from benchmarks.paper.published import CELLS, NANO, RESNET18, SOUND, TRANSFORMER
 from benchmarks.paper.sections import markdown, results
 from benchmarks.paper.targets import cut, smoothed, target_of
@@ -56,11 +55,6 @@ def test_a_target_lies_nine_tenths_of_the_way_to_the_batch_size_that_ends_worst(
     assert target_of(found) == pytest.approx(0.2 + 0.9 * 0.5)
 
 
-def test_of_a_loss_the_worst_end_is_the_highest() -> None:
-    found = [curve([2.0, 0.5], 8), curve([2.0, 1.0], 128)]
-    assert target_of(found, higher_is_better=False) == pytest.approx(1.1)
-
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1))
 def test_a_cut_curve_ends_where_it_first_reaches_the_target(metrics: list[float], target: float) -> None:
     found = cut(curve(metrics), target)
@@ -76,21 +70,6 @@ def test_a_loss_is_cut_where_it_is_low_enough() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- families
-
-
-def test_data_sets_of_one_family_are_kin_and_others_not() -> None:
-    assert are_kin("CIFAR-10, classes 0-4", "held-out classes")
-    assert not are_kin("CIFAR-10, classes 0-4", "digits")
-    assert are_kin("short periods", "long periods")
-    assert not are_kin("short periods", "Austen")
-
-
-def test_there_are_enough_data_sets_and_every_one_of_them_has_a_family() -> None:
-    images = {name for family in FAMILIES if family.kind == "images" for name in family.sets}
-    texts = {name for family in FAMILIES if family.kind == "text" for name in family.sets}
-    assert len(images) >= 4
-    assert len(texts) >= 3
-    assert images | texts <= {name for names in KINSHIP for name in names}
 
 
 def _tiny(_: int) -> torch.nn.Module:
@@ -165,11 +144,6 @@ def test_every_point_that_differs_from_the_paper_has_a_reason() -> None:
     summary = results()["replay"]["summary"]
     assert all(one["why"] for one in summary["different_points"])
     assert summary["same_points"] + len(summary["different_points"]) == len(SOUND)
-
-
-def test_a_proxy_of_two_targets_lies_between_them() -> None:
-    found = replay.proxy(TRANSFORMER, [{8: 50.0, 128: 100.0}, {8: 80.0, 128: 100.0}], {})
-    assert found.relative == pytest.approx({8: math.sqrt(0.4), 128: 1.0})
 
 
 def test_the_proxy_of_resnet18_gives_the_baseline_its_batch_size() -> None:

@@ -119,10 +119,6 @@ class LiveTree(Tree):
             Path(self.inside(path)).write_text(text + "\n", encoding="utf-8")
         self._show()
 
-    def forget_shown(self) -> None:
-        """Somebody else has written to the disk."""
-        self._shown.clear()
-
     def state(self) -> dict[str, str]:
         """The text of every file that keeps what is written: compare the end with the beginning."""
         return {path: self.board.text(path) for path in self.board.state_paths()}
