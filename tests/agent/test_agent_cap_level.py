@@ -129,6 +129,7 @@ def test_from_idle_to_full_power_no_window_is_far_above_the_cap():
     assert max(windows(found)) <= 1.3 * 0.6 * powers[-1]
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 0.4), min_size=6, max_size=6), st.integers(0, 5))
 @settings(max_examples=8, deadline=None)
 def test_a_wrong_table_never_holds_it_below_a_setting_that_fits_for_good(errors, fits):

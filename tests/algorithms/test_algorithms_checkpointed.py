@@ -156,6 +156,7 @@ def test_auto_takes_no_more_memory_than_any_number_of_segments():
     assert peak_bytes("backprop:checkpoint=auto", trainable, 8) == least
 
 
+@pytest.mark.slow
 def test_auto_of_a_transformer_counts_what_is_inside_a_part():
     """A part's inside is much larger than its input, so the square root of the number of parts is far from the best."""
     trainable = Example(lambda: CharacterTransformer(width=64), texts(64, 96))

@@ -100,6 +100,7 @@ def test_a_warning_takes_one_line(wattune, monkeypatch, tmp_path):
     assert (code, err) == (0, ["wattune: warning: look out"])
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_a_finalizer_is_not_lost():
     """Python drops what is raised there, and with it a Ctrl-C that happens to come then."""
     code = """

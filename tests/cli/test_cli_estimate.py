@@ -191,6 +191,7 @@ def test_the_proxy_is_trained_a_few_times(wattune, tmp_path):
     assert wattune("estimate", SMALL, "-o", path, "--resume")[0] == 0
 
 
+@pytest.mark.slow
 def test_the_own_batch_size_of_the_workload_is_one_of_the_runs(wattune, tmp_path):
     workload = tmp_path / "own.toml"
     workload.write_text(

@@ -21,6 +21,7 @@ def efficiency(tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--strict"]])
 def test_it_says_what_it_picked_and_why_it_stopped(wattune, tmp_path, efficiency, more):
     path = tmp_path / "profile.json"

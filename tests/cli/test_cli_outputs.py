@@ -149,6 +149,7 @@ def test_a_record_that_cannot_be_saved_is_printed(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["record"] == "profile"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_full_outputs_lose_no_record(talker):
     profile = ("profile", str(SMALL), *DEVICE, "--cap", "4.5W", "--strategy", "guided")

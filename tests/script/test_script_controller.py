@@ -82,6 +82,7 @@ def best(cap_w: float) -> float:
     return min(step_s(knobs) for knobs in SETTINGS if power_w(knobs) <= 0.97 * cap_w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap_w", [5.0, 6.5, 9.0])
 def test_it_comes_to_fast_clocks_under_the_cap(cap_w):
     run = Run(cap_w)
@@ -105,6 +106,7 @@ def test_where_the_cap_does_not_bind_nothing_is_tried():
     assert choice.reason == "the cap does not bind"
 
 
+@pytest.mark.slow
 def test_gaps_change_nothing():
     plain, gaps = Run(6.5), Run(6.5)
     plain.rounds(1500)
@@ -113,6 +115,7 @@ def test_gaps_change_nothing():
     assert gaps.controller.outcome().step_s == pytest.approx(step_s(gaps.knobs), rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_next_run_begins_with_one_measurement():
     first = Run(6.5)
     first.rounds(1500)
@@ -155,6 +158,7 @@ def test_other_steps_begin_anew_and_another_process_does_not():
     assert run.told[-1] == "the program's steps have changed: choosing again"
 
 
+@pytest.mark.slow
 def test_uneven_steps_are_not_compared_and_others_are_chosen_for():
     run = Run(6.5)
     run.rounds(600, gap=lambda number: (0.0, 0.5, 0.9)[number % 3])
@@ -179,6 +183,7 @@ def test_a_short_run_is_left_alone_and_stays_so_when_its_steps_change():
     assert len(run.told) == 1
 
 
+@pytest.mark.slow
 def test_the_search_is_left_alone_while_another_thread_decides():
     is_made = True
 

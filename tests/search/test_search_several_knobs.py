@@ -169,6 +169,7 @@ class Stepped(Board):
         return super().power_w(knobs) * (1.07 if knobs[self.name] == SETTINGS[-1][self.name] else 1.0)
 
 
+@pytest.mark.slow
 def test_a_step_of_the_power_at_the_highest_value_is_rarely_run_into() -> None:
     above = 0
     for seed in range(30):
