@@ -207,6 +207,35 @@ def test_evaluations_stay_under_the_cap(tmp_path):
     assert found[-1] < found[0]
 
 
+class Between(TrainerCallback):
+    """Notes the longest time of the board from the end of a step to the beginning of the next one."""
+
+    def __init__(self, board):
+        self.board, self.longest_s, self.ended_s = board, 0.0, board.now_s()
+
+    def on_step_end(self, args, state, control, **others):
+        self.ended_s = self.board.now_s()
+
+    def on_step_begin(self, args, state, control, **others):
+        if state.global_step:
+            self.longest_s = max(self.longest_s, self.board.now_s() - self.ended_s)
+
+
+def test_each_set_of_an_evaluation_takes_its_time(tmp_path):
+    taken_s = []
+    for count in (1, 3):
+        others = {"eval_dataset": {str(number): tiny_models.texts(64, 12, 12) for number in range(count)}}
+        options = {"eval_strategy": "steps", "eval_steps": 7, "others": others}
+        made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(256), **options)
+        board = open_device(NANO)
+        attach(made, device=board, cap_w=CAP_W)
+        between = Between(board)
+        made.add_callback(between)
+        made.train()
+        taken_s.append(between.longest_s)
+    assert taken_s[1] > 2 * taken_s[0] > 0
+
+
 # --------------------------------------------------------------------------------------- endings and beginnings
 
 
@@ -240,6 +269,41 @@ def test_an_interrupted_training_restores_the_board_and_resumes(tmp_path):
     assert again.record.samples == 640
     assert again.record.readings_above_cap == 0
     assert again.record.time_s > capped.record.time_s
+
+
+class Requesting(TrainerCallback):
+    """Requests a checkpoint after the fifth step, as SIGTERM does."""
+
+    def on_step_end(self, args, state, control, **others):
+        if state.global_step == 5:
+            self.manager.is_checkpoint_requested = True
+
+
+@pytest.mark.parametrize(
+    ("options", "step", "samples", "said"),
+    [
+        ({"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 5}, 5, 160, []),
+        ({"save_strategy": "steps", "save_steps": 3, "enable_jit_checkpoint": True}, 5, 128, [(5, 3)]),
+        ({"enable_jit_checkpoint": True}, 5, 80, [(5, 0)]),
+    ],
+)
+def test_a_resumed_training_says_which_measurements_its_checkpoint_has(tmp_path, options, step, samples, said):
+    data, others = tiny_models.texts(160), {"eval_dataset": tiny_models.texts(16)}
+    made = tiny_models.trainer(
+        tmp_path, tiny_models.model(), data, others=others, metric_for_best_model="eval_loss", **options
+    )
+    for one in made.callback_handler.callbacks:
+        if hasattr(one, "jit_manager"):
+            Requesting.manager = one.jit_manager
+            made.add_callback(Requesting())
+    attach(made, device=NANO, cap_w=CAP_W)
+    made.train()
+    later = tiny_models.trainer(tmp_path, tiny_models.model(), data)
+    again = attach(later, device=NANO, cap_w=CAP_W)
+    later.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert again.record.samples == samples
+    notes = [note for note in again.record.notes if "checkpoint" in note]
+    assert notes == [f"the checkpoint of step {a} has measurements up to step {b} alone" for a, b in said]
 
 
 def test_after_an_error_the_trainer_can_train_again(tmp_path):

@@ -109,6 +109,7 @@ class Capped(TrainerCallback):
         self._divided: OwnShape | None = None
         self._stop: SafetyStop | None = None
         self._evaluation = ExitStack()
+        self._sets_left = 0  # to evaluate
 
     def __enter__(self) -> Self:
         return self
@@ -235,6 +236,8 @@ class Capped(TrainerCallback):
                 search.samples_left = float(steps * self._own.batch)
             for note in self._notes:
                 run.note(note)
+            if (step := _measured_step(state)) != state.global_step:
+                run.note(f"the checkpoint of step {state.global_step} has measurements up to step {step} alone")
         if args.eval_on_start:
             self._begin_evaluation()
 
@@ -297,26 +300,46 @@ class Capped(TrainerCallback):
         if self._stop is not None:
             session.drop_step()
             control.should_save = control.should_training_stop = True
-        if control.should_save and _leads(session):
-            state.stateful_callbacks[STATE_NAME] = {**session.run.state_dict(), "ranks": session.size}
+        if control.should_save:
+            self._put_state(state)
         if control.should_evaluate:
             self._begin_evaluation()
+
+    def _put_state(self, state: Any) -> None:
+        session = self.session
+        if session is not None and _leads(session):
+            own = {"ranks": session.size, "at_step": state.global_step}
+            state.stateful_callbacks[STATE_NAME] = {**session.run.state_dict(), **own}
 
     # ------------------------------------------------------------------------------------------------------- evaluation
 
     def _begin_evaluation(self) -> None:
         with self._closing():
             if self.session is not None and self._stop is None:
+                sets = self._trainer.eval_dataset
+                self._sets_left = len(sets) if isinstance(sets, dict) else 1
                 self._evaluation.enter_context(self.session.evaluation())
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """End an evaluation. Raises: DeviceError."""
+        """End an evaluation after its last set. Raises: DeviceError."""
+        self._sets_left -= 1
+        if self._sets_left > 0:
+            return
         with self._closing():
             self._evaluation.close()
+        if args.save_strategy == "best":  # the Trainer decides after this whether to save
+            self._put_state(state)
 
 
 def _leads(session: Session) -> bool:
     return session.ranks is None or session.ranks.is_leader
+
+
+def _measured_step(state: Any) -> int:
+    """Step whose measurements a checkpoint has, 0 without any; an earlier version did not save the step."""
+    saved = state.stateful_callbacks.get(STATE_NAME)
+    step: int = 0 if saved is None else saved.get("at_step", state.global_step)
+    return step
 
 
 def check_trainer(trainer: Any) -> None:
