@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -107,8 +106,7 @@ def job_store(prefix: str) -> Any:
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     if hasattr(store, "host"):  # only a TCPStore has one client for each process
-        longest = timedelta(seconds=2 * SILENT_AFTER_S)  # a rank that is stopped may be the one that serves it
-        store = type(store)(store.host, store.port, None, False, longest, wait_for_workers=False)
+        store = type(store)(store.host, store.port, None, False, wait_for_workers=False)
     return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 
