@@ -21,9 +21,9 @@ from benchmarks.decisions import (
     traces,
 )
 from benchmarks.decisions.boards import Cell, Rig
-from benchmarks.decisions.estimators import Bank, Decision
+from benchmarks.decisions.estimators import Bank
 from benchmarks.decisions.generators import BATCH_SIZES, board
-from benchmarks.decisions.guided_way import guided_way, together
+from benchmarks.decisions.guided_way import guided_way
 from benchmarks.decisions.profiling_part import cell_under_cap, score
 from benchmarks.decisions.sweeps import Run
 from hypothesis import given, settings
@@ -98,14 +98,6 @@ def test_a_bank_counts_what_is_made_and_ends_runs_at_their_budget() -> None:
     assert bank.server == pytest.approx(100 * (1 / 4 + 1 / 64) + 50 * (1 / 8 + 1 / 64))
 
 
-def test_ways_differ_as_they_should() -> None:
-    samples = {4: 100.0, 32: 130.0, 128: 400.0}
-    times = {4: 3.0, 32: 1.0, 128: 0.8}
-    assert estimators.raw_means(Bank(runs(samples)), times).batch_size == 32
-    assert estimators.largest(times).batch_size == 128
-    assert estimators.ours(Bank(runs(samples, 12)), times).batch_size == 32
-
-
 def test_ours_makes_twelve_runs_at_most_and_knows_what_it_decided_from() -> None:
     bank = Bank(runs(dict.fromkeys((4, 8, 16, 32, 64, 128), 1000.0), 12, spread=0.3))
     found = estimators.ours(bank, {4: 1.3, 8: 1.2, 16: 1.15, 32: 1.1, 64: 1.05, 128: 1.0})
@@ -166,15 +158,6 @@ def test_every_way_to_probe_picks_a_cell_that_it_measured(way: object) -> None:
     assert score(place, cap_w, samples, rig, found)["regret"] > -0.2
 
 
-def test_profile_and_proxy_share_a_loop() -> None:
-    place = board("table", 4)
-    rig, bank = Rig(place, place.cap_w(0.6), 0), Bank(runs({b: 1000 + 5 * b for b in BATCH_SIZES}, 5, 0.1))
-    found, decision = together(rig, bank)
-    assert found.pick is not None
-    assert decision.batch_size in BATCH_SIZES
-    assert rig.probes <= 16
-
-
 # ------------------------------------------------------------------------------------------------------------ scoring
 
 
@@ -184,12 +167,6 @@ def test_repeating_a_case_in_its_group_makes_nothing_surer(values: list[float], 
     once = scoring.spread_of_mean(values, range(len(values)))
     again = scoring.spread_of_mean(values * times, list(range(len(values))) * times)
     assert again == pytest.approx(once, abs=1e-12)
-
-
-def test_a_target_that_is_never_reached_costs_a_whole_training() -> None:
-    times, true = {4: 1.0, 8: 1.0}, {4: 100.0, 8: math.inf}
-    assert efficiency_part.regret(Decision(8), times, true) == 1.0
-    assert efficiency_part.regret(Decision(4), times, true) == 0.0
 
 
 def test_efficiency_from_a_few_made_up_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,11 +207,6 @@ def test_traces_are_split_and_judged_on_the_other_trainings(tmp_path: Path) -> N
     figures = traces.summary(rows)
     assert figures["gain"]["largest batch"]["worst"] > 1
     json.dumps(figures, allow_nan=False)
-
-
-def test_a_run_that_was_censored_far_out_raises_no_warning() -> None:
-    near = [Run(100, True), Run(101, True), Run(99, True)]
-    assert 99 < sweeps.truth({4: [*near, Run(3000, False)], 8: near})[4] < 3100
 
 
 @pytest.mark.parametrize("arguments", [["wrong"], ["gpus"], ["gpus", "efficiency"]])

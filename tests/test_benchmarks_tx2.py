@@ -6,11 +6,9 @@ import pytest
 from benchmarks.paper.calibration_model import changed, value_of
 from benchmarks.timing import RESULTS
 from benchmarks.tx2_figures import markdown
-from benchmarks.tx2_fit import FLOOR_V, FittedBoard, fit_powers, voltages_v, work_of
+from benchmarks.tx2_fit import FittedBoard, fit_powers, work_of
 from benchmarks.tx2_nx import FITTED, MEMORY_MHZ, derived
 from benchmarks.tx2_recordings import LSTM, Cell
-from hypothesis import given
-from hypothesis import strategies as st
 
 from wattune.devices import builtin_board
 from wattune.devices.base import combinations
@@ -18,13 +16,6 @@ from wattune.point import Knobs
 
 BOARD = builtin_board("jetson-tx2")
 TX2_NX = builtin_board("jetson-tx2-nx")
-
-
-@given(st.lists(st.floats(1, 5000), min_size=1), st.floats(100, 2000), st.floats(0, 2))
-def test_voltages_have_a_floor_and_never_fall(clocks_mhz, floor_mhz, slope):
-    curve = voltages_v(sorted(clocks_mhz), floor_mhz, slope)
-    assert list(curve) == sorted(curve)
-    assert all(volts == FLOOR_V for mhz, volts in zip(sorted(clocks_mhz), curve, strict=True) if mhz <= floor_mhz)
 
 
 @pytest.mark.slow
