@@ -159,7 +159,7 @@ def test_however_often_it_evaluates_points_are_measured(every):
     # In turns of a few milliseconds nobody can tell which of the two drew what: a crossing is answered, not foreseen.
     assert record.readings_above_cap <= (0 if every > 1 else 3)
     said = [note for note in record.notes if "with the evaluations in between" in note]
-    assert bool(said) == (every == 1)
+    assert bool(said) == (every < 40)
 
 
 @pytest.mark.slow

@@ -30,7 +30,8 @@ PAUSE = 0.1
 """Share of the sensor's window above which a pause between two steps shows in its readings."""
 
 RESTARTS = 3
-"""Number of consecutive pauses and evaluations without a measurement in between, after which they are measured too."""
+"""Number of consecutive pauses and evaluations too close for a measurement in between, after which they are measured
+too."""
 
 UPDATE_AFTER_S = 30.0
 """Seconds of training at a chosen point after which the search takes in what was measured there."""
@@ -77,7 +78,7 @@ class Explorer:
         self._has_evaluated = False  # since the last step began
         self._before: OperatingPoint | None = None
         self.window = MeasurementWindow(device.now_s())
-        self._restarts, self._measured_s = 0, 0.0
+        self._restarts, self._paused_s = 0, -math.inf
         sensor = device.sensor
         self._settle_s = sensor.settle_s
         self.window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
@@ -162,11 +163,12 @@ class Explorer:
 
     def begin(self, row: BatchShape, idle_s: float) -> None:
         """Begin a step of this row, ``idle_s`` after the end of the one before. Raises: DeviceError."""
-        if (self._has_evaluated or idle_s > PAUSE * self.window_s) and not self.mixes_pauses:
-            measured_s = self.window.elapsed_s
-            self._restarts = self._restarts + 1 if measured_s == self._measured_s else 0
-            self._measured_s = measured_s
-            self.window.interrupt(self._device.now_s())
+        if self._has_evaluated or idle_s > PAUSE * self.window_s:
+            now_s = self._device.now_s()
+            is_close = now_s - self._paused_s < self._settle_s + self.window_s
+            self._restarts, self._paused_s = min(self._restarts + 1, RESTARTS) if is_close else 0, now_s
+            if not self.mixes_pauses:
+                self.window.interrupt(now_s)
         self._has_evaluated = False
         if not self._is_reached and row == self.wanted.shape:
             is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
@@ -202,7 +204,6 @@ class Explorer:
     def measure_again(self) -> None:
         """Discard what was measured of the present point, whose setting means another power and time from now on."""
         self.window = MeasurementWindow(self._device.now_s())
-        self._restarts, self._measured_s = 0, 0.0
 
     def _measured(self, measured: ProfileCell, seconds: float) -> None:
         point = self.current
