@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from logging import INFO
 from pathlib import Path
@@ -31,10 +32,10 @@ from pydantic import Field, ValidationError
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wattune.cap import PowerCap
-from wattune.devices import open_device, replayed
+from wattune.devices import Device, open_device, replayed
 from wattune.errors import InputError
 from wattune.planning.fleet import ClientRound, FleetClient, LocalPoint, RoundPlan, plan_round, points_under, slowed
-from wattune.point import OperatingPoint
+from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.records import PointRecord, ProfileTable, StepWork
 from wattune.records.base import BatchSize, NotNegative, Positive, Value, in_words
@@ -217,7 +218,7 @@ class PowerCapMod:
 
     ``profile``: of this model on this board (`wattune profile`); ``device``: a spec, see ``wattune.open_device``. The
     train function takes ``local-steps`` optimizer steps with batches of ``batch-size``, both of which are in the
-    message's ConfigRecord; steps are those of torch's optimizers. Its reply's metrics get ``wattune-seconds``,
+    message's ConfigRecord; the steps of torch's optimizers are counted. Its reply's metrics get ``wattune-seconds``,
     ``-joules``, ``-watts`` and ``-steps``. Evaluation runs at the board's safest setting. A simulated board replays the
     profile: each step takes the time and the power of its cell.
 
@@ -275,11 +276,8 @@ class PowerCapMod:
 
         hook = register_optimizer_step_post_hook(stepped)
         try:
-            limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
-            with CappedRun(device, limit, point.knobs) as run:
-                run.start()
+            with self._held(device, point.knobs) as run:
                 reply = call_next(message, context)
-                run.check()
             figures = run.meter.figures()  # a round shorter than the time between two readings gets one at its end
         finally:
             hook.remove()
@@ -301,14 +299,19 @@ class PowerCapMod:
     def _evaluate(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         device = open_device(self.device)
         try:
-            limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
-            with CappedRun(device, limit, device.safest) as run:
-                run.start()
-                reply = call_next(message, context)
-                run.check()
-            return reply
+            with self._held(device, device.safest):
+                return call_next(message, context)
         finally:
             device.close()
+
+    @contextmanager
+    def _held(self, device: Device, knobs: Knobs) -> Iterator[CappedRun]:
+        """Hold the device below the cap from this setting on. Raises: SafetyStop, DeviceError."""
+        limit = self.cap.at_sensor(device.supply, device.sensor.window_s)
+        with CappedRun(device, limit, knobs) as run:
+            run.start()
+            yield run
+            run.check()
 
 
 class _OfferedPoint(PointRecord):
