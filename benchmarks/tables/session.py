@@ -43,7 +43,7 @@ def session() -> str:
 
 
 def session_overhead() -> str:
-    """CPU time that a session adds to a step of one's own loop, and its share of a step."""
+    """CPU time that a session adds to a step of your own loop, and its share of a step."""
     data = read("session_overhead")
     low, high = (1e3 * bound for bound in data["band_s"])
     return (

@@ -144,10 +144,8 @@ def estimate(
 
         check_algorithm("efficiency record", record.algorithm, algorithm_name)
     if record is None and from_runs is not None:
-        values, ratio = (
-            named_values("--where", where or (), "column=value"),
-            1.0 if model_ratio is None else model_ratio,
-        )
+        values = named_values("--where", where or (), "column=value")
+        ratio = 1.0 if model_ratio is None else model_ratio
         if not 1e-6 < ratio < 1e6:
             raise InputError(
                 "--model-ratio",

@@ -31,7 +31,7 @@ log = logging.getLogger("wattune")
 
 
 class Request:
-    """Arguments of a session on ``ranks`` processes, this one of rank ``rank``; ``given`` are those of ``capped``.
+    """Arguments of a session on ``ranks`` processes, this one of rank ``rank``. ``given``: the arguments of ``capped``.
 
     ``start`` is the user's own row, ``sizes`` are the batch sizes to choose from, both per rank. Raises: InputError,
     OutputError, RecordError.

@@ -129,9 +129,8 @@ def state_of(one: Any) -> Any:
         return _plain(one.bit_generator.state)
     if isinstance(one, np.random.RandomState):
         return _plain(one.get_state(legacy=False))
-    if (
-        isinstance(one, random.Random) and type(one).getstate is random.Random.getstate
-    ):  # otherwise of any form, or none
+    # A subclass with a method of its own may have a state of any form, or none.
+    if isinstance(one, random.Random) and type(one).getstate is random.Random.getstate:
         version, words, gauss = one.getstate()
         return [version, list(words), gauss]
     return None

@@ -91,7 +91,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outputs
 
     def work(self, samples: int, micro_batch_size: int) -> StepWork:
-        """The work so far, as that of a step, in the data type that most of the products ran in."""
+        """Combine the work so far into a step, in the data type that most of the products ran in."""
         return StepWork(
             samples=samples,
             micro_batch_size=micro_batch_size,

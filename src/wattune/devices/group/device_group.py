@@ -21,7 +21,7 @@ class DeviceGroup(Device):
 
     A setting of the group is one of its widest member's, up to which all members may go; each has the lowest setting
     that makes it as fast as the slowest (``Balance``). Members of the same pool share one cap: a cap is compared with
-    the highest sum of a pool, energy is that of all members. ``pools``: the pool of each member.
+    the highest sum of a pool, and energy is the sum over all members. ``pools``: the pool of each member.
     """
 
     def __init__(self, members: Sequence[Device], pools: Sequence[int]):
