@@ -16,8 +16,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -28,10 +27,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import keep
-from wattune.devices.base import Device, Sensor
+from wattune.devices.base import Sensor
+from wattune.devices.real_time import UncontrolledDevice
 from wattune.online import capped
-from wattune.point import Knobs
-from wattune.records import StepWork
 
 BATCH_SIZE, TOKENS, CLASSES = 32, 16, 5
 PASS_STEPS = 400
@@ -42,8 +40,8 @@ STEPS, PAIRS = 5, 400
 OnStep = Callable[[], None]
 
 
-class FileDevice(Device):
-    """A device on real time, without a clock, whose sensor is a file with milliwatts.
+class FileDevice(UncontrolledDevice):
+    """A device whose sensor is a file with milliwatts.
 
     It records when it was read, and the CPU time of the thread that read it.
     """
@@ -52,43 +50,15 @@ class FileDevice(Device):
     sensor = Sensor(rail="file")
     memory_bytes = None
     data_types = frozenset({"fp32"})
-    executes_steps = True
 
     def __init__(self, path: Path):
         self._path = path
-        self._begin = time.monotonic()
         self.read_at: list[tuple[float, float]] = []
+        super().__init__()
 
-    def now_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._begin
-
-    def power_w(self) -> float:
-        """The file's milliwatts as watts."""
+    def _read_w(self) -> float:
         self.read_at.append((time.perf_counter(), time.thread_time()))
         return int(self._path.read_text()) / 1000
-
-    def wait(self, seconds: float) -> None:
-        """Sleep."""
-        time.sleep(seconds)
-
-    @contextmanager
-    def step(self, work: StepWork) -> Iterator[None]:
-        """Do nothing around a real step."""
-        yield
-
-    def current(self) -> None:
-        """Return None: there are no knobs."""
-        return None
-
-    def _apply(self, knobs: Knobs) -> None:
-        raise NotImplementedError
-
-    def _snapshot(self) -> object:
-        return None
-
-    def _restore(self, snapshot: object) -> None:
-        pass
 
 
 class Classifier(nn.Module):
