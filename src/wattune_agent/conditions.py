@@ -61,8 +61,7 @@ def conditions(tree: Tree) -> Conditions:
     """The board's current state. A value that it does not report is None or empty; nothing here raises.
 
     ``throttled`` names each cause of throttling: a cooling device above its resting state, a processor's counter that
-    rose since the previous call. ``over_current``: the supply's events since the board
-    booted.
+    rose since the previous call. ``over_current``: the supply's events since the board booted.
     """
     with _WATCHES_LOCK:
         if tree not in _WATCHES:
