@@ -69,7 +69,7 @@ test-lowest:
 	$(LOWEST)/bin/wattune plan --help > $(LOWEST)/help.txt
 	$(TRAINS) $(LOWEST)/bin/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow' \
 		-W 'ignore:The epoch parameter:UserWarning' \
-		tests/test_records.py tests/planning tests/search tests/devices tests/online
+		tests/test_records.py tests/planning tests/search tests/devices tests/loop
 	rm -rf $(LOWEST)
 
 ## The newest Python and the newest release of everything, in a root of Debian's next release; needs to be root.

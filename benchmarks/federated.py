@@ -27,7 +27,7 @@ from wattune.cap import PowerCap
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError
-from wattune.online.step_counter import StepWorkCounter
+from wattune.loop.step_counter import StepWorkCounter
 from wattune.planning.fleet import ClientRound, FleetClient, plan_round, points_under
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable, StepWork

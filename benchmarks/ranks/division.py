@@ -35,7 +35,7 @@ from wattune.cap import Over
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.devices.group import device_group
 from wattune.devices.simulator.board_file import SimulatedBoard
-from wattune.online.step_counter import StepWorkCounter
+from wattune.loop.step_counter import StepWorkCounter
 from wattune.records import StepWork
 
 BOARD = "jetson-tx2-nx"

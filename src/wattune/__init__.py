@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from wattune.job.steps import profile as profile
     from wattune.job.steps import profile_command as profile_command
     from wattune.job.steps import train as train
-    from wattune.online.capped import capped as capped
+    from wattune.loop.capped import capped as capped
     from wattune.power.run_update import RunUpdate as RunUpdate
     from wattune.records import Comparison as Comparison
     from wattune.records import Plan as Plan
@@ -93,7 +93,7 @@ _HOMES = {
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
     "wattune.tracking.metered_block": ("meter",),
-    "wattune.online": ("capped",),
+    "wattune.loop": ("capped",),
     "wattune.workloads": (
         "Augmentation",
         "Data",

@@ -29,7 +29,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.errors import InputError, SafetyStop
 from wattune.integrations.lightning import PowerCapCallback
-from wattune.online.interrupts import Ended, Shield
+from wattune.loop.interrupts import Ended, Shield
 from wattune.point import BatchShape, Knobs
 from wattune.records import ProfileCell, ProfileTable, provenance
 

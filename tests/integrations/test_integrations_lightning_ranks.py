@@ -89,7 +89,7 @@ def interrupt(rank: int, folder: Path, fail_at: int | None) -> tuple[Any, ...]:
     """A run that saves a checkpoint every 7 steps, and resumes from the last one."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    from wattune.online.ranks.channel import RankLost
+    from wattune.loop.ranks.channel import RankLost
 
     cap, made = callback(rank), module(fail_at)
     saving = ModelCheckpoint(dirpath=folder, every_n_train_steps=7, save_top_k=1, monitor=None, save_last="link")

@@ -10,7 +10,7 @@ from tests.support.sessions import board, convolutional, loss_of, pictures
 from torch.utils.data import DataLoader
 
 from wattune.errors import InputError
-from wattune.online import capped
+from wattune.loop import capped
 from wattune.tracking.trackers import trackers_of
 
 

@@ -26,17 +26,17 @@ from wattune.devices import Device
 from wattune.errors import WattuneError
 from wattune.goal import TIME, Goal
 from wattune.integrations.lightning_setup import FitLoader, Trials, check_trainer, count_again
-from wattune.online import Session, capped
-from wattune.online.batch_shapes import rows as rows_of
-from wattune.online.loop_run import OwnShape
-from wattune.online.micro_batching import samples_of, shapes
-from wattune.online.probing import probe
-from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
-from wattune.online.ranks.meeting import refusing
-from wattune.online.request import session_goal
-from wattune.online.rng_state import states
-from wattune.online.session_cap import constant_cap, opened_profile
-from wattune.online.session_run import run_state
+from wattune.loop import Session, capped
+from wattune.loop.batch_shapes import rows as rows_of
+from wattune.loop.loop_run import OwnShape
+from wattune.loop.micro_batching import samples_of, shapes
+from wattune.loop.probing import probe
+from wattune.loop.ranks.channel import FRAMEWORK_TIMEOUT_S
+from wattune.loop.ranks.meeting import refusing
+from wattune.loop.request import session_goal
+from wattune.loop.rng_state import states
+from wattune.loop.session_cap import constant_cap, opened_profile
+from wattune.loop.session_run import run_state
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SessionRecord
 from wattune.tracking.trackers import LogTo

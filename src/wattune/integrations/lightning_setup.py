@@ -22,9 +22,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from wattune.errors import InputError
-from wattune.online.batch_source import why_fixed
-from wattune.online.micro_batching import even
-from wattune.online.rng_state import restore, states, undisturbed
+from wattune.loop.batch_source import why_fixed
+from wattune.loop.micro_batching import even
+from wattune.loop.rng_state import restore, states, undisturbed
 from wattune.point import BatchShape
 
 

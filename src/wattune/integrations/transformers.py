@@ -22,14 +22,14 @@ from wattune.devices import Device, open_device
 from wattune.errors import InputError, SafetyStop
 from wattune.goal import TIME, Goal
 from wattune.integrations.trial_passes import TrialPasses, no_division, other_shapes, uncounted
-from wattune.online import Session, capped
-from wattune.online.loop_run import OwnShape
-from wattune.online.probing import is_long_enough, probe
-from wattune.online.ranks.channel import FRAMEWORK_TIMEOUT_S
-from wattune.online.ranks.meeting import refusing
-from wattune.online.request import check_device, session_goal
-from wattune.online.rng_state import undisturbed, undrawn
-from wattune.online.session_cap import constant_cap, opened_profile
+from wattune.loop import Session, capped
+from wattune.loop.loop_run import OwnShape
+from wattune.loop.probing import is_long_enough, probe
+from wattune.loop.ranks.channel import FRAMEWORK_TIMEOUT_S
+from wattune.loop.ranks.meeting import refusing
+from wattune.loop.request import check_device, session_goal
+from wattune.loop.rng_state import undisturbed, undrawn
+from wattune.loop.session_cap import constant_cap, opened_profile
 from wattune.point import BatchShape
 from wattune.records import ProfileTable, SessionRecord
 from wattune.tracking.trackers import LogTo

@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import Trainer
 
-from wattune.online.batch_shapes import rows
-from wattune.online.rng_state import undisturbed
+from wattune.loop.batch_shapes import rows
+from wattune.loop.rng_state import undisturbed
 from wattune.point import BatchShape
 
 SCAN_S: Final = 2.0
