@@ -38,10 +38,11 @@ demo: .venv/runs
 test: .venv/installed
 	$(TRAINS) $(BIN)/pytest -n 2 --dist loadgroup --timeout 300 -m 'not slow'
 
-# Three at a time on two cores: many of them wait for a live board, a lease or another process.
+# Three at a time on two cores: many of them wait for a live board, a lease or another process. After a worker that was
+# killed, xdist's new one may wait for ever.
 ## The slow tests.
 test-slow: .venv/installed
-	$(TRAINS) $(BIN)/pytest -n 3 --dist loadgroup --timeout 1800 -m slow
+	$(TRAINS) $(BIN)/pytest -n 3 --max-worker-restart 0 --dist loadgroup --timeout 1800 -m slow
 
 ## Before a release: the slow tests with all their kills, seeds and kinds, and properties on many other examples.
 test-exhaustive: .venv/installed

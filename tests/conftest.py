@@ -6,11 +6,11 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.support.scratch import MEMORY, remove_left_over, scratch_folder
 
 # Before anything imports torch: processes whose OpenMP threads wait spinning for each other are up to 150 times
 # slower. Set in the environment, so that processes that a test starts have it too.
@@ -31,8 +31,6 @@ for number, usual in (
 settings.register_profile("fast", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("exhaustive", deadline=None, max_examples=100)
 settings.load_profile("fast")
-
-MEMORY, LEAST_BYTES = "/dev/shm", 4 << 30
 
 ALL_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 """A module in which every test is slow; in a list of marks this one comes first."""
@@ -59,11 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("exhaustive")
     if hasattr(config, "workerinput"):
         return
-    place = MEMORY if _is_roomy(MEMORY) else None
-    # Short: the path of a socket has about 100 characters at most.
-    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tests-", dir=place)
-    if place is not None and config.option.basetemp is None:
-        config.option.basetemp = os.path.join(os.environ["XDG_CACHE_HOME"], "t")
+    remove_left_over()
+    scratch = scratch_folder()
+    os.environ["XDG_CACHE_HOME"] = str(scratch)
+    if scratch.parent == MEMORY and config.option.basetemp is None:
+        config.option.basetemp = str(scratch / "t")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -105,14 +103,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave nothing behind."""
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop("XDG_CACHE_HOME"), ignore_errors=True)
-
-
-def _is_roomy(place: str) -> bool:
-    """Whether the folder has room for all that tests write, and programs may be run from there."""
-    if not os.path.isdir(place) or not os.access(place, os.W_OK):
-        return False
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize >= LEAST_BYTES and not found.f_flag & os.ST_NOEXEC
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.support.scratch import scratch_folder
+
 REQUIRED = os.environ.get("WATTUNE_REQUIRE_POSTGRESQL") == "1"
 """Whether tests on PostgreSQL must run: then nothing is skipped."""
 
@@ -43,9 +45,7 @@ class Cluster:
         found = binaries()
         assert found is not None, "no PostgreSQL server is installed"
         self._bin = found
-        # Short: the path of a socket has about 100 characters at most.
-        place = "/dev/shm" if not durable and os.access("/dev/shm", os.W_OK) else None
-        self.folder = Path(tempfile.mkdtemp(prefix="wt-pg-", dir=place))
+        self.folder = Path(tempfile.mkdtemp(prefix="wt-pg-")) if durable else scratch_folder()
         self._numbers = itertools.count()
         self._as = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
         if self._as:
