@@ -342,17 +342,11 @@ class CapGuard:
             self._told_lowest = state["told_lowest"]
 
 
-def told(
-    event: Dict[str, Any], cap_w: Optional[float] = None, max_temp_c: Optional[float] = None, unit: str = "MHz"
-) -> str:
-    """One of the guard's events in words, with the limits that it concerns if they are given."""
+def told(event: Dict[str, Any], unit: str = "MHz") -> str:
+    """One of the guard's events in words."""
     text = "{:.2f} W".format(event["power_w"])
-    if cap_w is not None:
-        text += " with a cap of {:g} W".format(cap_w)
     if "temperature_c" in event:
         text += ", {:.1f} C".format(event["temperature_c"])
-        if max_temp_c is not None:
-            text += " with a limit of {:g} C".format(max_temp_c)
     if event["action"] == "at lowest":
         return text + " at the lowest clock"
     return "{}: {} to {:g} {}".format(text, event["action"], event["setting"], unit)

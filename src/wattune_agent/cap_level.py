@@ -1,7 +1,7 @@
 """The rule that holds a cap and uses it: one level on a ladder of settings, from what was drawn at each setting.
 
-``CapLevel`` decides, without reading or writing anything. The guards of programs, leases and training call
-``step`` with each reading, and sets what it returns.
+``CapLevel`` decides, without reading or writing anything. The guards of programs and training call ``step`` with each
+reading, and set what it returns.
 """
 
 import math

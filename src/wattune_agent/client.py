@@ -71,7 +71,7 @@ class AgentClient:
 
     def pin(self, mhz: float, others: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
         """Hold the clock at ``mhz``, and the ``others`` that the board has beside it. The ``mhz`` in the answer is
-        lower if the agent's guard does not allow more.
+        lower while the agent holds the lowest clock.
 
         Raises: Busy, BadRequest, Gone, and the board's errors.
         """
@@ -87,7 +87,7 @@ class AgentClient:
     def guard(
         self, cap_w: Optional[float], max_temp_c: Optional[float] = None, window_s: Optional[float] = None
     ) -> None:
-        """Have the agent enforce the limits too, in case this process does not; two None end that.
+        """Have the agent look after the limits while this process does not ``read``; two None end that.
 
         Raises: Busy, NotThere, NoReading, Gone.
         """

@@ -5,21 +5,23 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
 
-from wattune_agent.cap_guard import told
-from wattune_agent.cap_level import Sensing
-from wattune_agent.ceiling import Ceiling
+from wattune_agent.cap_guard import is_too_hot
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
-from wattune_agent.settings import RecentClock
+from wattune_agent.readings import Joules
 
-__all__ = ["BLIND_S", "LEASE_S", "RETRY_S", "BoardLease", "Party", "say"]
+__all__ = ["BLIND_S", "LEASE_S", "RETRY_S", "UNREAD_S", "BoardLease", "Party", "say"]
 
 LEASE_S = 10.0
 """Silence of a client after which its lease on the board lapses."""
 
 BLIND_S = 2.0
-"""Time without a reading under a cap after which the board goes to its lowest clock."""
+"""Time without a reading under a limit after which the board goes to its lowest clock."""
+
+UNREAD_S = 1.0
+"""Time without a reading of the client after which the agent reads the sensor itself, and after as much again lowers
+the clock of a board above its limit: a client that guards its limit reads ten times a second."""
 
 CHECK_S = 1.0
 """Time between two checks for another program's writes to the clock."""
@@ -57,14 +59,31 @@ class Party:
         return False
 
 
+class _Limits(NamedTuple):
+    """The limits that the holder guards, and the window of its cap in seconds (None: every reading counts)."""
+
+    cap_w: Optional[float]
+    max_temp_c: Optional[float]
+    window_s: Optional[float]
+
+    def has_all(self, reading: Dict[str, Any]) -> bool:
+        """True if the limits can be judged by this reading."""
+        return self.max_temp_c is None or reading.get("temperature_c") is not None
+
+
 class BoardLease:
     """One board and the party that holds it.
 
     A party that leaves, or is silent for ``lease_s``, loses the board: it is restored, or, if the party asked for a
     guard, held at its lowest clock while the party is still connected. A party that responds again gets its clock
-    back, unless another one took the board meanwhile. Call ``tick`` a few times a second and ``sample`` ten times; all
-    methods may be called from any thread. ``controller`` is a Controller or an object with its methods; ``recover``
-    restores what an ended process left behind and describes it.
+    back, unless another one took the board meanwhile.
+
+    The party keeps its limits itself, by its readings. If it does not read, the agent does, and holds the lowest clock
+    while the board is above a limit or cannot be read, until the party reads again.
+
+    Call ``tick`` a few times a second and ``sample`` ten times; all methods may be called from any thread.
+    ``controller`` is a Controller or an object with its methods; ``recover`` restores what an ended process left behind
+    and describes it.
     """
 
     def __init__(
@@ -100,13 +119,13 @@ class BoardLease:
         self._pin_mhz: Optional[float] = None
         self._sliced_mhz: Optional[float] = None  # above the pin, for a part of a second
         self._others: Dict[str, float] = {}
-        self._recent: Optional[RecentClock] = None
-        self._ceiling: Optional[Ceiling] = None
-        self._asked_w: Optional[float] = None  # the holder's own cap
-        self._set_w: Optional[float] = None  # the cap that another party set in its place
+        self._limits: Optional[_Limits] = None
+        self._set_w: Optional[float] = None  # the cap that another party set in place of the holder's
         self._lapsed = False
-        self._blind = False
-        self._heard_s = self._seen_s = self._checked_s = self._now_s()
+        self._is_low = False  # until the holder reads again
+        self._joules: Optional[Joules] = None  # of the agent's own readings, since it began to read
+        self._heard_s = self._checked_s = self._now_s()
+        self._watched_s = self._seen_s = self._heard_s  # the latest reading of the holder, and of anybody
 
     # ------------------------------------------------------------------------------------------------ what is asked
 
@@ -119,9 +138,22 @@ class BoardLease:
         """The board, as its controller describes it, and the lease."""
         return dict(self._controller.describe(), lease_s=self.lease_s)
 
-    def read(self, party: Optional[Party] = None) -> Dict[str, Any]:
+    def read(self, party: Party) -> Dict[str, Any]:
         """A reading. Raises: NoReading, NotThere, Forbidden, FileFailed."""
         self._hear(party)
+        reading = self._read()
+        if party is not self._holder:
+            return reading
+        with self._lock:
+            if party is self._holder and self._limits is not None and self._limits.has_all(reading):
+                self._watched_s = self._seen_s = self._now_s()
+                if self._is_low:
+                    self._is_low = False
+                    self._tell("reading again", "its client reads the sensor again: the board is its client's again")
+                    self._quietly("the clock cannot be held", self._apply)
+        return reading if self._set_w is None else dict(reading, set_cap_w=self._set_w)
+
+    def _read(self) -> Dict[str, Any]:
         if not self._reading.acquire(timeout=BLIND_S):
             raise NoReading("the sensor has not responded for {:g} s".format(BLIND_S))
         try:
@@ -130,15 +162,13 @@ class BoardLease:
                 self._latest = None
                 self._latest = self._controller.read()
                 self._latest_s = self._now_s()
-            if self._set_w is not None and party is self._holder:
-                return dict(self._latest, set_cap_w=self._set_w)
             return self._latest
         finally:
             self._reading.release()
 
     def pin(self, party: Party, mhz: float, others: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
-        """Take the board and hold its clock at ``mhz``, or at the guard's ceiling if that is lower, and the ``others``
-        where they are asked for: the guard does not lower those.
+        """Take the board and hold its clock at ``mhz``, or at the lowest while the party does not read the sensor, and
+        the ``others`` where they are asked for: those are not lowered.
 
         Raises: Busy, BadRequest, and the board's errors.
         """
@@ -148,7 +178,7 @@ class BoardLease:
             raise BadRequest("{:g} MHz cannot be pinned; allowed: {}".format(mhz, clocks))
         with self._lock:
             self._take(party)
-            before, last_pin, last_others = self.mhz, self._pin_mhz, self._others
+            last_pin, last_others = self._pin_mhz, self._others
             self._pin_mhz, self._sliced_mhz, self._others = mhz, None, dict(others or {})
             try:
                 self._apply(again=True)
@@ -157,11 +187,9 @@ class BoardLease:
                 is_held = self.mhz is not None and last_pin is not None
                 self._pin_mhz = min(last_pin or mhz, mhz) if is_held else None
                 self._others = last_others
-                if self._pin_mhz is None and self._ceiling is None:
+                if self._pin_mhz is None and self._limits is None:
                     self._forget()
                 raise
-            if self._ceiling is not None and before is not None and mhz < before:
-                self._ceiling.lowered()
             return dict(self._others, mhz=self.mhz)
 
     def slice(self, party: Party, mhz: float) -> Dict[str, Any]:
@@ -185,7 +213,7 @@ class BoardLease:
     def guard(
         self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float], window_s: Optional[float] = None
     ) -> Dict[str, Any]:
-        """Take the board and guard it; without both numbers, end the guard.
+        """Take the board, and guard it while the party does not; without both numbers, end the guard.
 
         Raises: Busy; NotThere, NoReading if there is no clock or reading to guard with; Forbidden and other errors that
         prevent a change of the clock.
@@ -193,14 +221,14 @@ class BoardLease:
         if cap_w is None and max_temp_c is None:
             with self._lock:
                 self._take(party)
-                self._ceiling, self._blind, self._asked_w, self._set_w = None, False, None, None
+                self._limits, self._is_low, self._set_w = None, False, None
                 self._apply()
             return {}
         board = self._controller.describe()
         if not board["settings_mhz"]:
             raise NotThere("{}: no clock can be lowered, so no cap can be enforced".format(board["name"]))
-        reading = self.read()
-        if max_temp_c is not None and reading.get("temperature_c") is None:
+        limits = _Limits(cap_w, max_temp_c, window_s)
+        if not limits.has_all(self._read()):
             raise NotThere("{}: no temperature is available, so it cannot be limited".format(board["name"]))
         with self._lock:
             self._take(party)
@@ -208,33 +236,30 @@ class BoardLease:
                 if self.mhz is None:  # a board that cannot be changed cannot be guarded
                     self._controller.claim()
             except Exception:
-                if self._pin_mhz is None and self._ceiling is None:
+                if self._pin_mhz is None and self._limits is None:
                     self._forget()
                 raise
-            self._asked_w, cap_w = cap_w, cap_w if self._set_w is None else self._set_w
-            sensing = Sensing.of_board(board, window_s)
-            if self._ceiling is None or not self._ceiling.follows(cap_w, sensing, max_temp_c):
-                self._ceiling = Ceiling(board["settings_mhz"], cap_w, max_temp_c, sensing)
-                self._seen_s = self._now_s()
-            self._apply()
+            self._limits, self._joules = limits, None
+            self._watched_s = self._seen_s = self._now_s()
         return {}
 
     def set_cap(self, party: Party, cap_w: Optional[float]) -> Dict[str, Any]:
-        """Hold another cap in place of the holder's, until the holder's ends; None: the holder's own again.
+        """Set another cap in place of the holder's, until the holder's ends; None: the holder's own again.
 
         Raises: BadRequest if there is none.
         """
         with self._lock:
-            if self._ceiling is None or self._asked_w is None:
+            if self._limits is None or self._limits.cap_w is None:
                 raise BadRequest("no client has a cap now that another one could take the place of")
-            self._set_w = cap_w
-            now_w = self._asked_w if cap_w is None else cap_w
-            self._ceiling.move_cap(now_w)
-            self._tell(
-                "cap set", "the cap is {:g} W now, by {}; asked: {:g} W".format(now_w, party.name, self._asked_w)
-            )
-            self._apply()
+            self._set_w, self._joules = cap_w, None
+            text = "the cap is {:g} W now, by {}; asked: {:g} W"
+            self._tell("cap set", text.format(self._cap_w, party.name, self._limits.cap_w))
         return {}
+
+    @property
+    def _cap_w(self) -> Optional[float]:
+        """The cap that holds now."""
+        return self._limits.cap_w if self._set_w is None and self._limits is not None else self._set_w
 
     def holds(self, party: Party) -> bool:
         """True if the party has the board."""
@@ -301,22 +326,21 @@ class BoardLease:
                 self._quietly("the clock cannot be lowered", self._apply)
             if not self._lapsed and now_s - self._heard_s > self.lease_s:
                 self._lapse(now_s - self._heard_s)
-            if self._ceiling is not None and not self._blind and now_s - self._seen_s > BLIND_S:
-                self._blind = True
-                self._tell("no reading", "no reading for {:.1f} s: lowest clock".format(now_s - self._seen_s))
-                self._quietly("the clock cannot be lowered", self._apply)
+            if self._limits is not None and now_s - self._seen_s > BLIND_S:
+                self._lower("no reading", "no reading for {:.1f} s: lowest clock".format(now_s - self._seen_s))
             if now_s - self._checked_s >= CHECK_S:
                 self._checked_s = now_s
                 self._quietly("the clock cannot be held", self._look)
 
     def sample(self) -> None:
-        """Read the sensor for the guard, if there is one."""
-        ceiling = self._ceiling
-        if ceiling is None:
+        """Read the sensor in place of a holder that asked for a guard and does not read."""
+        limits = self._limits
+        if limits is None or self._now_s() - self._watched_s <= UNREAD_S:
+            self._joules = None
             return
         try:
-            reading = self.read()
-            if ceiling.max_temp_c is not None and reading.get("temperature_c") is None:
+            reading = self._read()
+            if not limits.has_all(reading):
                 raise NoReading("no temperature")
         except AgentError as error:
             text = "no reading: {}".format(error)
@@ -324,36 +348,37 @@ class BoardLease:
                 say(text)
             return
         with self._lock:
-            if ceiling is not self._ceiling:  # ended meanwhile
-                return
-            self._seen_s = self._latest_s
-            if self._blind:
-                self._blind = False
-                self._tell("reading again", "the sensor reads again")
-            at, is_held = self._at(reading), self.mhz is not None
-            temperature_c = reading.get("temperature_c")
-            events = ceiling(self._latest_s, reading["power_w"], temperature_c, at, self._pin_mhz, is_held=is_held)
-            for event in events:
-                self._tell("guard", told(event, ceiling.cap_w, ceiling.max_temp_c))
-            self._quietly("the clock cannot be lowered", self._apply)
+            if limits is self._limits:  # else ended meanwhile
+                self._judge(limits, reading, self._now_s())
 
-    def _at(self, reading: Dict[str, Any]) -> float:
-        if self.mhz is not None:
-            self._recent = None
-            return self.mhz
-        # Nothing is pinned: the guard begins at the clock that the board chose under this load.
-        if self._recent is None:
-            self._recent = RecentClock(self._settings)
-        self._recent.add(self._latest_s, reading.get("clock_mhz"))
-        return self._recent.highest
+    def _judge(self, limits: _Limits, reading: Dict[str, Any], now_s: float) -> None:
+        """Lower the clock of a board above its limits that its client does not watch."""
+        self._seen_s = now_s
+        if self._joules is None:
+            self._joules = Joules(0.0, self._cap_w, limits.window_s)
+        self._joules.add(now_s, reading["power_w"])
+        if now_s - self._watched_s < 2 * UNREAD_S:
+            return
+        text = "above a cap of {:g} W".format(self._cap_w) if self._joules.is_above else ""
+        if is_too_hot(reading.get("temperature_c"), limits.max_temp_c):
+            text = "{:.1f} C with a limit of {:g} C".format(reading["temperature_c"], limits.max_temp_c)
+        if text:
+            self._lower("guard", text + ", and its client does not read the sensor: lowest clock")
+
+    def _lower(self, kind: str, text: str) -> None:
+        """Hold the lowest clock until the holder reads again."""
+        if not self._is_low:
+            self._is_low = True
+            self._tell(kind, text)
+            self._quietly("the clock cannot be lowered", self._apply)
 
     def _lapse(self, silent_s: float) -> None:
-        self._lapsed = True
-        if self._ceiling is not None:
-            self._tell("lease lapsed", "its client was silent for {:.0f} s: lowest clock, guarded".format(silent_s))
-            self._quietly("the clock cannot be lowered", self._apply)
+        text = "its client was silent for {:.0f} s: ".format(silent_s)
+        if self._limits is not None:
+            self._lower("lease lapsed", text + "lowest clock, until it reads the sensor again")
         else:
-            self._tell("lease lapsed", "its client was silent for {:.0f} s: the board was restored".format(silent_s))
+            self._lapsed = True
+            self._tell("lease lapsed", text + "the board was restored")
             self._quietly("its client is silent", self._apply)
 
     def _look(self) -> None:
@@ -365,15 +390,9 @@ class BoardLease:
     # ------------------------------------------------------------------------------------------------- the board
 
     def _target(self) -> Optional[float]:
-        if self._lapsed and self._ceiling is None:
+        if self._lapsed:
             return None
-        wanted_mhz = self._sliced_mhz or self._pin_mhz
-        if self._ceiling is None:
-            return wanted_mhz
-        if self._lapsed or self._blind:
-            return self._settings[0]
-        values = [v for v in (wanted_mhz, self._ceiling.value) if v is not None]
-        return min(values) if values else None
+        return self._settings[0] if self._is_low else self._sliced_mhz or self._pin_mhz
 
     def _apply(self, again: bool = False, is_slice: bool = False) -> None:
         """Bring the board to its target; ``again`` writes the clocks even if they are there."""
@@ -412,7 +431,7 @@ class BoardLease:
         if self._closed:
             raise Busy("the agent is shutting down")
         if self._holder is not None and self._holder is not party:
-            if not self._lapsed or self._ceiling is not None:
+            if not self._lapsed:
                 raise self._busy()
             self._tell("taken over", "{} took the board while its client was silent".format(party.name))
             self._release()

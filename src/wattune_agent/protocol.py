@@ -11,8 +11,9 @@ pin       ``mhz``, ``memory_clock_mhz``,         take control and hold the clock
           ``cpu_clock_mhz``                      clocks beside it may be null: as they were found
 slice     ``mhz``                                switch the pinned clock quickly, for a part of a second; from a client
                                                  that is silent the lower clock remains
-guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; the agent lowers the clock if the client does not.
-                                                 Each may be null; without ``window_s``, the cap is on every reading
+guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; while the client does not read, the agent does, and
+                                                 holds the lowest clock of a board above a limit. Each may be null;
+                                                 without ``window_s``, the cap is on every reading
 set       ``cap_w``                              hold another cap in place of the holder's, for any client, until the
                                                  holder's ends; null ends that
 renew                                            renew the lease

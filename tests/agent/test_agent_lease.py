@@ -3,7 +3,6 @@
 import pytest
 from tests.support.made_board import CLOCKS, MadeBoard
 
-from wattune_agent.ceiling import GRACE_S
 from wattune_agent.errors import (
     BadRequest,
     Busy,
@@ -15,7 +14,7 @@ from wattune_agent.errors import (
     NotTaken,
     NotThere,
 )
-from wattune_agent.lease import BLIND_S, LEASE_S, RETRY_S, BoardLease, Party
+from wattune_agent.lease import BLIND_S, LEASE_S, RETRY_S, UNREAD_S, BoardLease, Party
 
 
 class Room:
@@ -76,19 +75,6 @@ def test_a_silent_client_without_a_cap_loses_the_board_and_has_it_again_when_it_
     assert room.kinds() == ["lease lapsed", "lease renewed"]
 
 
-def test_a_cap_that_a_client_lowers_does_not_raise_a_clock_that_the_guard_has_lowered(room):
-    room.keeper.guard(room.trainer, 4.5, None)
-    room.keeper.pin(room.trainer, 500.0)
-    room.pass_s(4 * GRACE_S, room.trainer)
-    assert room.board.mhz == 400.0
-    room.keeper.guard(room.trainer, 3.5, None)
-    assert room.board.mhz == 400.0
-    room.pass_s(4 * GRACE_S, room.trainer)
-    assert room.board.mhz == 300.0
-    room.keeper.guard(room.trainer, 9.0, None)  # nothing stands against what the client wants
-    assert room.board.mhz == 500.0
-
-
 def test_a_silent_client_without_a_cap_can_be_followed_by_another(room):
     room.keeper.pin(room.trainer, 300.0)
     room.pass_s(LEASE_S + 0.2)
@@ -100,7 +86,7 @@ def test_a_silent_client_without_a_cap_can_be_followed_by_another(room):
         room.keeper.pin(room.trainer, 300.0)
 
 
-def test_a_silent_client_with_a_cap_is_held_at_the_lowest_clock_for_as_long_as_it_is_there(room):
+def test_a_silent_client_with_a_cap_is_held_at_the_lowest_clock_until_it_reads(room):
     room.keeper.pin(room.trainer, 300.0)
     room.keeper.guard(room.trainer, 9.0, None)
     room.pass_s(5 * LEASE_S)
@@ -108,12 +94,15 @@ def test_a_silent_client_with_a_cap_is_held_at_the_lowest_clock_for_as_long_as_i
     with pytest.raises(Busy):
         room.keeper.pin(room.other, 500.0)
     room.keeper.renew(room.trainer)
+    room.keeper.read(room.other)
+    assert room.board.mhz == 100.0
+    room.keeper.read(room.trainer)
     assert room.board.mhz == 300.0
     room.pass_s(LEASE_S + 0.2)
     assert room.board.mhz == 100.0
     room.keeper.leave(room.trainer)
     assert room.board.mhz is None
-    assert room.kinds() == ["lease lapsed", "lease renewed", "lease lapsed"]
+    assert room.kinds() == ["lease lapsed", "reading again", "lease lapsed"]
 
 
 def test_a_connection_without_its_process_is_no_client(room):
@@ -144,98 +133,55 @@ def guarded(room, mhz, cap_w, max_temp_c=None):
     room.keeper.guard(room.trainer, cap_w, max_temp_c)
 
 
-def test_the_first_answer_is_left_to_the_client_the_next_ones_are_the_agents(room):
-    guarded(room, 500.0, 2.5)
-    room.pass_s(GRACE_S - 0.2, room.trainer)
+@pytest.mark.parametrize("window_s", [None, 1.0])
+def test_a_client_that_does_not_read_above_its_cap_is_held_at_the_lowest_clock_until_it_reads(room, window_s):
+    room.keeper.pin(room.trainer, 500.0)
+    room.keeper.guard(room.trainer, 2.5, None, window_s)
+    room.pass_s(2 * UNREAD_S - 0.2, room.trainer)
     assert room.board.mhz == 500.0
     room.pass_s(0.5, room.trainer)
-    assert room.board.mhz < 500.0
-    room.pass_s(2.0, room.trainer)
-    assert room.board.mhz == 200.0
-    assert room.kinds() == ["guard"]
+    assert room.board.mhz == 100.0
+    assert room.keeper.pin(room.trainer, 400.0) == {"mhz": 100.0}
+    with pytest.raises(BadRequest):
+        room.keeper.pin(room.trainer, 450.0)
+    room.pass_s(60.0, room.trainer)
+    assert room.board.mhz == 100.0
+    room.keeper.read(room.trainer)
+    assert room.board.mhz == 400.0
+    assert room.kinds() == ["guard", "reading again"]
     assert "2.5 W" in room.trainer.events[0]["text"]
 
 
-def test_a_client_that_answers_is_left_alone(room):
-    guarded(room, 500.0, 2.5)
-    for mhz in (400.0, 300.0, 200.0):
-        room.pass_s(GRACE_S - 0.2, room.trainer)
-        room.keeper.pin(room.trainer, mhz)
-    room.pass_s(30.0, room.trainer)
-    assert room.board.mhz == 200.0
+def test_a_client_that_reads_keeps_its_limits_itself(room):
+    guarded(room, 500.0, 2.5, 40.0)
+    for _ in range(100):
+        room.pass_s(UNREAD_S - 0.1, room.trainer)
+        room.keeper.read(room.trainer)
+    assert room.board.mhz == 500.0
     assert room.kinds() == []
 
 
-def test_a_client_that_goes_back_up_meets_the_ceiling(room):
-    guarded(room, 500.0, 2.5)
-    room.pass_s(5.0, room.trainer)
-    assert room.keeper.pin(room.trainer, 400.0) == {"mhz": 200.0}
-    assert room.keeper.pin(room.trainer, 100.0) == {"mhz": 100.0}
-    assert room.keeper.pin(room.trainer, 500.0) == {"mhz": 200.0}
-    with pytest.raises(BadRequest):
-        room.keeper.pin(room.trainer, 450.0)
-    assert room.board.mhz == 200.0
-
-
-def test_when_the_load_is_over_the_client_has_its_clock_back(room):
-    guarded(room, 500.0, 2.5)
-    room.pass_s(6.0, room.trainer)
-    assert room.board.mhz == 200.0
-    room.board.read = lambda: {"power_w": 1.0, "temperature_c": 40.0, "clock_mhz": 200.0}
-    room.pass_s(60.0, room.trainer)
-    assert room.board.mhz == 500.0
-
-
-def test_a_cap_without_a_pin_leaves_the_clock_alone_until_it_is_broken(room):
+def test_a_client_that_does_not_read_below_its_cap_is_left_alone(room):
     room.keeper.guard(room.trainer, 4.5, None)
     room.board.free_mhz = 400.0
     room.pass_s(20.0, room.trainer)
     assert room.board.mhz is None
     room.board.free_mhz = 500.0
-    room.pass_s(3.0, room.trainer)
-    assert room.board.mhz < 500.0
-    room.pass_s(20.0, room.trainer)
-    assert 300.0 <= room.board.mhz <= 400.0
-    # The load is over: the board is its own master again.
-    room.board.read = lambda: {"power_w": 1.0, "temperature_c": 40.0, "clock_mhz": 100.0}
-    room.pass_s(60.0, room.trainer)
+    room.pass_s(1.0, room.trainer)
+    assert room.board.mhz == 100.0
+    room.keeper.read(room.trainer)
     assert room.board.mhz is None
     assert room.board.restored == 1
 
 
-def test_a_board_that_idles_when_its_power_shows_is_pinned_all_the_same(room):
-    room.keeper.guard(room.trainer, 3.5, None)
-    room.board.free_mhz, room.board.watts = 100.0, 9.0
-    room.pass_s(3.0, room.trainer)
-    assert room.board.mhz == 100.0
-    room.board.watts = 1.0
-    room.pass_s(9.0, room.trainer)
-    assert room.board.mhz == 100.0
-    room.pass_s(60.0, room.trainer)
-    assert room.board.mhz is None  # it went up to the highest, where the board is free again
-    assert "failed" not in room.kinds()
-
-
-def test_a_clock_above_those_that_the_guard_began_with_is_lowered_all_the_same(room):
-    room.board.settings = CLOCKS[:3]
-    room.keeper.guard(room.trainer, 3.5, None)
-    room.board.settings = list(CLOCKS)  # another program switched the power mode
-    room.keeper.pin(room.trainer, 500.0)
-    room.pass_s(4.0, room.trainer)
-    assert room.board.mhz <= 300.0
-    assert "guard" in room.kinds()
-
-
-def test_too_hot_is_answered_later_than_too_much_power(room):
+def test_a_board_that_is_too_hot_while_its_client_does_not_read_is_lowered(room):
     guarded(room, 500.0, None, 80.0)
+    room.pass_s(20.0, room.trainer)
+    assert room.board.mhz == 500.0
     room.board.temperature_c = 85.0
-    room.pass_s(11.0, room.trainer)
-    assert room.board.mhz == 500.0
-    room.pass_s(2.0, room.trainer)
-    assert room.board.mhz == 400.0
-    room.board.temperature_c = 60.0
-    room.pass_s(12.0, room.trainer)
-    assert room.board.mhz == 500.0
+    room.pass_s(0.2, room.trainer)
+    assert room.board.mhz == 100.0
+    assert "85.0 C" in room.trainer.events[0]["text"]
 
 
 def test_a_limit_on_heat_needs_a_temperature(room):
@@ -248,6 +194,12 @@ def test_a_limit_on_heat_needs_a_temperature(room):
     room.board.temperature_c = None
     room.pass_s(BLIND_S + 0.3, room.trainer)
     assert room.board.mhz == 100.0
+    room.keeper.read(room.trainer)
+    assert room.board.mhz == 100.0
+    room.board.temperature_c = 50.0
+    room.pass_s(0.1, room.trainer)
+    room.keeper.read(room.trainer)
+    assert room.board.mhz == 300.0
 
 
 def test_nothing_to_guard_by_is_said_at_once(room):
@@ -265,6 +217,7 @@ def test_nothing_to_guard_by_is_said_at_once(room):
 def test_the_guard_can_be_ended_and_the_pin_stays(room):
     guarded(room, 500.0, 2.5)
     room.pass_s(6.0, room.trainer)
+    assert room.board.mhz == 100.0
     room.keeper.guard(room.trainer, None, None)
     assert room.board.mhz == 500.0
     room.pass_s(6.0, room.trainer)
@@ -272,30 +225,26 @@ def test_the_guard_can_be_ended_and_the_pin_stays(room):
 
 
 def test_any_client_sets_another_cap_until_the_holders_ends(room):
-    room.board.window_s = room.board.lag_s = 0.0
     with pytest.raises(BadRequest, match="no client has a cap"):
         room.keeper.set_cap(room.other, 2.5)
-    guarded(room, 500.0, 4.5)
-    room.pass_s(8.0, room.trainer)
-    assert room.board.mhz == 400.0
+    guarded(room, 400.0, 4.5)
     room.keeper.set_cap(room.other, 2.5)
     assert room.keeper.read(room.trainer)["set_cap_w"] == 2.5
     assert "set_cap_w" not in room.keeper.read(room.other)
-    room.pass_s(8.0, room.trainer)
-    assert room.board.mhz == 200.0
+    room.pass_s(3.0, room.trainer)
+    assert room.board.mhz == 100.0  # it does not read
     room.keeper.guard(room.trainer, 4.4, None)  # the holder's own cap waits
-    room.pass_s(8.0, room.trainer)
-    assert room.board.mhz == 200.0
+    assert room.keeper.read(room.trainer)["set_cap_w"] == 2.5
     room.keeper.set_cap(room.other, None)
-    room.pass_s(40.0, room.trainer)
+    assert "set_cap_w" not in room.keeper.read(room.trainer)
+    room.pass_s(3.0, room.trainer)
     assert room.board.mhz == 400.0
     assert room.kinds().count("cap set") == 2
-    assert "by other" in room.trainer.events[1]["text"] + room.trainer.events[2]["text"]
+    assert "by other" in room.trainer.events[0]["text"]
     room.keeper.set_cap(room.other, 2.5)
     room.keeper.restore(room.trainer)
     guarded(room, 300.0, 9.0)
-    room.pass_s(8.0, room.trainer)
-    assert room.board.mhz == 300.0
+    assert "set_cap_w" not in room.keeper.read(room.trainer)
 
 
 # --------------------------------------------------------------------------------------------------- what can go wrong

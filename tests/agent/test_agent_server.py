@@ -391,14 +391,14 @@ def test_neither_hostile_messages_nor_a_flood_keep_the_guard_from_its_readings(p
                 connections += len(others)
                 for other in others:
                     other.close()
-            assert wait_for(lambda: board.mhz == 200.0)
+            assert wait_for(lambda: board.mhz == 100.0)
         finally:
             over.set()
             clock.join()
         assert holder.describe()["name"] == "board"
     gaps = [later - earlier for earlier, later in zip(read_at, [*read_at[1:], ticks[0]], strict=True)]
     assert max(gaps) * server_module.SAMPLE_S <= 1.0
-    assert len(read_at) >= 0.8 * ticks[0]
+    assert len(read_at) >= 0.8 * (ticks[0] - read_at[0])
 
 
 def _connects(path):

@@ -154,6 +154,25 @@ def test_a_run_that_keeps_its_setting_takes_over_the_figures_and_the_events_alon
         assert run.limiter.events == events
 
 
+class Shared(SimulatedDevice):
+    """A board whose agent another client may tell a cap."""
+
+    set_cap_w = None
+
+
+def test_a_lower_cap_of_another_client_is_held_until_that_ends(work):
+    device = Shared(builtin_board("jetson-nano"))
+    with CappedRun(device, SensorLimit(6.0), Knobs(clock_mhz=614.4)) as run:
+        run.start()
+        for set_w, is_lower in ((None, False), (4.0, True), (8.0, False), (4.0, True), (None, False)):
+            device.set_cap_w = set_w
+            steps(run, work, 60.0)
+            assert (device.current()["clock_mhz"] < 614.4) == is_lower
+            run.move_cap(run.limit)
+            assert (run.limiter.limit.limit_w < 6.0) == is_lower
+            run.check()
+
+
 class Heated(SimulatedDevice):
     """A board whose temperature the test sets."""
 

@@ -156,6 +156,11 @@ class BoardDevice(RealDevice):
             with mapped():
                 self._board.guard(limit.limit_w, limit.max_temp_c, limit.window_s)
 
+    @property
+    def set_cap_w(self) -> float | None:
+        """The cap that another client of the agent set, as of the latest reading; None without one."""
+        return None if self._reading is None else self._reading[1].get("set_cap_w")
+
     # -------------------------------------------------------------------------------------------------------- reading
 
     def _read_w(self) -> float:

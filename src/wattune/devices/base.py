@@ -450,6 +450,11 @@ class Device(ABC):
         The board then stays within this limit even if training hangs or its process is stopped. Raises: DeviceError.
         """
 
+    @property
+    def set_cap_w(self) -> float | None:
+        """The cap that another client of the board's guard set in place of the armed one; None without one."""
+        return None
+
     def ground_truth(self, cap_w: float | None, window_s: float | None = None) -> GroundTruth | None:
         """Start exact accounting against ``cap_w``, a mean over ``window_s`` seconds; None if not simulated.
 

@@ -64,6 +64,8 @@ class CappedRun:
         self.yielded_s = 0.0
         """Seconds for which other work on the board went first."""
         self._first, self._on_reading = knobs, on_reading
+        self._answered_w = limit.limit_w  # what the limiter holds, unless a lower cap is set
+        self._set_w: float | None = None  # the cap that another client of the board's guard set
         self._follower: CapFollower | None = None
         self._stack = ExitStack()
 
@@ -182,8 +184,13 @@ class CappedRun:
         if self.truth is not None:
             self.truth.move_cap(limit.limit_w)
         answered = limit if is_answered else replace(limit, limit_w=None)
-        self.limiter.move_cap(answered.limit_w)
+        self._answered_w = answered.limit_w
+        self._move_limiter()
         self.device.arm_guard(answered)
+
+    def _move_limiter(self) -> None:
+        answered_w, set_w = self._answered_w, self._set_w
+        self.limiter.move_cap(answered_w if answered_w is None or set_w is None else min(answered_w, set_w))
 
     def wait_while(self, others_first: Callable[[], bool]) -> None:
         """Wait between two steps for as long as this returns True.
@@ -232,6 +239,9 @@ class CappedRun:
         if not math.isfinite(power_w):
             rail = self.device.sensor.rail
             raise DeviceUnavailable(f"{self.device.name}: {rail} reads {power_w}, which is not a power")
+        if self.device.set_cap_w != self._set_w:
+            self._set_w = self.device.set_cap_w
+            self._move_limiter()
         guarded_w = self.device.guarded_w(power_w)
         if self.limiter(time_s, guarded_w):
             self._on_reading(time_s, guarded_w)
