@@ -80,8 +80,7 @@ class AgentClient:
         return state
 
     def slice(self, mhz: float) -> None:
-        """Switch the pinned clock, as Controller.slice; the agent goes back to the lower clock if this process is
-        silent. Raises: as ``pin``."""
+        """Switch the pinned clock, as Controller.slice. Raises: as ``pin``."""
         self._ask("slice", mhz=mhz)
 
     def guard(

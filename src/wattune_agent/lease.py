@@ -26,9 +26,6 @@ the clock of a board above its limit: a client that guards its limit reads ten t
 CHECK_S = 1.0
 """Time between two checks for another program's writes to the clock."""
 
-SLICE_S = 1.0
-"""Silence of a client after which its clock is no longer the upper of two that it switches between."""
-
 SHARED_S = 0.02
 """A reading younger than this is shared by all callers: a mean since the last reading needs some time to cover."""
 
@@ -117,7 +114,6 @@ class BoardLease:
     def _forget(self) -> None:
         self._holder: Optional[Party] = None
         self._pin_mhz: Optional[float] = None
-        self._sliced_mhz: Optional[float] = None  # above the pin, for a part of a second
         self._others: Dict[str, float] = {}
         self._limits: Optional[_Limits] = None
         self._set_w: Optional[float] = None  # the cap that another party set in place of the holder's
@@ -166,7 +162,9 @@ class BoardLease:
         finally:
             self._reading.release()
 
-    def pin(self, party: Party, mhz: float, others: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
+    def pin(
+        self, party: Party, mhz: float, others: Optional[Dict[str, float]] = None, *, is_slice: bool = False
+    ) -> Dict[str, Any]:
         """Take the board and hold its clock at ``mhz``, or at the lowest while the party does not read the sensor, and
         the ``others`` where they are asked for: those are not lowered.
 
@@ -179,9 +177,9 @@ class BoardLease:
         with self._lock:
             self._take(party)
             last_pin, last_others = self._pin_mhz, self._others
-            self._pin_mhz, self._sliced_mhz, self._others = mhz, None, dict(others or {})
+            self._pin_mhz, self._others = mhz, dict(others or {})
             try:
-                self._apply(again=True)
+                self._apply(again=not is_slice, is_slice=is_slice)
             except Exception:
                 # A change that failed for its client is not retried; of the two clocks it wanted, keep the lower.
                 is_held = self.mhz is not None and last_pin is not None
@@ -193,22 +191,12 @@ class BoardLease:
             return dict(self._others, mhz=self.mhz)
 
     def slice(self, party: Party, mhz: float) -> Dict[str, Any]:
-        """Switch the clock that the party holds, quickly. The lower clock of the two remains its pin.
-
-        Raises: BadRequest without a pin, Busy, and the board's errors.
-        """
+        """Switch the clock that the party holds, quickly. Raises: BadRequest without a pin; as ``pin``."""
         with self._lock:
             self._take(party)
-            now_mhz = self._sliced_mhz or self._pin_mhz
-            if now_mhz is None or mhz not in self._settings:
+            if self._pin_mhz is None:
                 raise BadRequest("only a pinned clock can be switched, to another of its settings")
-            self._pin_mhz, self._sliced_mhz = min(mhz, now_mhz), mhz if mhz > now_mhz else None
-            try:
-                self._apply(is_slice=True)
-            except Exception:
-                self._sliced_mhz = None
-                raise
-        return {"mhz": self.mhz}
+            return self.pin(party, mhz, self._others, is_slice=True)
 
     def guard(
         self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float], window_s: Optional[float] = None
@@ -321,9 +309,6 @@ class BoardLease:
             if holder.is_gone():
                 self.leave(holder)
                 return
-            if self._sliced_mhz is not None and now_s - self._heard_s > SLICE_S:
-                self._sliced_mhz = None
-                self._quietly("the clock cannot be lowered", self._apply)
             if not self._lapsed and now_s - self._heard_s > self.lease_s:
                 self._lapse(now_s - self._heard_s)
             if self._limits is not None and now_s - self._seen_s > BLIND_S:
@@ -357,13 +342,11 @@ class BoardLease:
         if self._joules is None:
             self._joules = Joules(0.0, self._cap_w, limits.window_s)
         self._joules.add(now_s, reading["power_w"])
-        if now_s - self._watched_s < 2 * UNREAD_S:
-            return
-        text = "above a cap of {:g} W".format(self._cap_w) if self._joules.is_above else ""
-        if is_too_hot(reading.get("temperature_c"), limits.max_temp_c):
-            text = "{:.1f} C with a limit of {:g} C".format(reading["temperature_c"], limits.max_temp_c)
-        if text:
-            self._lower("guard", text + ", and its client does not read the sensor: lowest clock")
+        is_hot = is_too_hot(reading.get("temperature_c"), limits.max_temp_c)
+        if now_s - self._watched_s >= 2 * UNREAD_S and (is_hot or self._joules.is_above):
+            limit = "{:g} C".format(limits.max_temp_c or 0.0) if is_hot else "{:g} W".format(self._cap_w or 0.0)
+            text = "above a limit of {}, and its client does not read the sensor: lowest clock"
+            self._lower("guard", text.format(limit))
 
     def _lower(self, kind: str, text: str) -> None:
         """Hold the lowest clock until the holder reads again."""
@@ -392,7 +375,7 @@ class BoardLease:
     def _target(self) -> Optional[float]:
         if self._lapsed:
             return None
-        return self._settings[0] if self._is_low else self._sliced_mhz or self._pin_mhz
+        return self._settings[0] if self._is_low else self._pin_mhz
 
     def _apply(self, again: bool = False, is_slice: bool = False) -> None:
         """Bring the board to its target; ``again`` writes the clocks even if they are there."""

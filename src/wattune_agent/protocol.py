@@ -9,8 +9,7 @@ discover                                         the board: its clock, sensor, m
 read                                             power, rails, temperature, throttling and the present clock
 pin       ``mhz``, ``memory_clock_mhz``,         take control and hold the clock there; a silent client loses it. The
           ``cpu_clock_mhz``                      clocks beside it may be null: as they were found
-slice     ``mhz``                                switch the pinned clock quickly, for a part of a second; from a client
-                                                 that is silent the lower clock remains
+slice     ``mhz``                                switch the pinned clock quickly, to another of its settings
 guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; while the client does not read, the agent does, and
                                                  holds the lowest clock of a board above a limit. Each may be null;
                                                  without ``window_s``, the cap is on every reading

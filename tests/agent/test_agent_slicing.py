@@ -13,7 +13,6 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, FileFailed, NotTaken
 from wattune_agent.guarded import run_guarded
-from wattune_agent.lease import LEASE_S, SLICE_S
 from wattune_agent.outcome import GuardRequest, in_words
 from wattune_agent.slicing import gains_for, load_switch, measure_switch, save_switch
 from wattune_agent.snapshot import Snapshot, snapshots
@@ -243,20 +242,6 @@ def test_a_client_switches_its_pinned_clock(room):
     assert room.board.pins == [300.0]
     with pytest.raises(BadRequest):
         room.keeper.slice(room.trainer, 450.0)
-
-
-def test_a_silent_client_leaves_the_lower_clock(room):
-    room.keeper.pin(room.trainer, 300.0)
-    room.keeper.slice(room.trainer, 400.0)
-    room.pass_s(SLICE_S)
-    assert room.board.mhz == 400.0
-    room.pass_s(0.3)
-    assert room.board.mhz == 300.0
-    room.keeper.renew(room.trainer)
-    room.pass_s(1.0)
-    assert room.board.mhz == 300.0
-    room.pass_s(LEASE_S)
-    assert room.board.mhz is None
 
 
 def test_a_slice_meets_the_agents_own_guard(room):
