@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import wattune
+from wattune.version import _commit, _version
 
 
 def test_the_names_are_sorted_and_all_there():
@@ -39,20 +40,44 @@ def test_another_name_is_an_attribute_error():
 def test_the_command_and_the_package_tell_the_same_version():
     done = subprocess.run([sys.executable, "-m", "wattune", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"wattune {wattune.__version__}\n"
-    assert re.fullmatch(r"0\.\d+\.\d+", wattune.__version__)
+    assert re.fullmatch(r"0\.\d+\.\d+(\.dev0(\+g[0-9a-f]{9})?)?", wattune.__version__)
 
 
-def test_an_interrupt_while_the_command_is_loaded_is_one_line_and_130():
+def test_a_development_build_has_the_version_of_its_commit(tmp_path, monkeypatch):
+    def git(*arguments, at):
+        own = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-C", at)
+        return subprocess.run(["git", *own, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+    clone, beside = tmp_path / "clone", tmp_path / "beside"
+    assert _commit(tmp_path) is None
+    git("init", clone, at=tmp_path)
+    git("commit", "--allow-empty", "-m", "one", at=clone)
+    git("worktree", "add", beside, at=clone)
+    git("commit", "--allow-empty", "-m", "two", at=clone)
+    for at in (clone, beside):
+        assert _commit(at) == git("rev-parse", "HEAD", at=at)
+    git("pack-refs", "--all", at=clone)
+    git("checkout", "--detach", at=beside)
+    for at in (clone, beside):
+        assert _commit(at) == git("rev-parse", "HEAD", at=at)
+    assert _commit(clone) != _commit(beside)
+    monkeypatch.setattr("wattune.version.RELEASE", "0.1.0")
+    assert _version() == "0.1.0"
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_an_interrupt_while_the_command_is_loaded_is_one_line_and_130(number):
     """A module that takes Ctrl-C while it is imported stands for the first tenth of a second."""
     script = (
         "import sys, signal; sys.modules['typer'] = None\n"
         "class Interrupting:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'wattune.cli': signal.raise_signal(signal.SIGINT)\n"
+        "        if name == 'wattune.cli': signal.raise_signal(signal.NAME)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Interrupting())\n"
         "from wattune.__main__ import main\n"
         "sys.exit(main())"
     )
+    script = script.replace("NAME", number)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "wattune: interrupted\n")

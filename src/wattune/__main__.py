@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> int:
     """Run the command line and return its exit code, 130 also if it is interrupted while it is loaded."""
     try:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as the command line itself does, once it is loaded
+                signal.signal(number, signal.default_int_handler)
         from wattune.cli import main as run
 
         return run()

@@ -53,13 +53,6 @@ def test_without_a_name_it_is_only_printed(wattune, records, tmp_path, monkeypat
     assert not list((tmp_path / "here").iterdir())
 
 
-@pytest.mark.parametrize("text", ["4W", "4", " 4.0 W", "4000mW", "4e0", "4w"])
-def test_caps_that_are_the_same(wattune, records, text):
-    code, out, _ = wattune("plan", *records, "--cap", text, "--json")
-    assert code == 0
-    assert json.loads(out)["cap_w"] == 4.0
-
-
 def test_a_margin_counts(wattune, records):
     _, out, _ = wattune("plan", *records, "--cap", "4W", "--margin", "500mW", "--json")
     chosen = json.loads(out)

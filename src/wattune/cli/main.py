@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -155,7 +154,8 @@ def _signals_and_warnings() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
-                before[number] = signal.signal(number, _terminate)
+                # So that everything that cleans up after Ctrl-C (workers, `Device.at`) does so after these, too.
+                before[number] = signal.signal(number, signal.default_int_handler)
     unraisable, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     with warnings.catch_warnings():
         warnings.showwarning = _warning  # type: ignore[assignment]  # takes fewer arguments by name
@@ -165,11 +165,6 @@ def _signals_and_warnings() -> Iterator[None]:
             sys.unraisablehook = unraisable
             for changed, handler in before.items():
                 signal.signal(changed, handler)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    # So that everything that cleans up after Ctrl-C (workers, `Device.at`) does so after this, too.
-    raise KeyboardInterrupt
 
 
 def _interrupt_again(unraisable: Any) -> None:

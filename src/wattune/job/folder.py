@@ -44,6 +44,7 @@ class RunArguments(Record):
     """
 
     name = "run"
+    written_by = "wattune run"
     version_read = 2
 
     version: int = 2

@@ -54,6 +54,7 @@ class Partial(Record):
     """
 
     name = "partial-profile"
+    written_by = "wattune profile"
 
     key: ProfileKey
     strategy: str

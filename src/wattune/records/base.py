@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticSerializationError
 from typing_extensions import Self
 
-from wattune.errors import RecordError
+from wattune.errors import InputError, RecordError
 from wattune.files import read_json, write_json
 from wattune.version import __version__
 
@@ -101,6 +101,11 @@ class Record(Value):
     """A value with a name and a version that has a file of its own."""
 
     name: ClassVar[str]
+    written_by: ClassVar[str]
+    """Command that writes such a record."""
+    needed: ClassVar[tuple[str, ...]] = ()
+    """Fields that a record lists under ``needs`` if they are set. Who ignored them would do something else than was
+    asked for, so a reader that does not know one refuses the record."""
     version_read: ClassVar[int] = 1
 
     version: int = 1
@@ -123,24 +128,26 @@ class Record(Value):
                 value="no field 'record'" if name is None else f"its field 'record' is {name!r}",
                 allowed=f'"record": "{cls.name}"',
             )
-        version = data.get("version", 1)
-        if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= cls.version_read:
-            raise RecordError(
-                f"{source} has a version that wattune {__version__} cannot read",
-                value=f"{version}{_written_by(data)}",
-                allowed=f"1 to {cls.version_read}",
-                hint="update wattune",
-            )
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"]) or "the whole record"
+            if isinstance(why := first.get("ctx", {}).get("error"), _NotReadable):
+                origin = data.get("provenance")
+                software = origin.get("software") if isinstance(origin, dict) else None
+                raise RecordError(
+                    f"{source} cannot be read by wattune {__version__}",
+                    value=f"{place} {why}" + (f", written by {software}" if isinstance(software, str) else ""),
+                    hint=f"update wattune, or write it again with {cls.written_by}",
+                ) from error
             raise RecordError(
                 f"{source}, field {place}",
                 value=_shown(first.get("input")),
                 allowed=in_words(first),
             ) from error
+        except InputError as error:  # of a value that is no record's own, such as a goal
+            raise RecordError(f"{source}: {error}") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -148,9 +155,11 @@ class Record(Value):
         return cls.parse(read_json(path), source=str(path))
 
     def dump(self) -> dict[str, Any]:
-        """The record as plain JSON values, ``record`` and ``version`` first."""
+        """The record as plain JSON values: ``record``, ``version``, ``needs`` if it needs anything, and the fields."""
+        needs = [name for name in self.needed if getattr(self, name)]
         try:
-            return {"record": self.name, **self.model_dump(mode="json")}
+            fields = self.model_dump(mode="json")
+            return {"record": self.name, "version": fields["version"], **({"needs": needs} if needs else {}), **fields}
         except PydanticSerializationError as error:  # also of a Ctrl-C while one of our serializers runs
             if isinstance(error.__cause__, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
@@ -171,16 +180,26 @@ class Record(Value):
     def _is_known(cls, value: object) -> object:
         # Also of a record within another one.
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= cls.version_read:
-            raise ValueError(f"1 to {cls.version_read}")
+            raise _NotReadable(f"is {value!r}, not 1{f' to {cls.version_read}' if cls.version_read > 1 else ''}")
         return value
 
     @model_validator(mode="before")
     @classmethod
     def _without_name(cls, data: object) -> object:
-        # "record" is the name of the class, not a field: `dump` writes it and `parse` checks it.
+        # "record" and "needs" are not fields: `dump` writes them, and here they are checked.
         if not isinstance(data, dict):
             return data
-        return {k: v for k, v in data.items() if k != "record" and (k, v) != ("provenance", None)}
+        if data.get("record", cls.name) != cls.name:
+            raise ValueError(f'"record": "{cls.name}"')
+        needs = data.get("needs", [])
+        names = needs if isinstance(needs, list) else [needs]
+        if unknown := [str(name) for name in names if name not in cls.model_fields]:
+            raise _NotReadable(f"needs {', '.join(unknown)}, which it does not know")
+        return {k: v for k, v in data.items() if k not in ("record", "needs") and (k, v) != ("provenance", None)}
+
+
+class _NotReadable(ValueError):
+    """A record that a later version may read."""
 
 
 def load_one_of(kinds: Iterable[type[Record]], path: str | Path) -> Record:
@@ -190,13 +209,6 @@ def load_one_of(kinds: Iterable[type[Record]], path: str | Path) -> Record:
     if not isinstance(name, str) or name not in by_name:
         raise RecordError(f"{path} is not a record of the required kind", value=name, allowed=", ".join(by_name))
     return by_name[name].parse(data, source=str(path))
-
-
-def _written_by(data: Mapping[str, Any]) -> str:
-    """The software that wrote a record, as a clause, if the record tells."""
-    origin = data.get("provenance")
-    software = origin.get("software") if isinstance(origin, dict) else None
-    return f", written by {software}" if isinstance(software, str) else ""
 
 
 def _shown(value: object) -> object:

@@ -92,6 +92,7 @@ class SampleEfficiency(Record):
     """
 
     name = "efficiency"
+    written_by = "wattune estimate"
 
     workload: str
     algorithm: str = "backprop"

@@ -7,7 +7,7 @@ from wattune.goal import TIME, Goal
 from wattune.intensity import Unit
 from wattune.records.base import BatchSize, Flag, NotNegative, Number, Positive, Record, Samples, Share, Supply, Value
 from wattune.records.profile import ProfileCost, ProfileKey, Program
-from wattune.records.work import AtPoint, AtPointIfAny
+from wattune.records.work import ADDED_KNOBS, AtPoint, AtPointIfAny
 
 
 class Candidate(AtPoint):
@@ -179,6 +179,8 @@ class Plan(AtPoint, Record):
     """
 
     name = "plan"
+    written_by = "wattune plan"
+    needed = ("caps", "schedule", *sorted(ADDED_KNOBS))
 
     cap_w: Positive | None = None
     cap_side: CapSide = "module"

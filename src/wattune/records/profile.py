@@ -215,6 +215,7 @@ class ProfileTable(Record):
     """
 
     name = "profile"
+    written_by = "wattune profile"
 
     device: str
     workload: str

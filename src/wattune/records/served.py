@@ -116,6 +116,7 @@ class ServedModel(Record):
     """
 
     name = "model"
+    written_by = "wattune store add"
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: ModelName

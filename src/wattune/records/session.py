@@ -56,6 +56,7 @@ class SessionRecord(Record):
     """
 
     name = "session"
+    written_by = "wattune.capped"
 
     device: str
     mode: str

@@ -109,6 +109,7 @@ class TrainingRecord(Record):
     """
 
     name = "training"
+    written_by = "wattune train"
 
     plan: Plan
     metric: str | None = None
@@ -158,6 +159,7 @@ class LearningCurve(Record):
     """
 
     name = "curve"
+    written_by = "wattune estimate"
 
     workload: str
     algorithm: str = "backprop"
@@ -201,6 +203,7 @@ class Comparison(Record):
     """
 
     name = "comparison"
+    written_by = "wattune compare"
 
     device: str
     workload: str
