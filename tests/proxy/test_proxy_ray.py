@@ -95,6 +95,30 @@ def test_a_cluster_gives_the_same_record_even_if_a_process_is_killed(tmp_path):
     assert by_cluster["strategy"] == "pooled"
 
 
+PROGRAM = """
+import os, sys, time
+with open(f"/proc/{os.getppid()}/cmdline") as parent, open("parents", "a") as parents:
+    print(parent.read()[:11], file=parents)
+for samples in range(0, 48000, 800):
+    print(f"acc {samples / (8000 + 125 * int(sys.argv[1]))} of {samples}", flush=True)
+    time.sleep(0.005)
+"""
+
+
+@pytest.mark.slow
+def test_every_run_of_a_program_is_made_on_the_cluster(tmp_path):
+    """Those of a later choice too."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    words = ["--command", f"{sys.executable} -S train.py {{batch_size}}", "--batch-sizes", "8,16,32,64"]
+    words += ["--metric", "acc ([0-9.]+)", "--samples", "of ([0-9]+)", "--target", "0.9", "--executor", "ray"]
+    done = subprocess.run(
+        [sys.executable, "-m", "wattune", "estimate", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    parents = (tmp_path / "parents").read_text().splitlines()
+    assert parents == len(list(tmp_path.glob("efficiency-curves/*.json"))) * ["ray::_train"]
+
+
 @pytest.mark.parametrize("executor", ["dask", "ray:", "rays", ""])
 def test_an_unknown_executor_is_refused(executor):
     with pytest.raises(InputError, match=r"executor.*allowed: ray or ray:ADDRESS"):

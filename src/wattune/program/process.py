@@ -11,9 +11,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 from typing_extensions import Self
 
@@ -59,6 +59,20 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(each)
 
 
+@contextmanager
+def _unpaused() -> Iterator[None]:
+    """Ignore Ctrl-Z, which would leave the program without its cap."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # Not SIG_IGN, which the program would inherit.
+    before = signal.signal(signal.SIGTSTP, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+
+
 class Process:
     """A context around one run of a program; on leaving it, neither the program nor its children are there any more.
 
@@ -86,14 +100,13 @@ class Process:
         self._news = news
         self._lines: deque[str] = deque(maxlen=KEPT)
         self._over = threading.Event()
-        self._before: signal._HANDLER = None
         self._mark = uuid.uuid4().hex
+        self._inside = ExitStack()
         self.begun_s = self.ended_s = 0.0
-        self.was_paused = False
-        """True if this process, and with it the program, was paused for a while (Ctrl-Z)."""
 
     def __enter__(self) -> Self:
         is_started = False
+        self._inside.enter_context(_unpaused())
         try:
             with _uninterrupted():
                 self._start()
@@ -102,6 +115,8 @@ class Process:
         except BaseException as error:
             if is_started:
                 self.__exit__(type(error), error, None)
+            else:
+                self._inside.close()
             raise
 
     def _start(self) -> None:
@@ -130,8 +145,6 @@ class Process:
         self._reader = threading.Thread(target=self._read, name="output", daemon=True)
         self._reader.start()
         threading.Thread(target=self._await, name="program", daemon=True).start()
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTSTP, self._pause)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -148,8 +161,7 @@ class Process:
             self._reader.join(1.0)
             with suppress(OSError):  # the watcher may have been killed
                 self._watcher.communicate(b"over\n", timeout=GONE_S)
-            if self._before is not None:
-                signal.signal(signal.SIGTSTP, self._before)
+            self._inside.close()
         if not ended and kind is None:
             raise DeviceError(f"the program {self._words[0]} hangs and cannot be ended")
 
@@ -204,13 +216,6 @@ class Process:
         self.ended_s = self._now_s()
         self._over.set()
         self._news.set()
-
-    def _pause(self, number: int, frame: FrameType | None) -> None:
-        # The program stands still while nobody looks after it.
-        self.was_paused = True
-        self._signal(signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._signal(signal.SIGCONT)
 
     # ----------------------------------------------------------------------------------------------------- its output
 

@@ -87,7 +87,7 @@ def trainer(
         raise InputError("processes", value=processes, allowed="1 or more")
     if executor is not None:
         cluster_address(executor)
-    if isinstance(workload, ProgramWorkload) and processes not in (None, 1):
+    if isinstance(workload, ProgramWorkload) and executor is None and processes not in (None, 1):
         raise InputError("processes", value=processes, allowed="1: a program has all cores")
     kind, algorithm = kind_of_run(workload, algorithm)
     if folder is not None:
@@ -111,23 +111,22 @@ def trainer(
             if finished:
                 report(len(curves), total, f"{len(finished)} of {_runs(len(runs))} already finished")
             remaining = [run for run in runs if run not in curves]
-            if remaining and train is None and executor is not None:
+            if remaining and train is None:
                 workload.check()
-                report(len(curves), total, f"{_runs(len(remaining))} to train on the cluster")
-                train = stack.enter_context(cluster_training(workload, executor))
-            elif isinstance(workload, ProgramWorkload):
-                workload.check()
-                train = partial(in_order, workload)
-            elif remaining and train is None:
-                from wattune.proxy.workers import obstacle, worker_pool
+                if executor is not None:
+                    report(len(curves), total, f"{_runs(len(remaining))} to train on the cluster")
+                    train = stack.enter_context(cluster_training(workload, executor))
+                elif isinstance(workload, ProgramWorkload):
+                    train = partial(in_order, workload)
+                else:
+                    from wattune.proxy.workers import obstacle, worker_pool
 
-                workload.check()
-                count = min(processes or cores(), most or len(remaining))
-                if count > 1 and (why := obstacle(workload)) is not None:
-                    report(len(curves), total, f"{why}: training in this process")
-                    count = 1
-                report(len(curves), total, f"{_runs(len(remaining))} to train, {count} at a time")
-                train = stack.enter_context(worker_pool(workload, count))
+                    count = min(processes or cores(), most or len(remaining))
+                    if count > 1 and (why := obstacle(workload)) is not None:
+                        report(len(curves), total, f"{why}: training in this process")
+                        count = 1
+                    report(len(curves), total, f"{_runs(len(remaining))} to train, {count} at a time")
+                    train = stack.enter_context(worker_pool(workload, count))
             if remaining and train is not None:
                 try:
                     with closing(train(remaining)) as results:

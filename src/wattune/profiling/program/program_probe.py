@@ -222,46 +222,43 @@ class ProgramProbe:
     def _run(
         self, page: StepPage, batch_size: int, steps: int, capped: CappedRun, spent: list[MeterFigures]
     ) -> ProgramRun:
-        while True:  # again if both were paused for a while
-            news, stopped = threading.Event(), False
-            self._readings = []
-            health, times = BoardHealth(self._device), self._times(page, batch_size)
-            words = self._words(batch_size, steps)
-            try:
-                with (
-                    # Until the sensor has settled, a reading may hold power from before the program.
-                    capped.metered(is_calm=False) as meter,
-                    Process(words, now_s=lambda: capped.meter.elapsed_s, on_line=times.hear, news=news) as program,
-                ):
-                    while not (program.is_over or capped.limiter.crossed_w is not None or stopped):
-                        news.wait(TICK_S)
-                        news.clear()
-                        health.look()
-                        if meter.lost is not None:
-                            raise meter.lost
-                        run_s = meter.elapsed_s - program.begun_s
-                        if run_s > self._limit_s and not program.was_paused:
-                            raise self._too_long(batch_size, program)
-                        if times.is_unseen(run_s) and not program.was_paused:
-                            what = "no step of the program is seen; its last line"
-                            raise WorkloadError(what, value=last_line(program.lines), hint=times.hint)
-                        if not self._has_lengths:  # else it knows itself when to end
-                            times.look(meter.elapsed_s)
-                            stopped = self._is_enough(times.stretch(program.begun_s))
-                    ended_s = program.ended_s if program.is_over else meter.elapsed_s
-            finally:
-                if capped.limiter.has_read:
-                    spent.append(capped.meter.figures())
-            if capped.limiter.crossed_w is not None:
-                raise Above(capped.limiter.crossed_w)
-            if program.was_paused:
-                continue
-            if not stopped:
-                knobs = capped.setting.knobs
-                check_ending(program, f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
-            times.look(ended_s)
-            readings, last = tuple(self._readings), last_line(program.lines)
-            return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
+        news, stopped = threading.Event(), False
+        self._readings = []
+        health, times = BoardHealth(self._device), self._times(page, batch_size)
+        words = self._words(batch_size, steps)
+        try:
+            with (
+                # Until the sensor has settled, a reading may hold power from before the program.
+                capped.metered(is_calm=False) as meter,
+                Process(words, now_s=lambda: capped.meter.elapsed_s, on_line=times.hear, news=news) as program,
+            ):
+                while not (program.is_over or capped.limiter.crossed_w is not None or stopped):
+                    news.wait(TICK_S)
+                    news.clear()
+                    health.look()
+                    if meter.lost is not None:
+                        raise meter.lost
+                    run_s = meter.elapsed_s - program.begun_s
+                    if run_s > self._limit_s:
+                        raise self._too_long(batch_size, program)
+                    if times.is_unseen(run_s):
+                        what = "no step of the program is seen; its last line"
+                        raise WorkloadError(what, value=last_line(program.lines), hint=times.hint)
+                    if not self._has_lengths:  # else it knows itself when to end
+                        times.look(meter.elapsed_s)
+                        stopped = self._is_enough(times.stretch(program.begun_s))
+                ended_s = program.ended_s if program.is_over else meter.elapsed_s
+        finally:
+            if capped.limiter.has_read:
+                spent.append(capped.meter.figures())
+        if capped.limiter.crossed_w is not None:
+            raise Above(capped.limiter.crossed_w)
+        if not stopped:
+            knobs = capped.setting.knobs
+            check_ending(program, f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
+        times.look(ended_s)
+        readings, last = tuple(self._readings), last_line(program.lines)
+        return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
 
     def _too_long(self, batch_size: int, program: Process) -> WorkloadError:
         return WorkloadError(
