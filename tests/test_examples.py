@@ -66,6 +66,11 @@ def test_a_loss_without_a_gradient_is_learned(tmp_path):
     assert misses[-1] < 0.5 * misses[0]
 
 
+def test_what_lies_between_engines_is_trained(tmp_path):
+    printed = run(sys.executable, EXAMPLES / "engines/engines.py", "--steps", "20", cwd=tmp_path)
+    assert [line.split(" (")[0] for line in printed.splitlines()] == ["head", "last two parts", "AsyncFGD", "twin"]
+
+
 @pytest.mark.parametrize("option", ["--directions", "--steps"])
 def test_an_example_refuses_a_count_of_zero_in_one_line(option):
     script = EXAMPLES / "black-box-loss/throw.py"

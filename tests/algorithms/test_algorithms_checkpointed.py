@@ -10,6 +10,7 @@ from tests.support.algorithm_examples import Example, images, noisy_points, perc
 from torch import nn
 
 from wattune.algorithms import TrainingAlgorithm, canonical, open_algorithm
+from wattune.algorithms.model_parts import parts
 from wattune.algorithms.recomputation import cut
 from wattune.errors import InputError, WorkloadError
 from wattune.workloads.models import CharacterTransformer, resnet8
@@ -128,17 +129,6 @@ def test_its_work_counts_what_is_computed_again(place):
     assert again.peak_memory_bytes < (0.65 if place != "fake" else 0.8) * plain.peak_memory_bytes
 
 
-@pytest.mark.slow
-def test_memory_grows_with_the_root_of_the_depth():
-    def peak(spec: str, layers: int) -> float:
-        return open_algorithm(spec, deep(layers), 8).work().peak_memory_bytes
-
-    plain = peak("backprop", 64) / peak("backprop", 4)
-    again = peak("backprop:checkpoint=auto", 64) / peak("backprop:checkpoint=auto", 4)
-    assert plain > 8
-    assert again < 4.5
-
-
 def test_segments_are_as_even_as_can_be():
     model = nn.Sequential(*(nn.Identity() for _ in range(11)))
     assert [len(s) for s in cut(model, 4)] == [3, 3, 3, 2]
@@ -149,9 +139,9 @@ def peak_bytes(spec: str, trainable: Example, batch_size: int) -> float:
     return open_algorithm(spec, trainable, batch_size).work().peak_memory_bytes
 
 
-def test_auto_takes_no_more_memory_than_any_number_of_segments():
-    trainable = deep(4)
-    numbers = range(2, len(trainable.model(0)) + 1)
+@pytest.mark.parametrize("trainable", [deep(4), Example(resnet8, images(16))], ids=["plain", "resnet"])
+def test_auto_takes_no_more_memory_than_any_number_of_segments(trainable):
+    numbers = range(2, len(parts(trainable.model(0))) + 1)
     least = min(peak_bytes(f"backprop:checkpoint={segments}", trainable, 8) for segments in numbers)
     assert peak_bytes("backprop:checkpoint=auto", trainable, 8) == least
 

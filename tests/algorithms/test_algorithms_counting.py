@@ -124,6 +124,43 @@ def test_attention_counts_match_hand_counts() -> None:
     assert matrix_flops(work, "backward") == projections + 2 * products
 
 
+def test_memory_of_attention_is_that_of_a_fused_kernel() -> None:
+    """Inputs, output and one number for each row are stored, and no matrix of rows and columns."""
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            q = x * self.scale
+            return F.scaled_dot_product_attention(q, q, q).sum(1)
+
+    work = step(Example(Attending, lambda n, g: (torch.randn(n, 100, 4, generator=g), torch.zeros(n).long())), 8)
+    matrix, row, value = 4 * 8 * 100 * 100, 4 * 8 * 100, 4 * 8 * 100 * 4
+    assert work.peak_memory_bytes < 8 * value + row < matrix
+    assert operation(work, "backward", "matmul").flops == 2 * operation(work, "forward", "matmul").flops
+
+
+def test_memory_of_an_lstm_is_that_of_a_fused_kernel() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self, layers: int) -> None:
+            super().__init__()
+            self.recurrent = nn.LSTM(4, 32, layers, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.recurrent(x)[0][:, -1]
+
+    def draw(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(n, 20, 4, generator=generator), torch.zeros(n, dtype=torch.long)
+
+    one, two = (
+        step(Example(lambda n=n: Recurrent(n), draw, optimizer=lambda p: torch.optim.SGD(p)), 64) for n in (1, 2)
+    )
+    layer, weights = 4 * 20 * 64 * 32, 4 * (4 * 32 * (32 + 32) + 2 * 4 * 32)
+    assert two.peak_memory_bytes - one.peak_memory_bytes == pytest.approx(7 * layer + 2 * weights, rel=0.1)
+
+
 @pytest.mark.parametrize(("kind", "gates"), [(nn.RNN, 1), (nn.GRU, 3), (nn.LSTM, 4)])
 def test_recurrent_networks_by_hand(kind: Callable[..., nn.Module], gates: int) -> None:
     class Recurrent(nn.Module):

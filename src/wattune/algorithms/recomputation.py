@@ -5,20 +5,27 @@ Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv 1
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
-from wattune.algorithms.base import Batch, Trainable
+from wattune.algorithms.base import Batch, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
+from wattune.algorithms.counting.aten import tensors
+from wattune.algorithms.counting.counter import Counter, StagedCopy
+from wattune.algorithms.counting.fused import fused_memory
+from wattune.algorithms.forward.masks import own
 from wattune.algorithms.model_parts import parts
+from wattune.algorithms.placement import autocast
 from wattune.algorithms.spec import SpecOption, whole
 from wattune.errors import InputError
 
@@ -34,23 +41,76 @@ SEGMENTS = SpecOption(_parse, "2 or more, or auto")
 """The option of an algorithm's spec."""
 
 
-ALL_COUNTED = 16
-"""Numbers of segments up to here are all counted."""
+class PartBytes(NamedTuple):
+    """Memory of one part: its input, what its forward pass stores, and the most beside what earlier parts store."""
+
+    input: float
+    stored: float
+    peak: float
 
 
 def least_memory(trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, samples: int) -> int:
-    """The number of segments whose pass over ``samples`` samples takes the least memory, by counting; the fewest of
-    equal ones.
+    """The number of segments whose pass over ``samples`` samples takes the least memory; the fewest of equal ones.
 
-    All numbers up to ``ALL_COUNTED`` are compared. Of larger ones, those with equally long segments hardly differ, and
-    only the least of them is counted. Raises: WorkloadError if the model has no parts, or its step fails.
+    Each part is counted once, and the peak of any number of segments follows. Raises: WorkloadError if the model has no
+    parts, or its step fails.
     """
     count = len(parts(module))
-    few = range(2, min(count, ALL_COUNTED) + 1)
-    candidates: list[int] = sorted({*few, *(max(2, math.ceil(count / longest)) for longest in range(1, count + 1))})
-    passes = [CheckpointedPass(segments) for segments in candidates]
-    peaks: list[float] = step_counting.peak_bytes(trainable, module, optimizer, samples, passes)
-    return candidates[peaks.index(min(peaks))]
+    each = step_counting.on_copy(trainable, module, optimizer, samples, _part_bytes)
+    return min(range(2, max(2, count) + 1), key=lambda segments: _peak_bytes(each, _ends(count, segments)))
+
+
+def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[PartBytes]:
+    """Count the memory of each part, and at the end of the loss."""
+    counter, results = Counter("forward"), []
+    weights = {p.untyped_storage()._cdata for p in stage.module.parameters()}
+    before: dict[int, int] = {}  # storage that the part before has stored
+    stored: dict[int, int] = {}
+
+    def store(value: Tensor) -> Tensor:
+        if (key := value.untyped_storage()._cdata) not in weights | before.keys():
+            stored[key] = value.untyped_storage().nbytes()
+        return value
+
+    with stage.running(), stage.forward(train=True), fused_memory(counter), counter:
+        x, y = stage.batch(trainable, samples)
+        counter.hold(x)
+        layers: list[Callable[[Any], Any]] = [*parts(stage.module)]
+        for layer in [*layers, lambda output: differentiable_loss(trainable, output, y)]:
+            alive_bytes, begin = counter.alive_bytes, len(counter.memory_bytes)
+            inputs = {v.untyped_storage()._cdata: v.untyped_storage().nbytes() for v in tensors(x)}
+            alive_bytes -= sum(size for key, size in inputs.items() if key not in before)
+            leaf, stored = tree_map(_leaf, x), {}
+            with autocast("cpu", trainable.data_type), saved_tensors_hooks(store, lambda value: value):
+                output = layer(own(layer, leaf) if isinstance(layer, nn.Module) else leaf)
+            trained = layer.parameters() if isinstance(layer, nn.Module) else ()
+            wanted = [value for value in (*trained, *tensors(leaf)) if value.requires_grad]
+            if wanted and output.requires_grad:
+                torch.autograd.grad(output, wanted, torch.ones_like(output), allow_unused=True)
+            peak = max(counter.memory_bytes[begin:], default=alive_bytes) - alive_bytes
+            results.append(PartBytes(sum(inputs.values()), sum(stored.values()), peak))
+            x = output.detach()
+            kept = {v.untyped_storage()._cdata for v in tensors(x)} & before.keys()  # a part may return its input
+            before = stored | {key: before[key] for key in kept}
+            del output, leaf, wanted
+    return results
+
+
+def _leaf(value: Any) -> Any:
+    differs = isinstance(value, Tensor) and value.is_floating_point()
+    return value.detach().requires_grad_() if differs else value
+
+
+def _peak_bytes(each: Sequence[PartBytes], ends: Sequence[int]) -> float:
+    """Most memory at once: the inputs of segments up to the present one, and what its parts have stored."""
+    peak = inputs = 0.0
+    for start, end in pairwise([0, *ends[:-1], len(each)]):  # the loss belongs to the last segment
+        inputs += each[start].input if start else 0.0
+        stored = inputs
+        for part in each[start:end]:
+            peak = max(peak, stored + part.peak)
+            stored += part.stored
+    return peak
 
 
 def cut(model: nn.Module, segments: int) -> list[nn.Sequential]:
@@ -65,9 +125,12 @@ def cut(model: nn.Module, segments: int) -> list[nn.Sequential]:
             value=segments,
             allowed=f"2 to {len(layers)}, the number of the model's parts",
         )
-    each, more = divmod(len(layers), segments)
-    ends = [each * (i + 1) + min(more, i + 1) for i in range(segments)]
-    return [nn.Sequential(*layers[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return [nn.Sequential(*layers[start:end]) for start, end in pairwise([0, *_ends(len(layers), segments)])]
+
+
+def _ends(count: int, segments: int) -> list[int]:
+    each, more = divmod(count, segments)
+    return [each * (i + 1) + min(more, i + 1) for i in range(segments)]
 
 
 def forward(segments: Sequence[nn.Module], x: Any, *, keep_random: bool = True) -> Tensor:

@@ -34,23 +34,33 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     ``tally``: the counts in each ``phase``; without a ``phase``, "optimizer" while ``in_optimizer``, "backward" in a
     backward pass, else "forward". Nothing counts while ``paused``. ``memory_bytes``: after each operation, the memory
-    of the tensors given to ``hold`` and of all results alive. In the optimizer an operation on scalars does not count:
-    it updates the step number, which PyTorch keeps on the CPU.
+    of the tensors given to ``hold`` and of all results alive, but for results made while ``unheld``. In the optimizer
+    an operation on scalars does not count: it updates the step number, which PyTorch keeps on the CPU.
     """
 
     def __init__(self, phase: str | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = phase
-        self.in_optimizer = self.paused = False
+        self.in_optimizer = self.paused = self.unheld = False
         self._product_flops: dict[str, float] = defaultdict(float)  # by the data type of the result
         self.tally: Tally = {}
         self.memory_bytes: list[int] = []
-        self._alive_bytes = 0
+        self.alive_bytes = 0  # now
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def enter(self, phase: str) -> None:
         """Count from now on in this phase."""
         self.phase = phase
+
+    @contextmanager
+    def switched(self, name: Literal["paused", "unheld"]) -> Iterator[None]:
+        """Be ``paused`` or ``unheld`` within."""
+        before = getattr(self, name)
+        setattr(self, name, True)
+        try:
+            yield
+        finally:
+            setattr(self, name, before)
 
     def hold(self, values: Any) -> None:
         """Count the memory of these tensors while it is alive."""
@@ -59,12 +69,12 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             key, size = storage._cdata, storage.nbytes()
             if key not in self._alive:
                 self._alive[key] = weakref.ref(storage, functools.partial(self._release, key, size))
-                self._alive_bytes += size
-        self.memory_bytes.append(self._alive_bytes)
+                self.alive_bytes += size
+        self.memory_bytes.append(self.alive_bytes)
 
     def _release(self, key: int, size: int, _: Any) -> None:
         del self._alive[key]
-        self._alive_bytes -= size
+        self.alive_bytes -= size
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
@@ -73,7 +83,8 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = operation(*arguments, **(options or {}))
         if self.paused:
             return outputs
-        self.hold(outputs)
+        if not self.unheld:
+            self.hold(outputs)
         if not aten.launches(operation):
             return outputs
         in_backward = torch._C._current_graph_task_id() != -1

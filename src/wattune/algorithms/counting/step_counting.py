@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter as Multiset
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
@@ -27,6 +27,7 @@ from torch import nn
 
 from wattune.algorithms.base import Batch, Trainable, differentiable_loss
 from wattune.algorithms.counting.counter import Counter, Place, StagedCopy, Tally, phases, total
+from wattune.algorithms.counting.fused import fused_memory
 from wattune.algorithms.placement import LOW_PRECISION, autocast
 from wattune.errors import WattuneError, WorkloadError
 from wattune.records import StepWork
@@ -34,6 +35,8 @@ from wattune.records import StepWork
 Kind = Literal["first", "next", "forward", "optimizer"]
 """Kinds of passes: the first forward and backward pass; a later one, which adds to the gradients; a forward pass in
 evaluation mode; an update of the parameters."""
+
+Value = TypeVar("Value")
 
 SMALL_BATCHES = 2, 4
 """Batch sizes at which to count a model that depends on its values."""
@@ -108,31 +111,29 @@ def evaluation_work(
     )
 
 
-def peak_bytes(
+def on_copy(
     trainable: Trainable,
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     samples: int,
-    passes: Sequence[TrainingPass],
-) -> list[float]:
-    """Peak memory of each of these passes, to compare them: much faster than the work of a step of each.
+    call: Callable[[StagedCopy, Trainable, int], Value],
+) -> Value:
+    """Call a function that counts on a copy of the model, or with a small batch if the model depends on its values.
 
-    A model that depends on its values is counted with a small batch. The result is cached for the lifetime of the
-    trainable. Raises: WorkloadError if model or loss fail.
+    The result is cached for the lifetime of the trainable. Raises: WorkloadError if model or loss fail.
     """
 
-    def peaks(place: Place, size: int) -> list[float]:
+    def counted(place: Place, size: int) -> Value:
         with model_errors():
-            stage = StagedCopy(place, trainable, module, optimizer)
-            return [count(stage, "first", size, trainable, one).peak_bytes for one in passes]
+            return call(StagedCopy(place, trainable, module, optimizer), trainable, size)
 
-    def counted() -> list[float]:
+    def made() -> Value:
         try:
-            return peaks(_without_values(trainable), samples)
+            return counted(_without_values(trainable), samples)
         except WorkloadError:  # a model that fails without values may still run with them
-            return peaks("cpu", SMALL_BATCHES[1])
+            return counted("cpu", SMALL_BATCHES[1])
 
-    return _cached(trainable, (samples, *passes, *_identity(trainable, module, optimizer)), counted)
+    return _cached(trainable, (samples, call, *_identity(trainable, module, optimizer)), made)
 
 
 def _without_values(trainable: Trainable) -> Place:
@@ -257,10 +258,10 @@ def count(
             if trainable.data_type == "fp16":
                 counter.tally = total((1, counter.tally), (1, _scaler(stage)))
         elif kind == "forward":
-            with stage.forward(train=False), counter:
+            with stage.forward(train=False), fused_memory(counter), counter:
                 stage.module(batch[0])
         else:
-            with stage.forward(train=True), counter:
+            with stage.forward(train=True), fused_memory(counter), counter:
                 training_pass(stage.module, trainable, batch, counter.enter)
     return Pass(counter.tally, tuple(counter.memory_bytes), input_bytes)
 
@@ -290,8 +291,6 @@ def _scaler(stage: StagedCopy) -> Tally:
 
 
 _CACHE: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-
-Value = TypeVar("Value")
 
 
 def _cached(trainable: Trainable, key: Any, make: Callable[[], Value]) -> Value:
