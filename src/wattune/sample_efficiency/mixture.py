@@ -145,7 +145,7 @@ class _Factors:
 
     def __init__(self, runs: Sequence[Observation], sizes: tuple[int, ...]):
         self.place = np.array([sizes.index(run.batch_size) for run in runs], dtype=np.intp)
-        self.seeds = _seeds(runs)
+        self.seed = _seeds(runs)
         self.logs = np.log([run.samples for run in runs]) if runs else np.zeros(0)
         self.spacing = np.array([run.spacing for run in runs])
         self.censored = np.array([not run.reached for run in runs], dtype=bool)
@@ -192,12 +192,19 @@ def _inverse_mills(z: Array) -> Array:
     return np.asarray(math.sqrt(2 / math.pi) / erfcx(-z / math.sqrt(2)))
 
 
-def _seeds(runs: Sequence[Observation]) -> Array:
-    """Membership of the runs in seeds, (runs, seeds), 0 or 1."""
+def _seeds(runs: Sequence[Observation]) -> NDArray[np.intp]:
+    """Number of each run's seed, (runs,)."""
     # A censored run's factor is of ln N(b) without its seed.
     names = [(run.seed, -1) if run.reached and run.seed is not None else (None, i) for i, run in enumerate(runs)]
     index = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    return np.eye(len(index))[[index[name] for name in names]] if runs else np.zeros((0, 0))
+    return np.array([index[name] for name in names], dtype=np.intp)
+
+
+def _sums(values: Array, groups: NDArray[np.intp], count: int) -> Array:
+    """Sums of ``values`` (h, runs) over the runs of each group, (h, count)."""
+    rows = np.arange(len(values))[:, None] * count
+    sums = np.bincount((rows + groups).ravel(), values.ravel(), len(values) * count)
+    return sums.astype(np.float64, copy=False).reshape(len(values), count)
 
 
 class _ParameterGrid:
@@ -223,7 +230,7 @@ class _ParameterGrid:
         """The posterior given the factors."""
         at, place = np.unique(factors.place, return_inverse=True)  # the k batch sizes with runs, and each run's one
         level = factors.logs.mean() if len(factors.logs) else 0.0
-        means, noise, among = self._measured(factors, np.eye(len(at))[place], factors.logs - level)
+        means, noise, among = self._measured(factors, place, len(at), factors.logs - level)
 
         # The level u is all but flat, so each f may be centred on the batch sizes with runs.
         curves = self._curves - (self._curves[:, at].mean(axis=1, keepdims=True) if len(at) else 0.0)
@@ -266,30 +273,32 @@ class _ParameterGrid:
             misfit=self._is_misfit(by_hyper),
         )
 
-    def _measured(self, factors: _Factors, member: Array, logs: Array) -> tuple[Array, Array, Array]:
+    def _measured(self, factors: _Factors, place: NDArray[np.intp], k: int, logs: Array) -> tuple[Array, Array, Array]:
         """Reduce the runs to mean m (h, k) and covariance R (h, k, k) of ln N at the k batch sizes that have runs, and
         the log likelihood (h,) of what remains: the differences between runs of one batch size.
 
         With W (runs, runs) the diagonal precisions of e, S (runs, seeds) and v = rho sigma^2, the runs have the
         covariance W^-1 + v S S^T; its inverse V is W - W S (1 / v + S^T W S)^-1 S^T W (Woodbury), where S^T W S is
-        diagonal. With A (runs, k) = ``member``, generalized least squares gives R = (A^T V A)^-1 and m = R A^T V y.
+        diagonal. With A (runs, k) the membership of the runs in batch sizes, ``place``, generalized least squares gives
+        R = (A^T V A)^-1 and m = R A^T V y. Neither A nor S is formed: with ten thousand runs they would fill gigabytes.
         """
+        seeds = int(factors.seed.max(initial=-1)) + 1
         variance = self._seed[:, None] ** 2
         precision = 1 / (variance * (1 - self._common[:, None]) + factors.spacing**2)  # diagonal of W (h, runs)
-        shared = np.broadcast_to(variance * self._common[:, None], precision.shape)
         # A censored run's factor has all of its variance in it.
         precision = np.where(factors.censored, 1.0, precision)
         if factors.censored.any():
             precision[:, factors.censored] = factors.precision
-        of_seed = precision @ factors.seeds  # diagonal of S^T W S (h, seeds)
-        shared = shared[:, :1] * (factors.seeds.T @ ~factors.censored > 0) if len(logs) else of_seed  # v (h, seeds)
+        of_seed = _sums(precision, factors.seed, seeds)  # diagonal of S^T W S (h, seeds)
+        is_shared = np.bincount(factors.seed, ~factors.censored, seeds) > 0
+        shared = variance * self._common[:, None] * is_shared  # v (h, seeds)
         back = shared / (1 + shared * of_seed)  # (1 / v + S^T W S)^-1 (h, seeds)
-        cross = np.einsum("hr,rs,rk->hsk", precision, factors.seeds, member)  # S^T W A
+        cross = _sums(precision, factors.seed * k + place, seeds * k).reshape(len(precision), seeds, k)  # S^T W A
         rhs = precision * logs  # W y (h, runs)
-        by_seed = rhs @ factors.seeds  # S^T W y
-        total = _diagonal(precision @ member) - np.einsum("hsk,hs,hsl->hkl", cross, back, cross)  # A^T V A
+        by_seed = _sums(rhs, factors.seed, seeds)  # S^T W y
+        total = _diagonal(_sums(precision, place, k)) - (cross * back[:, :, None]).transpose(0, 2, 1) @ cross  # A^T V A
         noise = np.linalg.inv(total)  # R
-        sums = rhs @ member - np.einsum("hsk,hs->hk", cross, back * by_seed)  # A^T V y (h, k)
+        sums = _sums(rhs, place, k) - np.einsum("hsk,hs->hk", cross, back * by_seed)  # A^T V y (h, k)
         means = np.einsum("hkl,hl->hk", noise, sums)  # m
         # y^T V y - m^T A^T V y: the square that the means leave.
         square = (rhs * logs).sum(axis=1) - (back * by_seed**2).sum(axis=1) - (means * sums).sum(axis=1)
