@@ -60,6 +60,37 @@ def json_bytes(data: object) -> bytes:
     return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
 
 
+def json_line(data: object) -> bytes:
+    """JSON in one line."""
+    return (json.dumps(data, allow_nan=False) + "\n").encode()
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The values of a file of one JSON value a line, or in all; a last line that a crash cut off is ignored.
+
+    Raises: RecordError if the file cannot be read or has anything else.
+    """
+    try:
+        return [parse_json(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]] or [read_json(path)]
+    except (OSError, ValueError, RecursionError):
+        return [read_json(path)]
+
+
+def append_line(path: Path, data: object) -> None:
+    """Append a JSON value as one line, which is on the disk afterwards. Raises: OutputError."""
+    try:
+        with open(path, "ab") as file:
+            file.write(json_line(data))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> OutputError:
+    return OutputError(f"cannot write {path}", value=error.strerror or str(error), hint="choose another output folder")
+
+
 def write_bytes(path: str | Path, content: bytes | Iterable[bytes | memoryview]) -> Path:
     """Replace a file atomically: a reader, or a crash, sees the old content or the new. Raises: OutputError.
 
@@ -86,9 +117,7 @@ def _written_beside(path: Path, content: bytes | Iterable[bytes | memoryview]) -
         os.chmod(temporary, 0o644)
         yield temporary
     except OSError as error:
-        raise OutputError(
-            f"cannot write {path}", value=error.strerror or str(error), hint="choose another output folder"
-        ) from error
+        raise _cannot_write(path, error) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -328,11 +328,10 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
         measure(interrupt)
     assert is_gone(tmp_path)
     assert (tmp_path / "cur_freq").read_text() == "200\n"
-    written = json.loads(path.read_text())
-    kept = written["notes"]
+    first, *kept = map(json.loads, path.read_text().splitlines())
     assert len(kept) == 2
     kept[0]["cell"]["step_s"] *= 1.25
-    path.write_text(json.dumps(written))
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first, *kept)))
     (tmp_path / "calls").unlink()
     table = measure()
     assert "4" not in (tmp_path / "calls").read_text().split()

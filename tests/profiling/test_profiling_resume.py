@@ -73,18 +73,30 @@ def test_an_interrupted_profile_ends_as_if_it_had_not_been(tmp_path, cap_w):
     ],
 )
 def test_resuming_uses_the_stored_measurements(tmp_path, asked):
-    """A simulated board with the same seed measures the same again, so the stored figures are altered."""
+    """A simulated board with the same seed measures the same again, so the stored figures are altered.
+
+    The last line is as a crash leaves it, and the file is only ever appended to.
+    """
     path = tmp_path / "partial.json"
     with pytest.raises(Killed):
         profile(board(), workload(), reference=False, partial=path, progress=kill_after(3), **asked)
-    written = json.loads(path.read_text())
-    kept = next(note for note in written["notes"] if note["cell"])
+    first, *notes = map(json.loads, path.read_text().splitlines())
+    kept = next(note for note in notes if note["cell"])
     kept["cell"]["step_s"] *= 1.000123
-    path.write_text(json.dumps(written))
-    found = profile(board(), workload(), reference=False, partial=path, **asked)
-    measured = [note["cell"]["step_s"] for note in json.loads(path.read_text())["notes"] if note["cell"]]
-    assert kept["cell"]["step_s"] in measured
-    assert found.cost.probes == len(json.loads(path.read_text())["notes"])
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first, *notes)) + '{"cell": {"batch_si')
+    sizes = []
+    found = profile(
+        board(),
+        workload(),
+        reference=False,
+        partial=path,
+        progress=lambda *_: sizes.append(path.stat().st_size),
+        **asked,
+    )
+    notes = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    assert kept["cell"]["step_s"] in [note["cell"]["step_s"] for note in notes if note["cell"]]
+    assert found.cost.probes == len(notes)
+    assert sizes[1:] == sorted(sizes[1:])
     # A guided profile may measure a cell again, and tells the mean.
     assert asked.get("strategy") == "guided" or kept["cell"]["step_s"] in [cell.step_s for cell in found.cells]
 

@@ -1,4 +1,4 @@
-"""Measurements so far, written to disk after every cell, so that an interrupted profile resumes."""
+"""Measurements so far, each appended to a file on disk, so that an interrupted profile resumes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device, MeterFigures
-from wattune.files import set_aside
+from wattune.files import append_line, json_line, read_lines, set_aside, write_bytes
 from wattune.goal import Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost, ProfileKey, Record, Value
@@ -30,12 +30,17 @@ class Probe(Protocol):
 
 
 class JournalEntry(Value):
-    """One finished probe: a cell, or a probe that was stopped at the cap."""
+    """One finished probe: a cell, or a probe that was stopped at the cap.
+
+    Of the file alone: ``rest_w``, see ``Partial``, and ``device_state``, that of the device after the probe.
+    """
 
     reference: str | None = None
     cell: ProfileCell | None = None
     aborted: AbortedProbe | None = None
     cost: ProfileCost
+    rest_w: Number | None = None
+    device_state: dict[str, Any] | None = None
 
     @property
     def result(self) -> ProfileCell | AbortedProbe:
@@ -46,11 +51,11 @@ class JournalEntry(Value):
 
 
 class Partial(Record):
-    """The file: all that the profile depends on (``ASKED``), the finished probes, and the state of the device after
-    the last.
+    """First line of the file: all that the profile depends on (``ASKED``). A ``JournalEntry`` a line follows.
 
-    ``rest_w``: what the board drew at rest before the first probe, if that was read. ``strict``, ``samples`` and
-    ``goal`` are a guided profile's, ``step_time`` a program's.
+    ``strict``, ``samples`` and ``goal`` are a guided profile's, ``step_time`` a program's. Files of before have one
+    record: ``rest_w`` is what the board drew at rest before the first probe, if that was read, ``notes`` are the
+    probes, ``device_state`` that after the last.
     """
 
     name = "partial-profile"
@@ -95,10 +100,14 @@ class Journal:
         self._begin = begin
         self._notes: list[JournalEntry] = []
         self._latest: dict[Place, JournalEntry] = {}
+        self._is_begun = False  # the file, by this process
         self.rest_w: float | None = None
         if path is None or not path.is_file():
             return
-        partial = Partial.load(path)
+        first, *lines = read_lines(path)
+        if lines and isinstance(first, dict):
+            first["notes"] = lines
+        partial = Partial.parse(first, source=str(path))
         if differences := _differences(partial, begin):
             kept = set_aside(path)
             warnings.warn(
@@ -107,10 +116,12 @@ class Journal:
                 stacklevel=3,
             )
             return
-        self._notes, self.rest_w = list(partial.notes), partial.rest_w
+        self._notes = list(partial.notes)
         self._latest = {(note.reference, note.result.point): note for note in partial.notes}
-        if partial.device_state is not None:
-            device.load_state_dict(partial.device_state)
+        saved = partial.notes[-1] if lines else partial
+        self.rest_w = saved.rest_w
+        if saved.device_state is not None:
+            device.load_state_dict(saved.device_state)
 
     @property
     def notes(self) -> list[JournalEntry]:
@@ -119,8 +130,9 @@ class Journal:
 
     def is_calm(self, limit: SensorLimit) -> bool:
         """True if every reading of the latest probe was under the cap: the sensor may still show its power."""
-        run = [note for note in self._notes if note.cell is None or not note.cell.out_of_memory]
-        return bool(run) and is_calm(run[-1].result, limit)
+        run = (note.result for note in reversed(self._notes) if note.cell is None or not note.cell.out_of_memory)
+        latest = next(run, None)
+        return latest is not None and is_calm(latest, limit)
 
     def missing(self, rows: Sequence[BatchShape], reference: str | None = None) -> list[BatchShape]:
         """Those of the shapes that were not measured at all yet."""
@@ -141,12 +153,17 @@ class Journal:
         self._notes.append(note)
         self._latest[reference, point] = note
         if self._path is not None:
-            state = {
-                "rest_w": self.rest_w,
-                "notes": tuple(self.notes),
-                "device_state": self._device.state_dict(),
-            }
-            self._begin.model_copy(update=state).save(self._path)
+            state = {"rest_w": self.rest_w, "device_state": self._device.state_dict()}
+            self._write(self._path, note.model_copy(update=state))
+
+    def _write(self, path: Path, note: JournalEntry) -> None:
+        if self._is_begun:
+            append_line(path, note.model_dump(mode="json"))
+            return
+        # Whole, also after a crash: nothing may follow a line that it cut off.
+        lines = [self._begin.dump(), *(one.model_dump(mode="json") for one in (*self._notes[:-1], note))]
+        write_bytes(path, map(json_line, lines))
+        self._is_begun = True
 
 
 def probe_cost(spent: Sequence[MeterFigures], cap_w: float | None) -> ProfileCost:
