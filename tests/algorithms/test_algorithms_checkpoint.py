@@ -145,8 +145,8 @@ def test_rarer_numbers_are_saved(tmp_path: Path, kind: torch.dtype) -> None:
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    save_file({}, path, metadata={"wattune": "checkpoint", "version": "3", "tree": "{}"})
-    assert "allowed: 1 to 2" in refused(path)
+    save_file({}, path, metadata={"wattune": "checkpoint", "version": "4", "tree": "{}"})
+    assert "allowed: 1 to 3" in refused(path)
 
 
 def test_a_file_of_the_first_version_is_read(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from wattune.algorithms.base import Run as Run
 from wattune.algorithms.base import Step as Step
 from wattune.algorithms.base import Trainable as Trainable
 from wattune.algorithms.base import learn as learn
+from wattune.algorithms.checkpoint import Plain as Plain
 from wattune.algorithms.checkpoint import check_state as check_state
 from wattune.algorithms.checkpoint import load_checkpoint as load_checkpoint
 from wattune.algorithms.checkpoint import save_checkpoint as save_checkpoint

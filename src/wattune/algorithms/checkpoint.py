@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import safetensors
 import torch
@@ -19,8 +19,8 @@ from wattune.algorithms.counting.aten import tensors
 from wattune.errors import RecordError
 from wattune.files import write_bytes
 
-VERSION: Final = "2"
-"""Version 1 had the tree in the metadata, which safetensors limits to 100 MB."""
+VERSION: Final = "3"
+"""Version 1 had the tree in the metadata, which safetensors limits to 100 MB; version 2 had no ``Plain`` values."""
 
 TREE: Final = "tree"
 
@@ -43,11 +43,19 @@ DATA_TYPES: Final = {
 }
 
 
+class Plain(NamedTuple):
+    """JSON values that are written as they are: to look at each of them takes ten times as long."""
+
+    values: Any
+
+
 def save_checkpoint(path: str | Path, state: dict[str, Any], *, extra: dict[str, Any]) -> Path:
     """Write ``state`` and ``extra``, replacing the file atomically.
 
     Both are nested dictionaries (keys: text, numbers, Booleans, None), lists and tuples (read back as lists) of
-    tensors and JSON values. Raises: OutputError if the file cannot be written, TypeError for any other value.
+    tensors, JSON values and ``Plain`` ones.
+
+    Raises: OutputError if the file cannot be written, TypeError for any other value.
     """
     contents: list[Tensor] = []
     tree = json.dumps({"state": _encode(state, contents), "extra": _encode(extra, contents)}).encode()
@@ -71,7 +79,7 @@ def load_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 raise RecordError(
                     f"{path} is not a wattune checkpoint", hint="give a checkpoint written by a training run"
                 )
-            if metadata.get("version") not in ("1", VERSION):
+            if metadata.get("version") not in ("1", "2", VERSION):
                 raise RecordError(f"version of {path}", value=metadata.get("version"), allowed=f"1 to {VERSION}")
             tree = json.loads(metadata[TREE] if TREE in metadata else file.get_tensor(TREE).numpy().tobytes())
             state, extra = _decode(tree["state"], file), _decode(tree["extra"], file)
@@ -108,7 +116,8 @@ def _parts(contents: list[Tensor], tree: bytes) -> Iterator[bytes | memoryview]:
 
 
 # A tensor becomes {"tensor": its name in the file}, and one of complex numbers {"complex": the tensor of their parts}.
-# A dictionary becomes {"dict": [[key, value], ...]}, since keys in JSON are strings. Lists and plain values stay.
+# A dictionary becomes {"dict": [[key, value], ...]}, since keys in JSON are strings. ``Plain`` values become {"json":
+# values}. Lists and single values stay.
 
 
 def _encode(value: Any, contents: list[Tensor]) -> Any:
@@ -119,6 +128,8 @@ def _encode(value: Any, contents: list[Tensor]) -> Any:
             raise TypeError(f"a checkpoint holds dense tensors of numbers, not {value.dtype}, {value.layout}")
         contents.append(value.detach())
         return {"tensor": str(len(contents) - 1)}
+    if isinstance(value, Plain):
+        return {"json": value.values}
     if isinstance(value, dict):
         return {"dict": [[_plain(k), _encode(v, contents)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
@@ -136,6 +147,8 @@ def _decode(value: Any, file: Any) -> Any:
     if isinstance(value, dict):
         if "tensor" in value:
             return file.get_tensor(value["tensor"])
+        if "json" in value:
+            return value["json"]
         if "complex" in value:
             return torch.view_as_complex(_decode(value["complex"], file))
         return {key: _decode(item, file) for key, item in value["dict"]}

@@ -24,6 +24,7 @@ from wattune.records import (
     TrainingRecord,
     provenance,
 )
+from wattune.training.evaluation_log import EvaluationLog
 from wattune.training.planned_settings import PlannedSettings
 from wattune.training.training_record import counts_all, evaluation_works, of_the_grid, pays_after
 from wattune.workloads import Workload
@@ -46,7 +47,8 @@ class TrainingLoop:
     ``checkpoint_bytes`` is the size of a checkpoint on a simulated board's storage, None if none is written.
     ``cap``: a cap that changes, in place of the plan's; ``yield_to``: says, before a step, if others go first.
     ``save`` gets, after each evaluation, at the beginning of a pause and at a safety stop, the state that a later loop
-    continues from as ``state``: JSON values, everything but the algorithm's state.
+    continues from as ``state``, with ``evaluations.state`` as "evaluations": JSON values, everything but the
+    algorithm's state.
     """
 
     device: Device
@@ -71,7 +73,7 @@ class TrainingLoop:
         self._step_work = self.algorithm.work()
         self._evaluation_works = evaluation_works(self.algorithm, device, plan.point, self.workload.test_samples)
         self.samples = 0
-        self.evaluations: list[Evaluation] = []
+        self.evaluations = EvaluationLog()
         self.planned = PlannedSettings(plan)
         limit, knobs = replace(plan.limit, max_temp_c=self.max_temp_c), plan.knobs
         if self.cap is not None:
@@ -146,12 +148,12 @@ class TrainingLoop:
             reason=self._reason if ended == "stopped for safety" else None,
             samples=self.samples,
             **figures,
-            evaluations=tuple(self.evaluations),
+            evaluations=self.evaluations.all,
             **self._costs_s,
             max_temp_c=self.max_temp_c,
             temperature_max_c=capped.monitor.temperature_max_c,
             guard=capped.limiter.events,
-            board_events=capped.monitor.events,
+            board_events=capped.board_events,
             cap_intervals=capped.cap_intervals,
             paused_s=capped.paused_s if capped.follows or self.yield_to is not None else None,
             **of_the_grid(plan.schedule, capped.cap_intervals, time_s),
@@ -245,9 +247,8 @@ class TrainingLoop:
         # Before the sensor's first reading there are no figures.
         figures = capped.meter.figures() if capped.limiter.has_read else None
         time_s, energy_j = (figures.time_s, figures.energy_j) if figures else (None, None)
-        self.evaluations.append(
-            Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
-        )
+        evaluation = Evaluation(samples=at.samples, metric=at.metric, time_s=time_s, energy_j=energy_j, loss=at.loss)
+        self.evaluations.append(evaluation)
         size, begun_s = self.checkpoint_bytes(), capped.device.now_s()
         if size is not None and not capped.device.executes_steps:
             capped.device.wait(size / WRITE_BYTES_PER_S)
@@ -256,9 +257,9 @@ class TrainingLoop:
         if capped.device.executes_steps:
             self.checkpoint_s += capped.device.now_s() - begun_s
         if self.on_evaluation is not None:
-            self.on_evaluation(self.evaluations[-1], capped.readings())
+            self.on_evaluation(evaluation, capped.readings())
         if self.progress is not None:
-            line = _line(self.workload, self.evaluations[-1])
+            line = _line(self.workload, evaluation)
             self.progress(at.samples, self.budget_samples, line + self._left(at.samples))
 
     def _left(self, samples: int) -> str:
@@ -287,7 +288,6 @@ class TrainingLoop:
             {
                 **self.capped.state_dict(regained=regained),
                 "samples": self.samples,
-                "evaluations": [evaluation.model_dump() for evaluation in self.evaluations],
                 "tally": asdict(self.tally),
                 "evaluated_parts": self._evaluated_parts,
                 **self._costs_s,
@@ -296,7 +296,7 @@ class TrainingLoop:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.samples = state["samples"]
-        self.evaluations = [Evaluation(**evaluation) for evaluation in state["evaluations"]]
+        self.evaluations = EvaluationLog(state["evaluations"])
         # Neither is in states of before caps could change.
         self.tally = LossTally(**state.get("tally", {}))
         self._evaluated_parts = state.get("evaluated_parts", 0)
@@ -305,10 +305,10 @@ class TrainingLoop:
         self.evaluation_s, self.checkpoint_s = state.get("evaluation_s") or 0.0, state.get("checkpoint_s") or 0.0
 
     def _reached(self) -> bool:
-        workload = self.workload
-        if workload.target is None or not self.evaluations:
-            return False
-        return workload.metric.reached(self.evaluations[-1].metric, workload.target)
+        workload, last = self.workload, self.evaluations.last
+        return (
+            workload.target is not None and last is not None and workload.metric.reached(last.metric, workload.target)
+        )
 
 
 def _line(workload: Workload, evaluation: Evaluation) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from wattune.algorithms import TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.algorithms import Plain, TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
 from wattune.cap import PEAK, PowerCap
 from wattune.cap_source import PAUSE_W, UNLIMITED_W, CapSource, CapTrace, LowestCap
 from wattune.devices import Device
@@ -99,7 +99,7 @@ def train(
 
     def save_all(so_far: dict[str, Any]) -> None:
         if checkpoint is not None:
-            extra = {"training": identity, "so_far": so_far}
+            extra = {"training": identity, "evaluations": loop.evaluations.state, "so_far": Plain(so_far)}
             save_checkpoint(checkpoint, algorithm.state_dict(), extra=extra)
 
     loop = TrainingLoop(
@@ -210,4 +210,4 @@ def _load(path: Path, identity: dict[str, Any], algorithm: TrainingAlgorithm) ->
             f"the checkpoint {path} is of training from a battery, which wattune does not do any more",
             hint="start a new run in another folder, under a cap that follows the battery's charge",
         )
-    return so_far
+    return {"evaluations": extra.get("evaluations"), **so_far}  # of before: in so_far
