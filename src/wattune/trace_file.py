@@ -6,6 +6,7 @@ import math
 import re
 import time
 from datetime import datetime, timezone, tzinfo
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -245,13 +246,7 @@ def _in_zone(moment: datetime, tz: tzinfo | None) -> datetime:
 
 def _parsed(text: str) -> datetime:
     """A moment, also one of a row of the ENTSO-E platform, whose days come first. Raises: ValueError."""
-    first, _, until = text.partition(" - ")
-    for name, offset in OFFSETS.items():
-        first = re.sub(rf" ?\(?{name}\)?$", offset, first)
-    first = re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", first)
-    if until:
-        first = re.sub(r"^(\d\d)/(\d\d)/(\d{4})", r"\3-\2-\1", first)
-    match = _ISO.fullmatch(first)
+    match = _ISO.fullmatch(text) or _ISO.fullmatch(_as_iso(text))
     if match is None:
         raise ValueError(text)
     day, clock, fraction, offset = match.groups()
@@ -259,10 +254,22 @@ def _parsed(text: str) -> datetime:
     if fraction:
         moment = moment.replace(microsecond=int(fraction.ljust(6, "0")))
     if offset:
-        digits = "0000" if offset in "zZ" else offset[1:].replace(":", "").ljust(4, "0")
-        sign = "-" if offset[0] == "-" else "+"
-        moment = moment.replace(tzinfo=datetime.strptime(sign + digits, "%z").tzinfo)
+        moment = moment.replace(tzinfo=_zone_of_offset(offset))
     return moment
+
+
+def _as_iso(text: str) -> str:
+    first, _, until = text.partition(" - ")
+    for name, offset in OFFSETS.items():
+        first = re.sub(rf" ?\(?{name}\)?$", offset, first)
+    first = re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", first)
+    return re.sub(r"^(\d\d)/(\d\d)/(\d{4})", r"\3-\2-\1", first) if until else first
+
+
+@cache
+def _zone_of_offset(offset: str) -> tzinfo | None:
+    digits = "0000" if offset in "zZ" else offset[1:].replace(":", "").ljust(4, "0")
+    return datetime.strptime(("-" if offset[0] == "-" else "+") + digits, "%z").tzinfo
 
 
 def _seconds(where: str, text: str) -> float:
