@@ -6,7 +6,7 @@ Colours and strokes are attributes, not styles: the content security policy of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
 
@@ -42,7 +42,7 @@ def draw(chart: Chart, width: int, height: int) -> str:
         chart, height = replace(chart, panels=[_transposed(panel) for panel in chart.panels]), 70 + 26 * columns
     axes = placed_axes(chart, width, height)
     panels = list(zip(chart.panels, axes, strict=True))
-    parts = [_band(band, x, y) for panel, (x, y) in panels for band in panel.bands]
+    parts = [_bands(panel.bands, x, y) for panel, (x, y) in panels]
     parts += [axis.drawn() for axis in dict.fromkeys(axis for pair in axes for axis in pair)]
     parts += [_mark(mark, x, y) for panel, (x, y) in panels for mark in panel.marks]
     rules = [(rule, x, y) for panel, (x, y) in panels for rule in panel.rules if is_drawable(rule.value)]
@@ -184,9 +184,16 @@ def _label(rule: Rule, x: PlacedAxis, y: PlacedAxis) -> str:
     return text_at(end, y.at(rule.value) - 5, rule.label, anchor, style)
 
 
-def _band(band: Band, x: PlacedAxis, y: PlacedAxis) -> str:
-    left, right = x.at(band.begin), x.at(band.end)
-    return f'<rect {_box(left, y.end, right - left, y.start - y.end)} fill="var(--quiet)" opacity="0.15"/>'
+def _bands(bands: Sequence[Band], x: PlacedAxis, y: PlacedAxis) -> str:
+    """Bands as rectangles. Those less than a pixel apart are one."""
+    spans = list[list[float]]()
+    for left, right in sorted((x.at(band.begin), x.at(band.end)) for band in bands):
+        if spans and left - spans[-1][1] < 1:
+            spans[-1][1] = max(right, spans[-1][1])
+        else:
+            spans.append([left, right])
+    boxes = (_box(left, y.end, right - left, y.start - y.end) for left, right in spans)
+    return "".join(f'<rect {box} fill="var(--quiet)" opacity="0.15"/>' for box in boxes)
 
 
 def _transposed(panel: Panel) -> Panel:
