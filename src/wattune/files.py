@@ -123,7 +123,7 @@ def _written_beside(path: Path, content: bytes | Iterable[bytes | memoryview]) -
             temporary.unlink(missing_ok=True)
 
 
-def write_new(path: str | Path, content: bytes) -> Path:
+def write_new(path: str | Path, content: bytes | Iterable[bytes | memoryview]) -> Path:
     """Write a new file whole, and return its path: ``path``, or the first free name beside it (``name-2.json``) if that
     is taken. No file is ever replaced. Raises: OutputError."""
     with _written_beside(Path(path), content) as temporary:

@@ -18,6 +18,7 @@ from wattune.algorithms.checkpoint import check_state as check_state
 from wattune.algorithms.checkpoint import load_checkpoint as load_checkpoint
 from wattune.algorithms.checkpoint import save_checkpoint as save_checkpoint
 from wattune.algorithms.checkpoint import state_bytes as state_bytes
+from wattune.algorithms.checkpoint import tensor_file as tensor_file
 from wattune.algorithms.placement import memory_errors as memory_errors
 from wattune.algorithms.placement import place as place
 from wattune.algorithms.placement import release as release

@@ -7,7 +7,7 @@ Source of the format: https://github.com/huggingface/safetensors (README, "Forma
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,8 @@ VERSION: Final = "3"
 """Version 1 had the tree in the metadata, which safetensors limits to 100 MB; version 2 had no ``Plain`` values."""
 
 TREE: Final = "tree"
+
+Part = bytes | memoryview
 
 DATA_TYPES: Final = {
     torch.bool: "BOOL",
@@ -59,7 +61,9 @@ def save_checkpoint(path: str | Path, state: dict[str, Any], *, extra: dict[str,
     """
     contents: list[Tensor] = []
     tree = json.dumps({"state": _encode(state, contents), "extra": _encode(extra, contents)}).encode()
-    return write_bytes(path, _parts(contents, tree))
+    numbered = {str(number): tensor for number, tensor in enumerate(contents)}
+    numbered[TREE] = torch.frombuffer(bytearray(tree), dtype=torch.uint8)
+    return write_bytes(path, tensor_file(numbered, {"wattune": "checkpoint", "version": VERSION}))
 
 
 def check_state(state: dict[str, Any]) -> None:
@@ -97,22 +101,25 @@ def state_bytes(state: dict[str, Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))
 
 
-def _parts(contents: list[Tensor], tree: bytes) -> Iterator[bytes | memoryview]:
-    """The file of these tensors and the tree, in parts of one tensor at most."""
-    kinds = [(str(name), DATA_TYPES[tensor.dtype], list(tensor.shape)) for name, tensor in enumerate(contents)]
-    sizes = [tensor.numel() * tensor.element_size() for tensor in contents]
-    header: dict[str, Any] = {"__metadata__": {"wattune": "checkpoint", "version": VERSION}}
+def tensor_file(contents: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[Part]:
+    """A safetensors file, in parts of one tensor at most. Raises: TypeError for numbers that the format lacks."""
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
-    for (name, kind, shape), size in zip([*kinds, (TREE, "U8", [len(tree)])], [*sizes, len(tree)], strict=True):
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + size]}
-        end += size
+    for name, tensor in contents.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        if tensor.dtype not in DATA_TYPES:
+            raise TypeError(f"{name} has numbers of {tensor.dtype}")
+        header[name] = {
+            "dtype": DATA_TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little")
     yield text
-    for tensor in contents:
-        yield tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-    yield tree
+    for tensor in contents.values():
+        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 # A tensor becomes {"tensor": its name in the file}, and one of complex numbers {"complex": the tensor of their parts}.

@@ -9,9 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
-from wattune.algorithms import Plain, TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.algorithms import (
+    Plain,
+    TrainingAlgorithm,
+    load_checkpoint,
+    open_algorithm,
+    save_checkpoint,
+    state_bytes,
+    tensor_file,
+)
 from wattune.cap import PEAK, PowerCap
 from wattune.cap_source import PAUSE_W, UNLIMITED_W, CapSource, CapTrace, LowestCap
 from wattune.devices import Device
@@ -137,9 +143,8 @@ def train(
         reason, events = f"{record.reason}; {not_restored}", (*record.board_events, event)
         record = record.model_copy(update={"reason": reason, "board_events": events})
     if weights is not None:
-        # Copies, since safetensors refuses tensors that share memory, as tied weights do.
-        tensors = {name: tensor.detach().cpu().clone() for name, tensor in algorithm.module.state_dict().items()}
-        (write_bytes if resume else write_new)(weights, save(tensors))
+        # Tensor by tensor: safetensors' own writer takes two copies, and refuses tied weights, which share memory.
+        (write_bytes if resume else write_new)(weights, tensor_file(algorithm.module.state_dict()))
     return record
 
 
