@@ -8,6 +8,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from wattune_agent.cap_level import PEAK_S, CapLevel
+from wattune_agent.kept import Kept
 
 __all__ = [
     "COOL_BY_C",
@@ -117,7 +118,7 @@ class CapGuard:
         self._told = level.setting  # the whole setting of the last event, while slices are used
         self._left_s: Optional[float] = None  # since when the level has been at another one
         self._lock = threading.RLock()
-        self._events: List[Dict[str, Any]] = [] if after is None else after._events
+        self._events: Kept = Kept() if after is None else after._events
         self._patience: _Patience = _Patience() if after is None else after._patience
         self._heat_s: Optional[float] = None  # when heat last lowered the highest setting that may be used
         self._cool_s: Optional[float] = None  # since when it is cool
@@ -130,16 +131,21 @@ class CapGuard:
 
     @property
     def events(self) -> List[Dict[str, Any]]:
-        """The guard's actions so far: ``time_s``, ``power_w``, ``action`` ("down", "up" or "at lowest"), ``setting``,
-        and ``temperature_c`` if there is a limit on it. ``power_w``: what made the guard act, the mean over the window
-        or, before a step down, the mean that was to come."""
+        """The guard's actions so far, of very many the first and the newest: ``time_s``, ``power_w``, ``action``
+        ("down", "up" or "at lowest"), ``setting``, and ``temperature_c`` if there is a limit on it. ``power_w``: what
+        made the guard act, the mean over the window or, before a step down, the mean that was to come."""
         with self._lock:
-            return [dict(event) for event in self._events]
+            return [dict(event) for event in self._events.all]
+
+    @property
+    def events_left_out(self) -> int:
+        """Number of actions that are not in ``events`` any more."""
+        return self._events.left_out
 
     def take_events(self) -> List[Dict[str, Any]]:
         """Take the events since the last call out of ``events``, for a guard that runs for days."""
         with self._lock:
-            events = [dict(event) for event in self._events]
+            events = self._events.all
             self._events.clear()
             return events
 
@@ -315,7 +321,8 @@ class CapGuard:
         with self._lock:
             return {
                 "setting": self.value,
-                "events": [dict(event) for event in self._events],
+                "events": [dict(event) for event in self._events.all],
+                "events_left_out": self._events.left_out,
                 "stopped": self._patience.stopped,
                 "last_s": self._patience.last_s,
                 "over_s": self._patience.over_s,
@@ -335,7 +342,7 @@ class CapGuard:
             if "level" in state:  # not in states of before 0.1.0
                 self.level.load_state_dict(state["level"])
             self._heat_s, self._cool_s = state.get("heat_s"), state.get("cool_s")
-            self._events[:] = [dict(event) for event in state["events"]]
+            self._events.load([dict(event) for event in state["events"]], state.get("events_left_out", 0))
             self._patience.stopped = state["stopped"]
             self._patience.last_s = state["last_s"]
             self._patience.over_s = state["over_s"]

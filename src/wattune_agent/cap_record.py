@@ -5,6 +5,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 __all__ = ["CapNow", "CapRecord"]
 
+MOST = 1000
+"""Most intervals that are kept."""
+
 
 class CapNow(NamedTuple):
     """A cap as it was asked for, in watts (None: none), and the limit at the board's sensor that it means (None: none).
@@ -27,11 +30,17 @@ class CapNow(NamedTuple):
 class CapRecord:
     """The intervals of a run under caps that change, as a record has them.
 
+    Once there are ``MOST``, each two neighbours become one interval, so that a run of weeks has a bounded record:
+    ``joined`` counts the intervals that are gone. Their joules and seconds stay.
+
     ``figures`` gives the seconds above the caps and the joules until a time; None before the first reading.
     """
 
     def __init__(self, figures: Callable[[float], Optional[Tuple[float, float]]]) -> None:
         self.intervals: List[Dict[str, Any]] = []
+        self.joined = 0
+        self.pauses_s = 0.0
+        """Seconds of the pauses before the latest interval."""
         self.counted = 0.0, 0.0
         """The figures when the latest interval was closed."""
         self._figures = figures
@@ -53,6 +62,9 @@ class CapRecord:
         if all(last.get(name, entry) == value for name, value in entry.items()):
             return None
         self.close(time_s)
+        self.pauses_s = self.paused_s(time_s)
+        if len(self.intervals) >= MOST:
+            self._join()
         self.intervals.append(dict(entry, time_s=time_s, above_cap_s=0.0, energy_j=0.0))
         return self.intervals[-1]
 
@@ -68,6 +80,17 @@ class CapRecord:
 
     def paused_s(self, end_s: float) -> float:
         """Seconds of pauses until the end."""
-        ends_s = [*(one["time_s"] for one in self.intervals[1:]), end_s]
-        pairs = zip(self.intervals, ends_s)
-        return math.fsum(max(0.0, until_s - one["time_s"]) for one, until_s in pairs if one["pause"] is not None)
+        return self.pauses_s + (0.0 if self.pause is None else max(0.0, end_s - self.intervals[-1]["time_s"]))
+
+    def _join(self) -> None:
+        """Let the longer one of each two neighbours stand for both; the latest interval stays."""
+        intervals = self.intervals
+        pairs = []
+        for at in range(0, len(intervals) - 2, 2):
+            first, second, third = intervals[at : at + 3]
+            is_first = second["time_s"] - first["time_s"] >= third["time_s"] - second["time_s"]
+            sums = {name: first[name] + second[name] for name in ("above_cap_s", "energy_j")}
+            begin = {name: first[name] for name in ("time_s", "cap_time_s") if name in first}
+            pairs.append(dict(first if is_first else second, **sums, **begin))
+        self.intervals = pairs + intervals[2 * len(pairs) :]
+        self.joined += len(pairs)

@@ -8,6 +8,7 @@ from wattune_agent.cap_guard import CapGuard, is_too_hot, told
 from wattune_agent.cap_level import KNOWN_S, CapLevel, Sensing
 from wattune_agent.cap_record import CapNow, CapRecord
 from wattune_agent.errors import AgentError, BadRequest, NotThere
+from wattune_agent.kept import LEFT_OUT, Kept
 from wattune_agent.outcome import GuardRequest, Report
 from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
@@ -130,6 +131,7 @@ class _Run:
         self._pause: Optional[str] = None
         self._steady_s = 0.0  # since when the program runs at the present clock
         self._events: List[Dict[str, Any]] = []
+        self._answers = Kept()  # of the guard: after a day there may be 40,000
         self._pinning = threading.Lock()
         self._over = False
         self._is_chosen = False  # the board is the choice's
@@ -467,7 +469,7 @@ class _Run:
         self._keep({"time_s": self._program.now_s(), "kind": kind, "text": text})
 
     def _keep(self, event: Dict[str, Any]) -> None:
-        self._events.append(event)
+        (self._answers if event["kind"] == "guard" else self._events).append(event)
         try:
             self._say("{:.1f} s: {}: {}".format(event["time_s"], event["kind"], event["text"]))
         except OSError:
@@ -482,6 +484,10 @@ class _Run:
             ended = "interrupted" if self._program.was_signalled else "finished"
         energy_j = self._joules.energy_j(time_s)
         self._record.close(time_s)
+        counts = zip((0, self._answers.left_out, self._record.joined), LEFT_OUT)
+        texts = ["{:,} {}".format(count, what) for count, what in counts if count]
+        events = [*self._events, *self._answers.all]
+        events += [{"time_s": time_s, "kind": "left out", "text": text} for text in texts]
         return Report(
             time_s=time_s,
             energy_j=energy_j,
@@ -490,7 +496,7 @@ class _Run:
             above_cap_s=self._joules.above_s(time_s),
             hottest_c=self._hottest_c,
             readings=self._joules.readings,
-            events=self._events,
+            events=sorted(events, key=lambda event: event["time_s"]),
             exit_code=1 if self._is_restored is False and not code else code,
             ended=ended,
             cap_intervals=None if self._moving is None else self._record.intervals,

@@ -170,7 +170,7 @@ class ProgramJob(ResumableRun):
             max_temp_c=self.cap.max_temp_c,
             temperature_max_c=run.monitor.temperature_max_c,
             guard=run.limiter.events,
-            board_events=run.monitor.events,
+            board_events=run.board_events,
             exact=None if run.truth is None else run.truth.figures(),
             profiling_share=cost.time_s / figures.time_s if cost is not None and figures.time_s else None,
             provenance=provenance(

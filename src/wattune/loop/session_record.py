@@ -133,7 +133,7 @@ def session_record(session: Session) -> SessionRecord:
         waiting_s=times.waiting_s,
         copying_s=times.copying_s,
         guard=run.capped.limiter.events,
-        board_events=run.capped.monitor.events,
+        board_events=run.capped.board_events,
         ended=session.ended,
         reason=session.reason,
         cap_intervals=run.capped.cap_intervals,

@@ -98,6 +98,6 @@ class UpdateFeed:
 
     def _log_events(self) -> None:
         monitor = self._session.run.capped.monitor
-        for event in monitor.events[self._told :]:
+        for event in monitor.since(self._told):
             logger.warning("%s after %.3g s: %s", event.kind, event.time_s, event.text)
-        self._told = len(monitor.events)
+        self._told = monitor.count

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import Self
@@ -105,6 +106,10 @@ class CapFollower:
             self._recovers_until_s = -math.inf if state["recovers_until_s"] is None else state["recovers_until_s"]
             self._record.intervals = [dict(one) for one in state["intervals"]]
             self._record.counted = state["above_s"], state["energy_j"]
+            self._record.joined, self._record.pauses_s = state.get("joined", 0), state.get("pauses_s", 0.0)
+            if "pauses_s" not in state:  # of before, when every interval was kept
+                pairs = pairwise(state["intervals"])
+                self._record.pauses_s = sum(b["time_s"] - a["time_s"] for a, b in pairs if a["pause"] is not None)
             self._is_holding, self._work_s = state["is_holding"], state["work_s"]
         self._limit()
 
@@ -267,6 +272,11 @@ class CapFollower:
             return tuple(CapInterval(**one) for one in self._record.intervals)
 
     @property
+    def joined(self) -> int:
+        """Number of intervals that were joined with their neighbours."""
+        return self._record.joined
+
+    @property
     def pause(self) -> str | None:
         """Why nothing runs, and for how long if the caps say so; None while work runs."""
         with self._lock:
@@ -305,6 +315,8 @@ class CapFollower:
                 "set_for_w": self._set_for_w,
                 "recovers_until_s": recovers,
                 "intervals": [dict(one) for one in self._record.intervals],
+                "joined": self._record.joined,
+                "pauses_s": self._record.pauses_s,
                 "above_s": self._record.counted[0],
                 "energy_j": self._record.counted[1],
                 "is_holding": self._is_holding,

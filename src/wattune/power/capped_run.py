@@ -17,7 +17,8 @@ from wattune.point import Knobs
 from wattune.power.cap_follower import CapFollower
 from wattune.power.limiter import PowerLimiter, check_limit
 from wattune.power.monitor import BoardMonitor
-from wattune.records import CapInterval
+from wattune.records import BoardEvent, CapInterval
+from wattune_agent.kept import LEFT_OUT
 
 POLL_S: Final = 0.005
 """Seconds between two questions whether other work still goes first."""
@@ -142,6 +143,14 @@ class CappedRun:
     def cap_intervals(self) -> tuple[CapInterval, ...]:
         """The caps so far, with setting and pauses; empty under a constant cap."""
         return () if self._follower is None else self._follower.intervals
+
+    @property
+    def board_events(self) -> tuple[BoardEvent, ...]:
+        """Events of the board, and what the record of a long run leaves out."""
+        intervals = 0 if self._follower is None else self._follower.joined
+        time_s, counts = self.meter.elapsed_s, (self.monitor.events_left_out, self.limiter.events_left_out, intervals)
+        texts = [f"{count:,} {what}" for count, what in zip(counts, LEFT_OUT, strict=True) if count]
+        return self.monitor.events + tuple(BoardEvent(time_s=time_s, kind="left out", text=text) for text in texts)
 
     @property
     def pause(self) -> str | None:

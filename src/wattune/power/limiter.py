@@ -95,8 +95,17 @@ class PowerLimiter:
 
     @property
     def events(self) -> tuple[GuardEvent, ...]:
-        """Every answer to a reading above a limit."""
+        """Answers to readings above a limit: of very many, the first and the newest ones."""
         return tuple(GuardEvent(**event) for event in self._work.events)
+
+    @property
+    def events_left_out(self) -> int:
+        """Number of answers that are not in ``events`` any more."""
+        return self._work.events_left_out
+
+    def take_events(self) -> tuple[GuardEvent, ...]:
+        """Take the answers since the last call out of ``events``."""
+        return tuple(GuardEvent(**event) for event in self._work.take_events())
 
     @property
     def pushed(self) -> int:
@@ -360,7 +369,8 @@ class PowerLimiter:
 
     def remember(self, state: dict[str, Any]) -> None:
         """Take from an earlier ``state_dict`` what holds at any setting: its events, and how far evaluations came."""
-        self._work.load_state_dict({**self._work.state_dict(), "events": self._events_from(state["events"])})
+        saved = {"events": self._events_from(state["events"]), "events_left_out": state.get("events_left_out", 0)}
+        self._work.load_state_dict({**self._work.state_dict(), **saved})
         self._load_reached(state)
 
     def _events_from(self, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from wattune.devices import Device
 from wattune.records import BoardEvent
+from wattune_agent.kept import Kept
 
 LOOK_EVERY_S = 1.0
 """Seconds of the device's time between two checks of the board's conditions."""
@@ -20,7 +21,7 @@ class BoardMonitor:
         """At the last look; None if the board does not report it."""
         self.temperature_max_c: float | None = None
         self._device = device
-        self._events: list[BoardEvent] = []
+        self._events = Kept()
         self._throttled: tuple[str, ...] = ()
         self._noticed: set[str] = set()
         self._over_current: int | None = None
@@ -28,12 +29,26 @@ class BoardMonitor:
 
     @property
     def events(self) -> tuple[BoardEvent, ...]:
-        """Events so far, in the time of the run."""
-        return tuple(self._events)
+        """Events so far, in the time of the run: of very many, the first and the newest ones."""
+        return self.since(0)
+
+    @property
+    def count(self) -> int:
+        """Number of events so far."""
+        return self._events.count
+
+    @property
+    def events_left_out(self) -> int:
+        """Number of events that are not in ``events`` any more."""
+        return self._events.left_out
+
+    def since(self, count: int) -> tuple[BoardEvent, ...]:
+        """The events that are kept of those after the first ``count``."""
+        return tuple(BoardEvent(**event) for event in self._events.since(count))
 
     def note(self, time_s: float, kind: str, text: str) -> None:
         """Record an event of the board."""
-        self._events.append(BoardEvent(time_s=max(0.0, time_s), kind=kind, text=text))
+        self._events.append({"time_s": max(0.0, time_s), "kind": kind, "text": text})
 
     def look(self, time_s: float) -> None:
         """Ask the device for new events, ``time_s`` seconds into the run."""
@@ -63,13 +78,14 @@ class BoardMonitor:
     def state_dict(self) -> dict[str, Any]:
         """State to resume from, as JSON values."""
         return {
-            "events": [event.model_dump() for event in self._events],
+            "events": self._events.all,
+            "events_left_out": self._events.left_out,
             "temperature_max_c": self.temperature_max_c,
             "throttled": list(self._throttled),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``. Over-current events are counted from now on."""
-        self._events = [BoardEvent(**event) for event in state["events"]]
+        self._events.load(state["events"], state.get("events_left_out", 0))
         self.temperature_max_c = state["temperature_max_c"]
         self._throttled = tuple(state["throttled"])

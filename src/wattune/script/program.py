@@ -52,7 +52,6 @@ class ProgramClocks:
         self._controller: StepController | None = None
         self._failed: Choice | None = None  # what an error ended
         self._events: list[dict[str, Any]] = []
-        self._told = 0
         self._time_s = self._loaded_s = 0.0
         self._lowest_w = float("inf")
         self._is_told = self._gave_up = self._was_foreign = False
@@ -125,9 +124,7 @@ class ProgramClocks:
         """The events since the last call."""
         limiter, events = self._limiter, self._events
         if limiter is not None:
-            told = limiter.events[self._told :]
-            self._told += len(told)
-            for one in told:
+            for one in limiter.take_events():
                 at = f" to {one.setting}" if one.action != "at lowest" else " setting"
                 events.append({"time_s": one.time_s, "kind": "guard", "text": f"{one.power_w:.2f} W: {one.action}{at}"})
         self._events = []
