@@ -9,7 +9,7 @@ MOST = 1000
 """Most events that are kept."""
 
 LEFT_OUT = ("events of the board", "answers of the guard", "intervals of the cap, whose joules are in their neighbours")
-"""What the record of a long run leaves out, as it says."""
+"""Parts that the record of a long run may lack, in its own words."""
 
 
 class Kept:

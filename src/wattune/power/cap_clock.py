@@ -13,6 +13,9 @@ from wattune.cap_source import CapProblem, CapSource
 APART_S: Final = 0.5
 """Time between two readings of clocks from which the two do not belong together: this thread had to wait."""
 
+MOST_LIMITS: Final = 1000
+"""Most caps whose limit at the sensor is remembered."""
+
 Clock = Callable[[], datetime]
 
 
@@ -83,6 +86,8 @@ class CapInRun:
     def limit(self, watts: float) -> SensorLimit | None:
         """The limit at the sensor under a cap, as ``CapSource.limit`` computes it."""
         if watts not in self._limits:
+            if len(self._limits) >= MOST_LIMITS:  # a callable may never return the same watts twice
+                self._limits.clear()
             self._limits[watts] = self.source.limit(watts, self._supply, self._averaging_s)
         return self._limits[watts]
 

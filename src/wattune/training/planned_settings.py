@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from wattune.cap import SensorLimit
@@ -23,13 +24,14 @@ class PlannedSettings:
     def __init__(self, plan: Plan):
         self._plan = plan
         self._predictions = _predictions(plan)
+        self.best_under = lru_cache(maxsize=100)(self._best_under)  # asked ten times a second, of the same few limits
 
     def step_s(self, knobs: Knobs) -> float:
         """Seconds of a step at this setting; 0 if that is unknown."""
         known = self._predictions.get(knobs)
         return 0.0 if known is None else known.step_s
 
-    def best_under(self, limit: SensorLimit) -> Knobs | None:
+    def _best_under(self, limit: SensorLimit) -> Knobs | None:
         """The best setting for the plan's goal that is expected to stay under this limit; None if none is."""
         plan = self._plan
         allowed = {knobs: one for knobs, one in self._predictions.items() if limit.allows(one.capped_w)}
