@@ -10,7 +10,7 @@ from tests.support import report_records as samples
 from wattune.cap import PowerCap
 from wattune.errors import OutputError, RecordError
 from wattune.planning import plan
-from wattune.records import BoardEvent, GuardEvent, Plan
+from wattune.records import BoardEvent, CapInterval, GuardEvent, Plan
 from wattune.reporting import RecordSet, plan_text, summary, write_report
 from wattune.reporting.charts import Area, Dots, Line
 from wattune.reporting.drawing import draw
@@ -415,7 +415,9 @@ def test_a_report_of_a_long_run_stays_small(run):
 
     events = tuple(BoardEvent(time_s=float(n), kind="throttled", text="by heat") for n in range(many))
     actions = tuple(GuardEvent(time_s=float(n), power_w=5.0, action="down", clock_mhz=384.0) for n in range(many))
-    training = run.training.model_copy(update={"board_events": events, "guard": actions})
+    caps = tuple(CapInterval(time_s=float(n), cap_w=5.0, pause=None if n % 2 else "0 W") for n in range(many))
+    training = run.training.model_copy(update={"board_events": events, "guard": actions, "cap_intervals": caps})
     page = render(compose(replace(run, training=training)))
     assert len(page) < 1_000_000
+    assert len(re.findall(r"<[a-z]", page)) < 5000
     assert "The record has another 9,850 rows." in page

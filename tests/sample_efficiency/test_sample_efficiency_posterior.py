@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -296,3 +297,15 @@ def test_draws_have_the_band_of_the_mixture(sd: float, seed: int) -> None:
     for place, size in enumerate(SIZES):
         low, high = curve.band(size)
         assert 0.07 < np.mean((draws[:, place] < low) | (draws[:, place] > high)) < 0.13 or low == high
+
+
+def test_the_memory_of_a_fit_grows_no_faster_than_its_runs() -> None:
+    def peak(seeds: int) -> int:
+        runs = runs_of(seeds=seeds)
+        tracemalloc.start()
+        fit(runs, (16, 64, 128))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    assert peak(1600) < 6 * peak(400)  # four times the runs and seeds

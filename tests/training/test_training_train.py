@@ -19,6 +19,7 @@ from wattune.profiling import profile, profile_key
 from wattune.records import (
     Baseline,
     EfficiencyPoint,
+    Evaluation,
     Plan,
     ProfileCell,
     ProfileCost,
@@ -27,6 +28,7 @@ from wattune.records import (
     TrainingRecord,
 )
 from wattune.training import price, train
+from wattune.training.evaluation_log import EvaluationLog
 
 
 def same(one: TrainingRecord, other: TrainingRecord) -> bool:
@@ -197,25 +199,14 @@ def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
     assert resumed.time_s == pytest.approx(whole.time_s, rel=0.01)
 
 
-@pytest.mark.slow
-def test_a_kill_between_two_evaluations_repeats_less_than_an_interval(tmp_path, monkeypatch):
-    workload, path = made.workload(target=None, budget_samples=1024), tmp_path / "c"
-    whole = train(made.nano(), workload, made.plan(), checkpoint=tmp_path / "whole")
-    dying = made.nano()
-    step, left = dying.step, 100
-
-    def failing(work):
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise RuntimeError("power failure")
-        return step(work)
-
-    monkeypatch.setattr(dying, "step", failing)
-    with pytest.raises(RuntimeError):
-        train(dying, workload, made.plan(), checkpoint=path)
-    assert dying.current() == dying.combinations()[-1]
-    assert same(train(made.nano(), workload, made.plan(), checkpoint=path, resume=True), whole)
+def test_each_evaluation_takes_40_bytes_of_a_checkpoint_and_keeps_what_is_unknown():
+    log = EvaluationLog()
+    for number in range(3):
+        log.append(Evaluation(samples=64 * number, metric=0.1 * number, time_s=number / 3, energy_j=None, loss=None))
+    again = EvaluationLog(log.state)
+    assert log.state.nbytes == 3 * 40
+    assert (again.all, again.last, len(again)) == (log.all, log.all[-1], 3)
+    assert again.last.energy_j is None
 
 
 @pytest.mark.parametrize(
