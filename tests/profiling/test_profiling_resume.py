@@ -85,14 +85,8 @@ def test_resuming_uses_the_stored_measurements(tmp_path, asked):
     kept["cell"]["step_s"] *= 1.000123
     path.write_text("".join(json.dumps(line) + "\n" for line in (first, *notes)) + '{"cell": {"batch_si')
     sizes = []
-    found = profile(
-        board(),
-        workload(),
-        reference=False,
-        partial=path,
-        progress=lambda *_: sizes.append(path.stat().st_size),
-        **asked,
-    )
+    asked = {**asked, "progress": lambda *_: sizes.append(path.stat().st_size)}
+    found = profile(board(), workload(), reference=False, partial=path, **asked)
     notes = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     assert kept["cell"]["step_s"] in [note["cell"]["step_s"] for note in notes if note["cell"]]
     assert found.cost.probes == len(notes)

@@ -27,17 +27,11 @@ def test_the_price_of_a_run_is_what_its_training_takes(tmp_path, batch_size, cap
     assert device.current() == device.combinations()[-1]
 
 
-def test_nothing_is_executed(monkeypatch):
-    workload = made.workload()
+def test_a_run_without_the_target_is_priced_to_its_end_and_nothing_is_executed(monkeypatch):
+    workload = made.workload(target=1.0, budget_samples=256)
     (curve,) = sweep(workload, batch_sizes=[8], seeds=[0], folder=None)
     monkeypatch.setattr(type(workload), "evaluate", None)
     monkeypatch.setattr(type(workload), "batches", None)
-    assert price(curve, made.nano(), workload, made.plan().point, cap_w=None).reached
-
-
-def test_a_run_without_the_target_is_priced_to_its_end():
-    workload = made.workload(target=1.0, budget_samples=256)
-    (curve,) = sweep(workload, batch_sizes=[8], seeds=[0], folder=None)
     record = price(curve, made.nano(), workload, made.plan().point, cap_w=None)
     assert (record.reached, record.ended, record.samples) == (False, "budget used up", 256)
 

@@ -56,8 +56,9 @@ def test_a_training_to_the_target():
     device, workload = made.nano(), made.workload()
     found = device.current()
     lines = []
-    record = train(device, workload, made.plan(), progress=lambda *line: lines.append(line))
-    assert (record.reached, record.ended) == (True, "target reached")
+    plan = made.plan(target=0.123)  # of the proxy
+    record = train(device, workload, plan, progress=lambda *line: lines.append(line))
+    assert (record.reached, record.ended, record.target) == (True, "target reached", 0.9)
     assert record.samples == record.evaluations[-1].samples <= workload.budget_samples
     assert [e.samples for e in record.evaluations] == list(range(64, record.samples + 1, 64))
     assert record.evaluations[-1].metric >= 0.9 > max(e.metric for e in record.evaluations[:-1])
@@ -382,8 +383,3 @@ def test_a_board_that_executes_steps_is_measured_in_real_time(tmp_path):
 def test_a_plan_without_a_key_is_still_of_one_device():
     with pytest.raises(RecordError, match="device"):
         train(made.nano(), made.workload(), made.plan().model_copy(update={"key": None, "device": "some-other-board"}))
-
-
-def test_the_record_holds_the_target_of_the_training_and_not_the_proxys():
-    record = train(made.nano(), made.workload(), made.plan().model_copy(update={"target": 0.123}))
-    assert record.target == made.workload().target != 0.123
