@@ -27,6 +27,7 @@ ALONE = {
     "asyncfgd": "benchmarks.asyncfgd.feasibility",
     "carbon": "benchmarks.carbon",
     "decisions": "benchmarks.decisions.command",
+    "engines": "benchmarks.asyncfgd.engines",
     "federated": "benchmarks.federated",
     "fleet": "benchmarks.server.fleet",
     "gpu_table": "benchmarks.gpu_table",

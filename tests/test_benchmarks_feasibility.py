@@ -39,7 +39,7 @@ def test_ratios_are_those_of_the_trainings():
 @pytest.fixture
 def generated(monkeypatch):
     """The whole table for one small model."""
-    model = SyntheticModel(lambda: perceptron(4, 32, 256), (256,), name="MLP")
+    model = SyntheticModel(lambda: perceptron(4, 64), (64,), name="MLP")
     monkeypatch.setattr(feasibility, "MODELS", (model,))
 
     def make(samples: dict[str, Ratio]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from benchmarks.asyncfgd.synthetic_models import SyntheticModel, adam, convolutions, perceptron
+from benchmarks.asyncfgd.synthetic_models import SyntheticModel, convolutions, perceptron
 from benchmarks.timing import RESULTS, keep
 from wattune.algorithms import open_algorithm, takes_micro_batches
 from wattune.cap import PowerCap
@@ -56,7 +56,7 @@ ALGORITHMS = {
 def _model(
     name: str, build: Callable[[], nn.Module], *shape: int, classes: int = 10, text: bool = False
 ) -> SyntheticModel:
-    return SyntheticModel(build, shape, classes, text, name, adam)
+    return SyntheticModel(build, shape, classes, text, name)
 
 
 MODELS = (

@@ -1,6 +1,6 @@
 """The peak memory of a training step in a fresh process: a stack of convolutions of any depth, under any algorithm.
 
-``python -m benchmarks.asyncfgd.memory_probe forward-gradient --depth 64 --batch 64`` prints one line of JSON: the
+``python -m benchmarks.asyncfgd.memory_probe forward-gradient 64 64`` prints one line of JSON: the
 growth of the process's resident memory (VmHWM minus VmRSS, Linux) over some steps, after a step on two samples has
 made all permanent allocations. Parameters and the batch itself are not included. ``modelled_mb`` is the figure of
 ``work()`` for a simulated board, also without these two.
@@ -8,7 +8,6 @@ made all permanent allocations. Parameters and the batch itself are not included
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -25,10 +24,9 @@ ROOT = Path(__file__).parents[2]
 STEPS = 3
 
 
-def measure(algorithm: str, *, depth: int, batch: int = 64, norm: bool = False, channels: int = 8) -> dict[str, Any]:
+def measure(algorithm: str, *, depth: int, batch: int) -> dict[str, Any]:
     """Measure in a separate process, in MB (1e6 bytes). Raises: RuntimeError with the last line of its errors."""
-    command = [sys.executable, "-m", "benchmarks.asyncfgd.memory_probe", algorithm, "--depth", str(depth)]
-    command += ["--batch", str(batch), "--channels", str(channels)] + ["--norm"] * norm
+    command = [sys.executable, "-m", "benchmarks.asyncfgd.memory_probe", algorithm, str(depth), str(batch)]
     # Return each tensor's memory to the system with the tensor; otherwise memory cached by the allocator counts.
     settings = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     process = subprocess.run(
@@ -42,20 +40,14 @@ def measure(algorithm: str, *, depth: int, batch: int = 64, norm: bool = False, 
 
 def main() -> None:
     """Measure in this process."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("algorithm")
-    parser.add_argument("--depth", type=int, default=16)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--channels", type=int, default=8)
-    parser.add_argument("--norm", action="store_true", help="batch normalisation after each convolution")
-    given = parser.parse_args()
+    name, depth, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    task = SyntheticModel(lambda: convolutions(given.depth, given.channels, norm=given.norm), (3, 32, 32))
-    algorithm = open_algorithm(given.algorithm, task, given.batch)
+    task = SyntheticModel(lambda: convolutions(depth), (3, 32, 32))
+    algorithm = open_algorithm(name, task, batch)
     work = algorithm.work()
     # A pipeline yields no Step before it is full.
     list(algorithm.run([task.example(2)] * 8))
-    batches = [task.example(given.batch)] * (STEPS + 8)
+    batches = [task.example(batch)] * (STEPS + 8)
     before = _status_kb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to VmRSS
     steps = algorithm.run(batches)
@@ -64,19 +56,8 @@ def main() -> None:
     peak = _status_kb("VmHWM")
     fixed = sum(p.numel() * p.element_size() for p in algorithm.module.parameters())
     fixed += sum(t.numel() * t.element_size() for t in batches[0])
-    print(
-        json.dumps(
-            {
-                "algorithm": algorithm.name,
-                "depth": given.depth,
-                "batch": given.batch,
-                "norm": given.norm,
-                "channels": given.channels,
-                "peak_mb": (peak - before) * 1024 / 1e6,
-                "modelled_mb": (work.peak_memory_bytes - fixed) / 1e6,
-            }
-        )
-    )
+    modelled_bytes = work.peak_memory_bytes - fixed
+    print(json.dumps({"peak_mb": (peak - before) * 1024 / 1e6, "modelled_mb": modelled_bytes / 1e6}))
 
 
 def _status_kb(name: str) -> int:

@@ -10,18 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-
-
-def slow_sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Plain SGD, with a rate so low that weights hardly change."""
-    return torch.optim.SGD(parameters, lr=1e-6)
-
-
-def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam, with two moments per trained tensor."""
-    return torch.optim.Adam(parameters)
-
 
 @dataclass(frozen=True)
 class SyntheticModel:
@@ -33,7 +21,6 @@ class SyntheticModel:
     classes: int = 10
     text: bool = False
     name: str = ""
-    make_optimizer: Optimizer = slow_sgd
     data_type: str = "fp32"
     host_s_per_sample: float = 0.0
 
@@ -48,8 +35,8 @@ class SyntheticModel:
         return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
     def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """The optimizer of all trained parameters."""
-        return self.make_optimizer([p for p in model.parameters() if p.requires_grad])
+        """Adam of all trained parameters."""
+        return torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
 
     def example(self, batch_size: int) -> tuple[Any, Any]:
         """A batch of random numbers, always the same."""
@@ -62,23 +49,13 @@ class SyntheticModel:
         return x, torch.randint(0, self.classes, (batch_size,), generator=draws)
 
 
-def perceptron(hidden: int, width: int, inputs: int | None = None) -> nn.Module:
-    """Network of ``hidden`` layers of ``width`` units, on ``width`` inputs by default: many parameters, few
-    activations."""
-    layers: list[nn.Module] = []
-    for index in range(hidden):
-        layers += [nn.Linear(width if index or inputs is None else inputs, width), nn.ReLU()]
+def perceptron(hidden: int, width: int) -> nn.Module:
+    """Network of ``hidden`` layers of ``width`` units, on as many inputs: many parameters, few activations."""
+    layers = [layer for _ in range(hidden) for layer in (nn.Linear(width, width), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-def convolutions(depth: int, channels: int = 8, *, norm: bool = False) -> nn.Module:
-    """Network of ``depth`` 3x3 convolutions at full resolution and a linear head: many activations, few parameters.
-
-    ``norm``: with batch normalisation.
-    """
-    layers: list[nn.Module] = []
-    for index in range(depth):
-        layers.append(nn.Conv2d(channels if index else 3, channels, 3, padding=1))
-        layers += [nn.BatchNorm2d(channels)] * norm
-        layers.append(nn.ReLU())
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+def convolutions(depth: int) -> nn.Module:
+    """Network of ``depth`` 3x3 convolutions at full resolution and a linear head: many activations, few parameters."""
+    layers = [layer for index in range(depth) for layer in (nn.Conv2d(8 if index else 3, 8, 3, padding=1), nn.ReLU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
