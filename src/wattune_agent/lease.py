@@ -121,7 +121,8 @@ class BoardLease:
         self._is_low = False  # until the holder reads again
         self._joules: Optional[Joules] = None  # of the agent's own readings, since it began to read
         self._heard_s = self._checked_s = self._now_s()
-        self._watched_s = self._seen_s = self._heard_s  # the latest reading of the holder, and of anybody
+        self._watched_s = self._heard_s  # when the holder last read, or tried to
+        self._seen_s = self._heard_s  # the latest reading, of the holder or the agent
 
     # ------------------------------------------------------------------------------------------------ what is asked
 
@@ -137,9 +138,10 @@ class BoardLease:
     def read(self, party: Party) -> Dict[str, Any]:
         """A reading. Raises: NoReading, NotThere, Forbidden, FileFailed."""
         self._hear(party)
-        reading = self._read()
         if party is not self._holder:
-            return reading
+            return self._read()
+        self._watched_s = self._now_s()  # also while a slow meter is asked
+        reading = self._read()
         with self._lock:
             if party is self._holder and self._limits is not None and self._limits.has_all(reading):
                 self._watched_s = self._seen_s = self._now_s()
