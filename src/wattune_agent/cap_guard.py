@@ -241,13 +241,12 @@ class CapGuard:
             else:
                 self._change(0, event, was=before)
 
-    def follow(self, value: Any, *, is_held: bool = True) -> None:
-        """Continue from ``value``, one of the settings: another controller pinned the board there, or, if it is not
-        held, the board chose a clock near it."""
+    def follow(self, value: Any) -> None:
+        """Continue from ``value``, one of the settings: the board, which is not held, chose a clock near it."""
         with self._lock:
-            if value != self.value or is_held != self.is_held:
+            if value != self.value:
                 self.level.follow(self._ladder.index(value))
-                self.value, self.is_held, self._told_lowest = value, is_held, False
+                self.value, self._told_lowest = value, False
 
     def move_cap(self, cap_w: Optional[float]) -> None:
         """React to readings above another cap from now on."""

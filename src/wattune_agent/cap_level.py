@@ -135,7 +135,7 @@ class CapLevel:
         self.most = len(table) - 1
         """The highest setting that may be used."""
         self.tries = True
-        """False while a client or the board chooses the setting: then no setting is tried."""
+        """False while a probe or the board chooses the setting: then no setting is tried."""
         self.level = float(self.most)
         self.setting = self.most
         """The present setting."""
@@ -183,7 +183,7 @@ class CapLevel:
         return self.setting
 
     def follow(self, setting: int) -> None:
-        """Continue at a setting that a client or the board chose."""
+        """Continue at a setting that the board chose."""
         self.setting = setting
         self.level = max(self.level, float(setting))
 

@@ -347,7 +347,7 @@ class _Run:
         guard = self._guard
         if not guard.is_held:
             self._recent.add(time_s, clock_mhz)
-            guard.follow(self._recent.highest, is_held=False)
+            guard.follow(self._recent.highest)
         guard(time_s, power_w, temperature_c)
         is_steady = time_s >= self._steady_s + self._settle_s + self._sensing.window_s
         if guard.level.is_above and guard.is_lowest and is_steady:
