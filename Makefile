@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE=
 # What a training step frees is kept for the next one. Given back, the kernel clears its pages again: a fifth of the time.
 TRAINS := OMP_NUM_THREADS=1 MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=33554432
 
-.PHONY: demo paper paper-measured test test-slow test-exhaustive test-without-torch test-lowest test-newest test-aarch64 test-flower docs check audit format benchmarks clean
+.PHONY: demo paper paper-measured test test-slow test-exhaustive test-without-torch test-lowest test-newest test-aarch64 test-old-torch test-flower docs check audit format benchmarks clean
 
 # The stamps, not the folder, say that an installation went through: of what runs, and of all that develops it.
 .venv/runs: pyproject.toml constraints.txt
@@ -80,6 +80,10 @@ test-newest:
 ## What a board runs, on the instructions of its processor, emulated; needs to be root.
 test-aarch64:
 	.ci/aarch64
+
+## Steps of programs seen by the Pythons and releases of torch that boards came with; 8 GB in WATTUNE_OLD_TORCH.
+test-old-torch: .venv/installed
+	OMP_NUM_THREADS=1 .ci/old-torch
 
 # Flower asks for older releases of typer, rich, protobuf, fastapi and uvicorn than the rest is developed with. Torch and
 # whatever else is in .venv comes from there, which saves minutes.

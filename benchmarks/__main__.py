@@ -35,6 +35,7 @@ ALONE = {
     "jetsons": "benchmarks.jetsons",
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",
+    "program_flow": "benchmarks.program_flow",
     "ranks": "benchmarks.ranks.command",
     "report_picture": "benchmarks.report_picture",
     "script": "benchmarks.script.command",

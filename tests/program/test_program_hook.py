@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.stamped_training import ROUNDS
 
 from wattune.program.hook import sitecustomize
 from wattune.program.hook.sitecustomize import DEAD, SLOT, SLOTS, VARIABLE, Rounds, Stamps
@@ -19,35 +20,35 @@ from wattune.program.rounds import HOOK, StepPage
 TRAINING = Path(__file__).parent.parent / "support" / "stamped_training.py"
 
 
-def run(*words: object, **more: str) -> str:
+def run(*words: object, python: str = sys.executable, **more: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
-    done = subprocess.run([sys.executable, *map(str, words)], env=environment, capture_output=True, text=True)
+    done = subprocess.run([python, *map(str, words)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def digests(out: str, kinds: list[str]) -> list[str]:
-    """The lines of trainings: a Trainer prints others, with times."""
-    return [line for line in out.splitlines() if line.split()[0] in kinds]
-
-
-def optimizers(marks: list[int]) -> Rounds:
-    return Rounds(marks.append)
+def digests(out: str, kinds: list[str]) -> dict[str, tuple[str, int]]:
+    """Digest and process of each training: a Trainer prints other lines, with times."""
+    return {line[0]: (line[1], int(line[2])) for line in map(str.split, out.splitlines()) if line[0] in kinds}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kinds", [["plain", "accumulation", "gan", "lbfgs", "in_backward", "workers"], ["transformers"]]
+    ("python", "kinds"),
+    [
+        (sys.executable, [*ROUNDS, "gan", "in_backward"]),
+        (sys.executable, ["transformers"]),
+        *((str(python), [*ROUNDS]) for python in Path(os.environ.get("WATTUNE_OLD_TORCH", "/no")).glob("*/bin/python")),
+    ],
 )
-def test_weights_are_equal_bit_for_bit(kinds):
-    alone = digests(run(TRAINING, *kinds), kinds)
+def test_weights_are_equal_bit_for_bit(python, kinds):
+    alone = digests(run(TRAINING, *kinds, python=python), kinds)
     with StepPage() as page, page.stamped():
-        watched = digests(run(TRAINING, *kinds), kinds)
-        stamp = page._read()
-    assert watched == alone
-    assert len(alone) == len(kinds)
-    assert len(stamp) == 1, "workers of a loader make no steps"
-    assert stamp[0].rounds > 0
+        watched = digests(run(TRAINING, *kinds, python=python), kinds)
+        seen = {stamp.pid: stamp.rounds for stamp in page._read()}
+    assert {kind: digest for kind, (digest, _) in watched.items()} == {kind: alone[kind][0] for kind in kinds}
+    assert seen.keys() == {pid for _, pid in watched.values()}, "workers of a loader make no steps"
+    assert all(seen[watched[kind][1]] == ROUNDS[kind] for kind in kinds if kind in ROUNDS)
 
 
 COMPILED = """
@@ -141,7 +142,7 @@ def test_before_torch_2_the_step_of_a_class_is_counted(tmp_path):
 
 def test_a_generators_step_ends_a_round():
     marks: list[int] = []
-    rounds = optimizers(marks)
+    rounds = Rounds(marks.append)
     for number in range(60):
         rounds.count(1)
         if number % 5 == 4:
@@ -151,7 +152,7 @@ def test_a_generators_step_ends_a_round():
 
 def test_optimizers_that_step_equally_often_are_one_round():
     marks: list[int] = []
-    rounds = optimizers(marks)
+    rounds = Rounds(marks.append)
     for _ in range(50):
         for one in range(6):
             rounds.count(one)
@@ -160,7 +161,7 @@ def test_optimizers_that_step_equally_often_are_one_round():
 
 def test_an_optimizer_that_was_dropped_is_replaced():
     marks: list[int] = []
-    rounds = optimizers(marks)
+    rounds = Rounds(marks.append)
     for one in (1, 2):
         for _ in range(2 * DEAD):
             rounds.count(one)
@@ -170,7 +171,7 @@ def test_an_optimizer_that_was_dropped_is_replaced():
 
 def test_each_of_many_optimizers_in_turn_is_found_as_soon():
     marks: list[int] = []
-    rounds = optimizers(marks)
+    rounds = Rounds(marks.append)
     for one in range(8):
         for _ in range(5 * DEAD):
             rounds.count(one)
@@ -179,7 +180,7 @@ def test_each_of_many_optimizers_in_turn_is_found_as_soon():
 
 def test_an_optimizer_that_comes_back_was_not_dropped():
     marks: list[int] = []
-    rounds = optimizers(marks)
+    rounds = Rounds(marks.append)
     for _ in range(20):
         for one in (1, 2):
             for _ in range(DEAD + 50):
@@ -189,7 +190,7 @@ def test_an_optimizer_that_comes_back_was_not_dropped():
 
 def test_an_optimizer_at_the_place_of_an_earlier_one_has_not_come_back():
     marks: list[int] = []
-    rounds = optimizers(marks)
+    rounds = Rounds(marks.append)
     places = [Path(), Path()]
     for _ in range(8):
         places.reverse()
@@ -204,7 +205,7 @@ def test_an_optimizer_that_is_gone_is_noticed():
     class Optimizer:
         pass
 
-    rounds, optimizer = optimizers([]), Optimizer()
+    rounds, optimizer = Rounds([].append), Optimizer()
     rounds.step(optimizer)
     del optimizer
     assert rounds._is_gone

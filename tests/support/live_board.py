@@ -126,11 +126,12 @@ class Board:
 
 @contextmanager
 def live(
-    root: Path, family: str = "orin-nano", *, throttled: bool = True, load: float | None = None
+    root: Path, family: str = "orin-nano", *, throttled: bool = True, load: float | None = None, seconds: int = 300
 ) -> Iterator[Board]:
     """A live board; ``throttled``: its clock holds back the processes that work on it. Without ``load`` it is as busy
     as they are."""
-    command = [sys.executable, "-m", "tests.support.live.daemon", str(root), "--family", family, "--seconds", "300"]
+    command = [sys.executable, "-m", "tests.support.live.daemon", str(root), "--family", family]
+    command += ["--seconds", str(seconds)]
     command += ["--throttle-pid-file", str(root / "load")] if throttled else []
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         try:
