@@ -74,6 +74,16 @@ def test_a_run_is_resumed_from_its_checkpoint(folder):
     assert record.reached
 
 
+@pytest.mark.parametrize(("algorithm", "has"), [("async-fgd:modules=2", "1"), ("backprop@7", "7")])
+def test_a_plan_of_another_revision_of_its_algorithm_is_refused(folder, capsys, algorithm, has):
+    plan = json.loads((folder / "run/plan.json").read_text())
+    (folder / "other.json").write_text(json.dumps({**plan, "algorithm": algorithm}))
+    assert main(["train", "other.json", "workload.toml", "--device", "sim:jetson-nano"]) == 2
+    said = capsys.readouterr().err
+    assert f"revision {has} of the training algorithm: {algorithm}; allowed: revision " in said
+    assert "wattune profile, estimate and plan" in said
+
+
 @pytest.mark.slow
 def test_a_killed_profile_is_resumed_with_its_cells(folder):
     options = ["--device", "sim:jetson-tx2", "--cap", "6W", "--strategy", "guided", "-o", "killed.json", "--resume"]

@@ -15,7 +15,7 @@ from wattune.planning.candidates import size
 from wattune.records import AbortedProbe, AlgorithmChoice, Plan, ProfileTable, SampleEfficiency
 
 MB = 1e6
-CHECKPOINTED, FGD, ASYNC = "backprop:checkpoint=auto", "forward-gradient", "async-fgd:modules=4"
+CHECKPOINTED, FGD, ASYNC = "backprop:checkpoint=auto", "forward-gradient", "async-fgd@2:modules=4"
 
 
 def table(algorithm: str, *, slower: float = 1.0, base_mb: float = 10.0, sample_mb: float = 1.0) -> ProfileTable:
@@ -240,7 +240,7 @@ def test_checkpointing_goes_by_the_curve_of_backprop_and_the_other_way_round():
 def test_what_matters_to_the_samples():
     assert learns_as("backprop:checkpoint=4") == "backprop"
     assert learns_as("backprop:last=1") == "backprop:last=1"
-    assert learns_as("async-fgd:backend=threads,modules=4") == learns_as(ASYNC) == ASYNC
+    assert learns_as("async-fgd@2:backend=threads,modules=4") == learns_as(ASYNC) == ASYNC
     assert learns_as("forward-gradient:directions=2") == "forward-gradient:directions=2"
 
 
@@ -290,12 +290,12 @@ def test_training_with_an_algorithm_that_the_plan_weighed():
 
 def test_a_name_stands_for_the_only_one_of_that_name():
     asynchronous = plan(table(ASYNC), samples(ASYNC), cap=PowerCap(4.0))
-    assert with_algorithm(asynchronous, "async-fgd") is asynchronous
+    assert with_algorithm(asynchronous, "async-fgd@2") is asynchronous
     assert with_algorithm(asynchronous, ASYNC) is asynchronous
     found = plan_algorithms([*PROFILES, table(ASYNC)], [*CURVES, samples(ASYNC, 50)], cap=PowerCap(4.0))
-    assert with_algorithm(found, "async-fgd").algorithm == ASYNC
-    with pytest.raises(RecordError, match="another training algorithm: async-fgd:modules=8; allowed: backprop, "):
-        with_algorithm(found, "async-fgd:modules=8")
+    assert with_algorithm(found, "async-fgd@2").algorithm == ASYNC
+    with pytest.raises(RecordError, match="another training algorithm: async-fgd@2:modules=8; allowed: backprop, "):
+        with_algorithm(found, "async-fgd@2:modules=8")
     tight = plan_algorithms(PROFILES, CURVES, cap=PowerCap(4.0), memory_bytes=12 * MB)
     with pytest.raises(RecordError, match="the plan has no point for backprop: needs 18 MB"):
         with_algorithm(tight, "backprop")

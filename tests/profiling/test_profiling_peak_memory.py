@@ -65,7 +65,7 @@ def test_options_in_any_order_are_one_algorithm():
         profile(board(), workload(batch_sizes=(8,)), algorithm=f"async-fgd:{options}", steps=1, reference=False)
         for options in ("perturb=weights,modules=02", "modules=2,perturb=weights")
     )
-    assert one.algorithm == other.algorithm == "async-fgd:modules=2,perturb=weights"
+    assert one.algorithm == other.algorithm == "async-fgd@2:modules=2,perturb=weights"
     assert one.key == other.key
     with pytest.raises(UnknownName, match="unknown algorithm: nonsense"):
         profile(board(), workload(), algorithm="nonsense")

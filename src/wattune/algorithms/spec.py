@@ -1,4 +1,4 @@
-"""The spec of an algorithm: its name and options in one text, ``async-fgd:modules=4,perturb=activities``."""
+"""The spec of an algorithm in one text, ``async-fgd@2:modules=4,perturb=activities``: name, revision and options."""
 
 from __future__ import annotations
 
@@ -40,8 +40,13 @@ def one_of(*names: str) -> SpecOption:
 
 
 def name_of(spec: str) -> str:
-    """The algorithm's name without its options."""
-    return spec.partition(":")[0]
+    """The algorithm's name without its revision and options."""
+    return spec.partition(":")[0].partition("@")[0]
+
+
+def revision_of(spec: str) -> str:
+    """The revision in a record; the first one is not written."""
+    return spec.partition(":")[0].partition("@")[2] or "1"
 
 
 def parse_options(spec: str, options: Mapping[str, SpecOption]) -> dict[str, Any]:

@@ -160,6 +160,6 @@ NO_MATTER: dict[str, frozenset[str]] = {
 def learns_as(algorithm: str) -> str:
     """The algorithm without the options that do not change the samples: equal results share a curve."""
     name, _, options = algorithm.partition(":")
-    without = NO_MATTER.get(name, frozenset())
+    without = NO_MATTER.get(name.partition("@")[0], frozenset())
     remaining = [option for option in options.split(",") if option and option.partition("=")[0] not in without]
     return name + (":" if remaining else "") + ",".join(remaining)

@@ -146,7 +146,7 @@ class Record(Value):
                 value=_shown(first.get("input")),
                 allowed=in_words(first),
             ) from error
-        except InputError as error:  # of a value that is no record's own, such as a goal
+        except InputError as error:  # as a goal raises, which arguments have as well
             raise RecordError(f"{source}: {error}") from error
 
     @classmethod

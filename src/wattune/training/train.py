@@ -12,6 +12,7 @@ from typing import Any
 from wattune.algorithms import (
     Plain,
     TrainingAlgorithm,
+    check_revision,
     load_checkpoint,
     open_algorithm,
     save_checkpoint,
@@ -64,6 +65,7 @@ def train(
     Raises: RecordError if plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
     last checkpoint; WorkloadError, InputError, DeviceError, OutputError.
     """
+    check_revision(plan.algorithm)
     differences = plan.key.differences(key) if key is not None and plan.key is not None else []
     if plan.key is None and plan.device not in (None, device.name):
         differences = [f"device ({device.name}, not {plan.device})"]
