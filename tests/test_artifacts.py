@@ -80,7 +80,7 @@ def test_a_plan_of_another_revision_of_its_algorithm_is_refused(folder, capsys, 
     (folder / "other.json").write_text(json.dumps({**plan, "algorithm": algorithm}))
     assert main(["train", "other.json", "workload.toml", "--device", "sim:jetson-nano"]) == 2
     said = capsys.readouterr().err
-    assert f"revision {has} of the training algorithm: {algorithm}; allowed: revision " in said
+    assert f"revision {has} of the training algorithm: {algorithm}, written by wattune 0.1.0; allowed: " in said
     assert "wattune profile, estimate and plan" in said
 
 

@@ -36,7 +36,7 @@ def deep() -> nn.Sequential:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    ["backprop", "backprop:checkpoint=auto", "forward-gradient", "async-fgd:modules=2"],
+    ["backprop", "backprop:checkpoint=auto", "forward-gradient", "async-fgd@2:modules=2"],
 )
 def test_on_a_simulated_board_it_is_that_of_the_counted_step(algorithm):
     work = workload(model=deep, micro_batch_sizes=(8, 32))

@@ -69,19 +69,27 @@ def open_algorithm(
 
 
 def canonical(spec: str) -> str:
-    """The spec in canonical form, as in records: with its revision, options sorted. Raises: UnknownName, InputError."""
+    """The spec in canonical form, as in records: with its revision, options sorted.
+
+    Raises: UnknownName; InputError, also for another revision than today's.
+    """
+    if "@" in spec:
+        check_revision(spec)
     options, name = parse_options(spec, _class(spec).OPTIONS), name_of(spec)
     return format_spec(f"{name}@{REVISIONS[name]}" if name in REVISIONS else name, options)
 
 
-def check_revision(spec: str) -> None:
-    """Refuse an algorithm of a record that has another revision here. Raises: RecordError, UnknownName."""
+def check_revision(spec: str, software: str | None = None) -> None:
+    """Refuse an algorithm that has another revision here. ``software``: what wrote its record.
+
+    Raises: RecordError, UnknownName.
+    """
     _class(spec)
     revision = REVISIONS.get(name_of(spec), "1")
     if revision_of(spec) != revision:
         raise RecordError(
-            f"the record is of revision {revision_of(spec)} of the training algorithm",
-            value=spec,
+            f"revision {revision_of(spec)} of the training algorithm",
+            value=spec if software is None else f"{spec}, written by {software}",
             allowed=f"revision {revision}, which wattune {__version__} trains",
             hint="make profile, efficiency record and plan again: wattune profile, estimate and plan",
         )

@@ -65,7 +65,7 @@ def train(
     Raises: RecordError if plan or checkpoint belong to something else; Interrupted on Ctrl-C, which leaves the
     last checkpoint; WorkloadError, InputError, DeviceError, OutputError.
     """
-    check_revision(plan.algorithm)
+    check_revision(plan.algorithm, plan.provenance.software)
     differences = plan.key.differences(key) if key is not None and plan.key is not None else []
     if plan.key is None and plan.device not in (None, device.name):
         differences = [f"device ({device.name}, not {plan.device})"]
