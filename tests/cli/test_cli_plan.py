@@ -53,13 +53,6 @@ def test_without_a_name_it_is_only_printed(wattune, records, tmp_path, monkeypat
     assert not list((tmp_path / "here").iterdir())
 
 
-def test_a_margin_counts(wattune, records):
-    _, out, _ = wattune("plan", *records, "--cap", "4W", "--margin", "500mW", "--json")
-    chosen = json.loads(out)
-    assert chosen["predicted_peak_w"] <= 3.5
-    assert chosen["margin_w"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("words", "goal"),
     [
