@@ -202,9 +202,7 @@ def _seeds(runs: Sequence[Observation]) -> NDArray[np.intp]:
 
 def _sums(values: Array, groups: NDArray[np.intp], count: int) -> Array:
     """Sums of ``values`` (h, runs) over the runs of each group, (h, count)."""
-    rows = np.arange(len(values))[:, None] * count
-    sums = np.bincount((rows + groups).ravel(), values.ravel(), len(values) * count)
-    return sums.astype(np.float64, copy=False).reshape(len(values), count)
+    return np.array([np.bincount(groups, row, count) for row in values], dtype=np.float64)
 
 
 class _ParameterGrid:
