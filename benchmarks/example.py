@@ -8,7 +8,7 @@ from typing import Any
 
 import wattune
 from benchmarks.timing import keep
-from wattune.records import Comparison, Plan, ProfileTable, SampleEfficiency, TrainingRecord
+from wattune.records import Comparison, ProfileTable, TrainingRecord
 
 BOARDS = {"sim:jetson-nano": 4.5, "sim:jetson-tx2-nx": 6.8}
 """Board -> cap in watts: the middle of the range that the example draws over all points of the board."""
@@ -20,25 +20,13 @@ def board(device: str, cap_w: float, folder: Path) -> dict[str, Any]:
     wattune.profile(device).save(full)
     wattune.run(device, cap_w=cap_w, output=folder, profile=full, compare=True)
     profile = ProfileTable.load(folder / "profile.json")
-    efficiency = SampleEfficiency.load(folder / "efficiency.json")
-    plan = Plan.load(folder / "plan.json")
     training = TrainingRecord.load(folder / "training.json")
     comparison = Comparison.load(folder / "comparison.json")
     return {
         "device": device,
         "cap_w": cap_w,
         "rows": [row.model_dump(mode="json") for row in comparison.rows],
-        "relative_samples": {str(p.batch_size): p.relative_samples for p in efficiency.points},
-        "training": {
-            "batch_size": plan.batch_size,
-            "clock_mhz": plan.clock_mhz,
-            "predicted_s": plan.predicted_s,
-            "time_s": training.time_s,
-            "energy_j": training.energy_j,
-            "power_peak_w": training.power_peak_w,
-            "above_cap_s": training.above_cap_s,
-            "reached": training.reached,
-        },
+        "training": {"time_s": training.time_s},
         "profile": {
             "cells": len(profile.cells),
             "time_s": profile.cost.time_s if profile.cost else None,
