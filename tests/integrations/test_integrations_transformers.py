@@ -17,13 +17,8 @@ from transformers.training_args import ParallelMode
 
 from wattune import Goal, InputError, SafetyStop, SessionRecord, open_device
 from wattune.integrations.transformers import STATE_NAME, attach, check_trainer
-from wattune.integrations.trial_passes import other_shapes
-from wattune.point import BatchShape
 
 NANO, CAP_W = "sim:jetson-nano", 4.6
-
-LONG = {"num_train_epochs": 100}
-"""Long enough that trial steps pay. A test trains fewer steps, by another ``max_steps`` after ``attach``."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,60 +33,6 @@ def same(one, other, tolerance=1e-5):
 
 def losses(trainer):
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
-def division(trainer):
-    return trainer.args.per_device_train_batch_size, trainer.args.gradient_accumulation_steps
-
-
-class Counting(Trainer):
-    """Counts in ``compute_loss``, as the trainers of TRL do."""
-
-    seen = None
-
-    def compute_loss(self, *arguments, **options):
-        self.seen = {**(self.seen or {}), "calls": (self.seen or {}).get("calls", 0) + 1}
-        return super().compute_loss(*arguments, **options)
-
-
-# ------------------------------------------------------------------------------------------------------- the division
-
-
-@pytest.mark.parametrize(("rows", "samples"), [(400, 960), (406, 940)])  # with a smaller step at the end of a pass
-def test_the_fastest_division_is_set_once_and_its_steps_are_those_of_the_plain_trainer(tmp_path, rows, samples):
-    data, options = tiny_models.texts(rows), {**LONG, "learning_rate": 3e-4, "max_steps": 60}
-    plain = tiny_models.trainer(tmp_path, tiny_models.model(), data, **options)
-    plain.train()
-    before = tiny_models.model()
-    held = tiny_models.trainer(tmp_path, tiny_models.model(), data, kind=Counting, **{**options, "max_steps": -1})
-    drawn = torch.get_rng_state()
-    capped = attach(held, device=NANO, cap_w=CAP_W)
-    assert division(held) == (16, 1)  # fewer launches
-    assert same(held.model, before, 0)
-    assert torch.equal(torch.get_rng_state(), drawn)
-    assert (held.seen, held.optimizer) == (None, None)
-    held.args.max_steps = 60
-    held.train()
-    assert same(held.model, plain.model)
-    assert losses(held) == pytest.approx(losses(plain), rel=1e-4)
-    assert {change.point.shape for change in capped.record.changes[-2:]} == {(16, 16)}
-    assert held.seen == {"calls": 60}
-    assert capped.record.samples == samples
-    assert capped.record.recipe.keep
-    assert capped.record.readings_above_cap == 0
-    assert "in 60 steps" in capped.explain()
-    assert "a step of your own recipe is a forecast" in capped.explain()  # it was timed at the lowest clock alone
-
-
-def test_a_loss_that_is_another_in_other_parts_keeps_the_users(tmp_path):
-    made = tiny_models.trainer(
-        tmp_path, tiny_models.model(), tiny_models.texts(320), kind=tiny_models.WithinBatch, **LONG
-    )
-    capped = attach(made, device=NANO, cap_w=CAP_W)
-    assert division(made) == (4, 4)
-    made.args.max_steps = 4
-    made.train()
-    assert any("the gradient of a batch in other parts is off by" in note for note in capped.record.notes)
 
 
 class Stream(IterableDataset):
@@ -116,54 +57,28 @@ class Weighted(Trainer):
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "options", "why", "samples"),
+    ("data", "kind", "options", "samples"),
     [
-        (Stream(), Trainer, {"max_steps": 20_000}, "the rows of a stream cannot be drawn twice", 128),
-        (tiny_models.texts(640), LoaderOfMyOwn, LONG, "LoaderOfMyOwn makes a loader of its own", 128),
-        (tiny_models.texts(50), Weighted, LONG, "Weighted makes a loader of its own", 120),
-        (tiny_models.texts(70), Trainer, {**LONG, "dataloader_drop_last": True}, "would take other rows", 116),
+        (tiny_models.texts(150), Trainer, {"max_steps": 20, "learning_rate": 3e-4}, 300),  # passes end with 6 rows
+        (Stream(), Trainer, {"max_steps": 8}, 128),
+        (tiny_models.texts(640), LoaderOfMyOwn, {"max_steps": 8}, 128),
+        (tiny_models.texts(50), Weighted, {"max_steps": 8}, 120),
+        (tiny_models.texts(70), Trainer, {"max_steps": 8, "dataloader_drop_last": True}, 116),
     ],
 )
-def test_where_the_division_cannot_change_it_says_so(tmp_path, data, kind, options, why, samples):
-    made = tiny_models.trainer(tmp_path, tiny_models.model(), data, kind=kind, **options)
-    capped = attach(made, device=NANO, cap_w=CAP_W)
-    assert division(made) == (4, 4)
-    made.args.max_steps = 8
-    made.train()
+def test_the_steps_are_those_of_the_plain_trainer(tmp_path, data, kind, options, samples):
+    plain, held = (tiny_models.trainer(tmp_path, tiny_models.model(), data, kind=kind, **options) for _ in range(2))
+    capped = attach(held, device=NANO, cap_w=CAP_W)
+    for made in (plain, held):
+        torch.manual_seed(0)
+        made.train()
+    assert same(held.model, plain.model, 0)
+    assert losses(held) == losses(plain)
     assert capped.record.samples == samples
-    assert any(why in note for note in capped.record.notes)
-
-
-def test_a_short_training_is_not_probed(tmp_path):
-    device = open_device(NANO)
-    made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(640), max_steps=80)
-    attach(made, device=device, cap_w=CAP_W)
-    assert division(made) == (4, 4)
-    assert device.now_s() == 0
-
-
-def test_the_longest_row_has_to_fit(tmp_path):
-    device = open_device(NANO)
-    data = [*tiny_models.texts(303, 2, 4), *tiny_models.texts(1, 60, 60)]
-    device._available_bytes = 2.2e6  # no room for 16 rows as long as the longest
-    made = tiny_models.trainer(tmp_path, tiny_models.model(), data, **LONG)
-    capped = attach(made, device=device, cap_w=CAP_W)
-    assert division(made)[0] < 16
-    made.args.max_steps = 4
-    made.train()
-    assert any("micro-batches of 16 are left out" in note for note in capped.record.notes)
-
-
-def test_an_earlier_record_makes_trials_unnecessary(tmp_path):
-    first = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(640, 12, 12), max_steps=30_000)
-    attach(first, device=NANO, cap_w=CAP_W, record=tmp_path / "session.json")
-    assert division(first) == (16, 1)
-    first.args.max_steps = 300  # until a point is measured
-    first.train()
-    # Too few steps for trials.
-    later = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(640, 12, 12), max_steps=20)
-    attach(later, device=NANO, cap_w=CAP_W, profile=tmp_path / "session.json")
-    assert division(later) == (16, 1)
+    assert capped.record.recipe.keep
+    assert capped.record.readings_above_cap == 0
+    assert {change.point.shape for change in capped.record.changes} == {(16, 4)}
+    assert f"in {options['max_steps']} steps" in capped.explain()
 
 
 # ---------------------------------------------------------------------------------------------------------- one run
@@ -374,6 +289,30 @@ def test_a_cap_that_cannot_be_kept_stops_the_training(tmp_path):
     assert f'"{STATE_NAME}"' in saved.read_text()
 
 
+class TakingBack(TrainerCallback):
+    """Takes back an evaluation after it has begun, whose end stops for safety."""
+
+    def on_epoch_end(self, args, state, control, **others):
+        control.should_evaluate = False
+        self.capped._evaluation.callback(self.stop)
+
+    def stop(self):
+        raise SafetyStop("above the cap")
+
+
+def test_a_stop_at_the_end_of_the_training_restores_the_board(tmp_path):
+    device, own = open_device(NANO), TakingBack()
+    before = device.current()
+    options = {"eval_strategy": "epoch", "others": {"eval_dataset": tiny_models.texts(16)}}
+    made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(160, 12, 12), **options)
+    own.capped = attach(made, device=device, cap_w=CAP_W)
+    made.add_callback(own)
+    with pytest.raises(SafetyStop, match="above the cap"):
+        made.train()
+    assert device.current() == before
+    assert own.capped.record.ended == "stopped for safety"
+
+
 def test_what_cannot_be_held_is_refused_in_one_line(tmp_path):
     made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(16))
     with pytest.raises(InputError, match="device: 3; allowed: a name such as auto"):
@@ -384,12 +323,6 @@ def test_what_cannot_be_held_is_refused_in_one_line(tmp_path):
     made = tiny_models.trainer(tmp_path, tiny_models.model(), tiny_models.texts(16), auto_find_batch_size=True)
     with pytest.raises(InputError, match="auto_find_batch_size"):
         attach(made, device=NANO, cap_w=CAP_W)
-
-
-def test_a_board_that_shares_its_memory_gets_no_larger_micro_batch():
-    shapes, note = other_shapes(BatchShape(16, 4), tiny_models.model(), shares_memory=True)
-    assert {shape.micro for shape in shapes} == {1, 2}
-    assert "none above 4 is tried" in note
 
 
 @pytest.mark.parametrize(

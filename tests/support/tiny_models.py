@@ -59,12 +59,3 @@ def trainer(folder, made, data, *, kind=Trainer, collator=collate, others=None, 
     }
     arguments = TrainingArguments(output_dir=str(folder), **options)
     return kind(made, arguments, train_dataset=data, data_collator=collator, **(others or {}))
-
-
-class WithinBatch(Trainer):
-    """A contrastive loss: each row is compared with the others of its batch, so its parts say nothing of the whole."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        inputs.pop("labels")
-        rows = torch.nn.functional.normalize(model(**inputs).logits.mean(1), dim=1)
-        return torch.nn.functional.cross_entropy(20 * rows @ rows.T, torch.arange(len(rows)))

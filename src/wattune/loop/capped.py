@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,14 +118,6 @@ def _session(device: Device, asked: Request, ranks: Ranks | None = None, leading
         if asked.closes:
             device.close()
         raise
-    norm = next((m for m in run.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
-    if asked.keep and norm is not None:
-        text = (
-            f"the model has {type(norm).__name__}, whose statistics are those of a micro-batch: training in "
-            "micro-batches differs slightly from the plain loop"
-        )
-        warnings.warn(text, stacklevel=3)
-        run.note(text)
     if device.knobs and device.executes_steps and device.trains_on == "gpu" and not run.on_cuda:
         run.note(f"the model is on {next(run.model.parameters()).device}, but the clock that is set is the GPU's")
     return Session(run, asked, ranks)

@@ -61,7 +61,6 @@ class Explorer:
     ):
         self._new_search = search
         self._excluded: set[BatchShape] = set()
-        self._only: BatchShape | None = None
         self.search = search(self._may_use)
         self.cells: dict[OperatingPoint, ProfileCell] = {}
         self.aborted: list[AbortedProbe] = []
@@ -117,12 +116,6 @@ class Explorer:
                 self._exclude(row)
         self.choose()
 
-    def keep_only(self, row: BatchShape) -> None:
-        """Choose among the settings of one row from now on."""
-        self._start = self._only = row
-        self._search_again()
-        self.choose()
-
     def _want(self, point: OperatingPoint, *, probing: bool) -> None:
         self.wanted, self.probing, self._is_reached = point, probing, False
 
@@ -137,7 +130,7 @@ class Explorer:
         self.search.load_state_dict(state)
 
     def _may_use(self, row: BatchShape) -> bool:
-        return row not in self._excluded and self._only in (None, row)
+        return row not in self._excluded
 
     @property
     def is_measuring(self) -> bool:

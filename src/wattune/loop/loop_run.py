@@ -35,14 +35,6 @@ class NextStep(NamedTuple):
     measuring: bool = False
 
 
-class OwnShape(NamedTuple):
-    """The user's own shape, and how many times as long a step of its samples took as with the chosen one, if that is
-    known."""
-
-    shape: BatchShape
-    times: float | None = None
-
-
 @dataclass
 class StepTimes:
     """Seconds of the device's time that all steps took, by what they were spent on."""
@@ -86,8 +78,8 @@ class LoopRun(ABC):
         """Called with each new operating point, and the reason for it."""
         self.on_look: Callable[[], None] = lambda: None
         """Called between two steps, once a second."""
-        self.own: OwnShape | None = None
-        """The user's own shape, once another one was chosen for good."""
+        self.keeps_row = False
+        """True if training stays at the row that it begins with, and settings alone are chosen."""
         self.times = StepTimes()
         self.on_cuda = next(self.model.parameters()).device.type == "cuda"
         self._has_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
@@ -134,6 +126,9 @@ class LoopRun(ABC):
         Raises: SafetyStop, DeviceError.
         """
         yield
+
+    def expect(self, samples: float) -> None:
+        """Set the number of samples that training still takes: a probe has to repay its time in them."""
 
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """Set the relative samples (see ``SampleModel.relative``), which may make another probe worth its time."""

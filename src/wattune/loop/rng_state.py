@@ -5,20 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from types import FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-
-LARGEST: Final = 64
-"""Entries of the largest container that is searched for generators: a larger one holds samples."""
-
-DEEPEST: Final = 5
-"""Objects within objects that are searched for generators, a data set within subsets or a list of transforms."""
+from torch import Tensor
 
 
 def generators(loader: Any) -> list[torch.Generator]:
@@ -68,57 +60,6 @@ def undisturbed() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-
-
-@contextmanager
-def undrawn(*owners: Any) -> Iterator[None]:
-    """Context that restores the generators that these objects hold, and removes those that they make meanwhile.
-
-    Data sets and collators may keep a generator in an attribute, and some make it when it is first used.
-    """
-    found: dict[int, Any] = {}
-    for owner in owners:
-        _search(owner, found, DEEPEST)
-    before = [(one, dict(vars(one))) for one in found.values() if _has_attributes(one)]
-    drawn = [(one, state) for one in found.values() if (state := state_of(one)) is not None]
-    try:
-        yield
-    finally:
-        for one, state in drawn:
-            set_state(one, state)
-        for one, attributes in before:
-            for name, value in [*vars(one).items()]:
-                if value is not attributes.get(name) and state_of(value) is not None:
-                    if name in attributes:
-                        vars(one)[name] = attributes[name]
-                    else:
-                        del vars(one)[name]
-
-
-def _search(one: Any, found: dict[int, Any], depth: int) -> None:
-    """Collect generators, and the objects that may hold one."""
-    if depth < 0 or id(one) in found or isinstance(one, (type, ModuleType, Tensor, np.ndarray, nn.Module)):
-        return
-    inside: list[Any] = []
-    if isinstance(one, (list, tuple, set, dict)):
-        inside = [] if len(one) > LARGEST else [*(one.values() if isinstance(one, dict) else one)]
-    elif isinstance(one, MethodType):
-        inside = [one.__self__]
-    elif isinstance(one, partial):
-        inside = [one.func, one.args, one.keywords]
-    elif isinstance(one, FunctionType):
-        for cell in one.__closure__ or ():
-            with suppress(ValueError):  # a variable that is not set yet
-                inside.append(cell.cell_contents)
-    else:
-        found[id(one)] = one
-        inside = [*vars(one).values()] if _has_attributes(one) else []
-    for part in inside:
-        _search(part, found, depth - 1)
-
-
-def _has_attributes(one: Any) -> bool:
-    return isinstance(getattr(one, "__dict__", None), dict)
 
 
 def state_of(one: Any) -> Any:

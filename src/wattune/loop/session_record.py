@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattune.cap import Over
-from wattune.point import OperatingPoint
 from wattune.records import (
     PointChange,
     ProfileTable,
@@ -51,9 +50,6 @@ def gain(session: Session) -> Gain | None:
     """
     run, explorer = session.run, session.run.explorer
     own = explorer.search.own_recipe()
-    if own is not None and run.own is not None:
-        shape, times = run.own
-        own = None if times is None else OwnRecipe(OperatingPoint(shape, own.point.knobs), times * own.step_s, False)
     taken_s = run.capped.meter.elapsed_s
     if own is None or taken_s <= 0 or not run.changes:
         return None

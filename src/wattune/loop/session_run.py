@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from typing_extensions import Self
 
 from wattune.cap import SensorLimit
@@ -20,7 +21,7 @@ from wattune.loop.batch_shapes import rows as rows_of
 from wattune.loop.division import Verdict
 from wattune.loop.explorer import AnySearch, Explorer
 from wattune.loop.fit_check import FitCheck
-from wattune.loop.loop_run import LoopRun, NextStep, OwnShape
+from wattune.loop.loop_run import LoopRun, NextStep
 from wattune.loop.ranks.leading import Leading
 from wattune.loop.session_cap import planned_settings
 from wattune.loop.setting_ladder import SettingLadder
@@ -127,6 +128,14 @@ class SessionRun(LoopRun):
     # -------------------------------------------------------------------------------------------------------- context
 
     def __enter__(self) -> Self:
+        norm = next((m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)), None)
+        if self._asked.keep and norm is not None and not self.keeps_row:
+            text = (
+                f"the model has {type(norm).__name__}, whose statistics are those of a micro-batch: training in "
+                "micro-batches differs slightly from the plain loop"
+            )
+            warnings.warn(text, stacklevel=3)
+            self.note(text)
         with ExitStack() as stack:
             for observer in (self.counter, self.fit_check) if self.compares_gradients else (self.counter,):
                 stack.callback(observer.close)
@@ -180,7 +189,8 @@ class SessionRun(LoopRun):
             search.relative(asked.sample_model.relative)
             return search
 
-        rows = [row for row in rows_of(asked.sizes, asked.start) if usable(row)] or [asked.start]
+        rows = [] if self.keeps_row else [row for row in rows_of(asked.sizes, asked.start) if usable(row)]
+        rows = rows or [asked.start]
         if len(device.knobs) > 1:
             return StagedSearch(search_of, rows, device.combinations(), asked.start if asked.start in rows else rows[0])
         return search_of(rows, device.combinations())
@@ -422,17 +432,11 @@ class SessionRun(LoopRun):
         self._keeps_shape = True
         self.explorer.leave_out_unfit()
 
-    def keep_own(self, why: str) -> None:
-        """Train with the user's own row alone from now on, and say why."""
-        self.note(f"{why}, {KEEPS}")
-        self.keep_only(self.start)
-
-    def keep_only(self, row: BatchShape) -> None:
-        """Train with this row alone from now on, so that only settings are still chosen."""
-        if row != self.start and self.own is None:
-            self.own = OwnShape(self.start)
-        self.start, self._keeps_shape = row, False
-        self.explorer.keep_only(row)
+    def expect(self, samples: float) -> None:
+        """See ``LoopRun``."""
+        search = self.explorer.search
+        if not isinstance(search, SettingLadder):
+            search.samples_left = samples
 
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """See ``LoopRun``."""

@@ -130,11 +130,6 @@ class Search:
         self._relative: dict[int, tuple[float, float]] = {}
         self.relative(relative_samples(sorted({r.batch for r in grid.rows}), reference=self.start.batch))
 
-    @property
-    def rows(self) -> tuple[BatchShape, ...]:
-        """The rows that it chooses from."""
-        return tuple(self._grid.rows)
-
     # --------------------------------------------------------------------------------------------------- measurements
 
     def relative(self, known: Mapping[int, tuple[float, float]]) -> None:

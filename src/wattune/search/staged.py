@@ -48,11 +48,6 @@ class StagedSearch:
         return [knobs for knobs in self._settings if all(knobs.get(name) == at[name] for name in others)]
 
     @property
-    def rows(self) -> tuple[BatchShape, ...]:
-        """The rows that it chooses from."""
-        return self._rows
-
-    @property
     def samples_left(self) -> float | None:
         """Samples of training to come; see ``Search``."""
         return self._stage.samples_left
