@@ -42,6 +42,7 @@ DATA_TYPES: Final = {
     torch.bfloat16: "BF16",
     torch.float32: "F32",
     torch.float64: "F64",
+    torch.complex64: "C64",  # of weights: in checkpoints they are pairs
 }
 
 
