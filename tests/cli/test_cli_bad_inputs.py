@@ -52,6 +52,7 @@ PLAN = ("plan", "table.json", "curve.json")
         (("report", "absent"), "absent"),
         (("guard", "--device", "sim:jetson-nano", "--cap", "5W"), "guard"),
         (("doctor", "--device", "sim:jetson-nano"), "not a physical one"),
+        (("doctor", "--sysfs-root", "."), "a folder with sys/"),
         (("devices", "nano"), "nano"),
         ((*PLAN[:2], "table.json", "--cap", "9W"), "table.json is not a efficiency record"),
         (("nonsense",), "nonsense"),
