@@ -66,6 +66,7 @@ def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[P
     weights = {p.untyped_storage()._cdata for p in stage.module.parameters()}
     before: dict[int, int] = {}  # storage that the part before has stored
     stored: dict[int, int] = {}
+    learns = False  # the batch itself has no gradient
 
     def store(value: Tensor) -> Tensor:
         if (key := value.untyped_storage()._cdata) not in weights | before.keys():
@@ -80,7 +81,7 @@ def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[P
             alive_bytes, begin = counter.alive_bytes, len(counter.memory_bytes)
             inputs = {v.untyped_storage()._cdata: v.untyped_storage().nbytes() for v in tensors(x)}
             alive_bytes -= sum(size for key, size in inputs.items() if key not in before)
-            leaf, stored = tree_map(_leaf, x), {}
+            leaf, stored = tree_map(_leaf, x) if learns else x, {}
             with autocast("cpu", trainable.data_type), saved_tensors_hooks(store, lambda value: value):
                 output = layer(own(layer, leaf) if isinstance(layer, nn.Module) else leaf)
             trained = layer.parameters() if isinstance(layer, nn.Module) else ()
@@ -89,7 +90,7 @@ def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[P
                 torch.autograd.grad(output, wanted, torch.ones_like(output), allow_unused=True)
             peak = max(counter.memory_bytes[begin:], default=alive_bytes) - alive_bytes
             results.append(PartBytes(sum(inputs.values()), sum(stored.values()), peak))
-            x = output.detach()
+            x, learns = output.detach(), output.requires_grad
             kept = {v.untyped_storage()._cdata for v in tensors(x)} & before.keys()  # a part may return its input
             before = stored | {key: before[key] for key in kept}
             del output, leaf, wanted
