@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -63,18 +62,3 @@ def main(arguments: Sequence[str] = ()) -> None:
         figures = {"algorithm": spec, "rate": rates[name], "accuracies": own, "bytes": work.peak_memory_bytes}
         results["methods"][name] = {**figures, "tuned": {str(rate): tuned[name, rate] for rate in RATES}}
     keep("asyncfgd_engines", results)
-
-
-def markdown(results: dict[str, Any]) -> str:
-    """The results as a table, and the times of a step as ratios."""
-    lines = ["| trained | accuracy, mean (least to most) | memory, modelled |", "|---|---|---|"]
-    for name, one in results["methods"].items():
-        values = one["accuracies"]
-        spread = f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-        lines.append(f"| {name} | {spread} | {one['bytes'] / 1000:.0f} kB |")
-    first, *others = results["step_ms"].values()
-    ratios = " and ".join(f"{first / other:.1f}" for other in others)
-    return "\n".join(lines) + (
-        f"\n\nFive seeds of {results['steps']} steps, rates chosen on another rotation. With engines of 20 ms, two and "
-        f"four modules in threads are {ratios} times as fast as one.\n"
-    )
