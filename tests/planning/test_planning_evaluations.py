@@ -34,29 +34,6 @@ def test_the_last_evaluation_may_come_after_the_predicted_samples(chosen):
     assert with_evaluations(chosen, every_samples=3000, evaluation_s=1, checkpoint_s=0).evaluations.number == 5
 
 
-def test_dear_evaluations_are_advised_to_be_fewer(chosen):
-    sample_s = chosen.step_s / chosen.batch_size
-    dear = with_evaluations(chosen, every_samples=128, evaluation_s=100 * sample_s, checkpoint_s=28 * sample_s)
-    # As much time for evaluations as for steps: the least of 12,800 / E * 128 + E / 2 over E = 128 * 2**k is at 2,048,
-    # by the square root of 2 * 12,800 * 128.
-    advised = dear.evaluations.advised_every_samples
-    assert advised == 2048
-    before, after = 100 * 128 + 64, 7 * 128 + 1024
-    assert dear.evaluations.would_save_s == pytest.approx((before - after) * sample_s)
-
-
-def test_cheap_evaluations_are_left_alone(chosen):
-    sample_s = chosen.step_s / chosen.batch_size
-    cheap = with_evaluations(chosen, every_samples=1024, evaluation_s=50 * sample_s, checkpoint_s=0.0)
-    assert cheap.evaluations.advised_every_samples is None
-    assert cheap.evaluations.would_save_s is None
-
-
-def test_some_evaluations_always_remain(chosen):
-    very_dear = with_evaluations(chosen, every_samples=128, evaluation_s=1e4, checkpoint_s=0.0)
-    assert very_dear.evaluations.advised_every_samples <= SAMPLES / 4
-
-
 def test_a_plan_without_samples_has_no_evaluations(chosen):
     unknown = chosen.model_copy(update={"predicted_s": None})
     assert with_evaluations(unknown, every_samples=128, evaluation_s=1, checkpoint_s=0) == unknown

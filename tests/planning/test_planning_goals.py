@@ -81,12 +81,12 @@ def check(problem: tuple[ProfileTable, SampleEfficiency, float, float], goal: Go
     assert all(candidate.why_not for candidate in found.candidates if candidate.point != found.point)
 
 
-@given(st.booleans().flatmap(lambda monotone: problems(monotone=monotone)), GOALS)
+@given(problems(), GOALS)
 def test_the_plan_is_the_best_of_all_points(problem, goal):
     check(problem, goal)
 
 
-@given(problems(monotone=False))
+@given(problems())
 def test_a_front_is_of_points_that_nothing_beats(problem):
     profile, efficiency, cap_w, margin_w = problem
     try:

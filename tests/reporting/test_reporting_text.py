@@ -250,16 +250,6 @@ def test_the_prediction_has_evaluations(run, whole):
     assert "evaluations and checkpoints" not in summary(run.plan)
 
 
-def test_fewer_evaluations_are_advised_with_what_they_save(run):
-    dear = with_evaluations(run.plan, every_samples=256, evaluation_s=0.5, checkpoint_s=0.1)
-    planned = dear.evaluations
-    assert planned.advised_every_samples is not None
-    assert plan_text.evaluations(dear).endswith(
-        f"take 46 % of the predicted time: `evaluate_every = {planned.advised_every_samples}` in place of 256 would "
-        f"save about {phrases.seconds(planned.would_save_s)} ({phrases.percent(planned.would_save_s / dear.run_s)})"
-    )
-
-
 def test_how_sure_is_said(run):
     plan = run.plan.model_copy(update={"p_over_cap": 0.004, "p_best": 0.37, "expected_loss": 0.19})
     text = summary(plan)

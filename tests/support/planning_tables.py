@@ -87,7 +87,7 @@ TABLE_BATCHES = [4, 8, 16, 32]
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, monotone: bool) -> tuple[ProfileTable, SampleEfficiency, float, float]:
+def problems(draw: st.DrawFn) -> tuple[ProfileTable, SampleEfficiency, float, float]:
     """A profile, a curve, a cap and a margin."""
     batches = draw(st.lists(st.sampled_from(TABLE_BATCHES), min_size=1, unique=True).map(sorted))
     count = draw(st.integers(1, 7))
@@ -95,14 +95,11 @@ def problems(draw: st.DrawFn, *, monotone: bool) -> tuple[ProfileTable, SampleEf
     for batch_size in batches:
         clocks = [100.0 * (i + 1) for i in range(count)]
         powers = draw(st.lists(POWERS, min_size=count, max_size=count))
-        times = draw(st.lists(TIMES, min_size=count, max_size=count, unique=monotone))
+        times = draw(st.lists(TIMES, min_size=count, max_size=count))
         means = draw(st.lists(st.sampled_from([1.0, 1.5]), min_size=count, max_size=count))
-        if monotone:
-            powers, times = sorted(powers), sorted(times, reverse=True)
-        else:
-            # A table from a staircase, a broken run or another program has holes.
-            holes = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-            clocks = [math.nan if hole and i else f for i, (f, hole) in enumerate(zip(clocks, holes, strict=True))]
+        # A table from a staircase, a broken run or another program has holes.
+        holes = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        clocks = [math.nan if hole and i else f for i, (f, hole) in enumerate(zip(clocks, holes, strict=True))]
         measured = zip(clocks, times, powers, means, strict=True)
         cells += [cell(batch_size, f, t, p, m) for f, t, p, m in measured if not math.isnan(f)]
     cells = draw(st.permutations(cells))

@@ -73,7 +73,7 @@ def choose(rule: str, table: PlanningTable, limit: SensorLimit, goal: Goal = TIM
         pick = pick_from(Objective(goal, table, limit))
         return None if pick is None else RulePick(pick.option, True, None)
     if rule == "fastest":
-        option = fastest(table.rows, limit)
+        option = fastest(table.at.values(), limit)
         return None if option is None else RulePick(option, True, None)
     batch_size = max(table.largest_shape) if rule.startswith("largest batch") else _best_batch(table)
     if batch_size is None:

@@ -7,13 +7,12 @@ The memory limit leaves a part of the profile, and says why the rest does not fi
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from wattune.cap import SensorLimit
 from wattune.errors import InputError, NoFeasiblePoint
-from wattune.planning.table import Option, OptionRow, PlanningTable
+from wattune.planning.table import Option, PlanningTable
 from wattune.point import BatchShape
 from wattune.records import AbortedProbe, AtPoint, Candidate, ProfileTable
 
@@ -100,14 +99,14 @@ def _measured(
     return Candidate(**figures(option, reference_samples), feasible=feasible, why_not=why)
 
 
-def fastest(rows: Iterable[OptionRow], limit: SensorLimit) -> Option | None:
+def fastest(options: Iterable[Option], limit: SensorLimit) -> Option | None:
     """The feasible option with the least relative time; None if there is none.
 
     Ties go to the lower energy, then the lower peak power, the larger batch size, the larger micro-batch size and the
     lower knobs, in this order, so the pick never depends on how the table is sorted.
     """
-    best = [option for row in rows if (option := _fastest_of(row, limit)) is not None]
-    return min(best, key=rank, default=None)
+    feasible = (one for one in options if one.relative_time is not None and limit.allows(one.capped_w))
+    return min(feasible, key=rank, default=None)
 
 
 def rank(option: Option) -> tuple[Any, ...]:
@@ -115,16 +114,6 @@ def rank(option: Option) -> tuple[Any, ...]:
     time = option.step_s if option.relative_time is None else option.relative_time
     shape, knobs = option.point.shape, option.point.knobs
     return (time, time * option.mean_w, option.capped_w, -shape.batch, -shape.micro, knobs.order)
-
-
-def _fastest_of(row: OptionRow, limit: SensorLimit) -> Option | None:
-    options = row.options
-    if options[0].relative_time is None:
-        return None
-    if not row.ordered:
-        return min((option for option in options if limit.allows(option.capped_w)), key=rank, default=None)
-    feasible = bisect_right(options, False, key=lambda option: not limit.allows(option.capped_w))
-    return options[feasible - 1] if feasible else None
 
 
 def needed(profile: ProfileTable) -> dict[BatchShape, float]:

@@ -115,8 +115,11 @@ class _Choice:
 
     def _courses(self) -> Iterator[Course]:
         limit = self.problem.objective.limit
-        for row in self.table.rows:
-            known = [option for option in row.options if option.relative_time is not None]
+        by_shape: dict[BatchShape, list[Option]] = {}
+        for option in self.table.at.values():
+            if option.relative_time is not None:
+                by_shape.setdefault(option.point.shape, []).append(option)
+        for known in by_shape.values():
             for pace in self._paces([option for option in known if limit.allows(option.capped_w)]):
                 options = tuple(self._setting(known, one, pace) for one in self.timeline.caps)
                 yield self._course(pace, options)
@@ -282,7 +285,7 @@ class _Choice:
         """Reference samples per second of the fastest point of all under each cap."""
         rates = []
         for one in self.timeline.caps:
-            option = None if one.limit is None else fastest(self.table.rows, one.limit)
+            option = None if one.limit is None else fastest(self.table.at.values(), one.limit)
             rates.append(0.0 if option is None else 1.0 / time_of(option))
         return self.timeline.mean(rates)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 from wattune.errors import RecordError
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import Knobs, OperatingPoint
 from wattune.records import (
     ProfileCell,
     ProfileTable,
@@ -35,18 +34,6 @@ class Option(NamedTuple):
     mean_w: float
     capped_w: float
     is_windowed: bool
-
-
-class OptionRow(NamedTuple):
-    """The options of one batch size and micro-batch size, by ascending knobs.
-
-    ``ordered``: power never falls and relative time always falls towards higher knobs, so the highest ones that
-    stay under a cap are the fastest, and a binary search finds them.
-    """
-
-    batch_size: int
-    options: tuple[Option, ...]
-    ordered: bool
 
 
 class PlanningTable:
@@ -77,8 +64,8 @@ class PlanningTable:
         self.efficiency = efficiency
         self.reference_samples = efficiency.reference_samples
         relative_samples = {b: efficiency.at(b).relative_samples for b in sorted({cell.batch_size for cell in cells})}
-        self.rows = tuple(_rows(profile, window_s, relative_samples, self.reference_samples or 1.0))
-        self.at = {option.point: option for row in self.rows for option in row.options}
+        options = _options(profile, window_s, relative_samples, self.reference_samples or 1.0)
+        self.at = {option.point: option for option in sorted(options, key=lambda one: one.point.order)}
         self.combinations = sorted({point.knobs for point in self.at if point.knobs})
         self.aborted = {probe.point: probe for probe in profile.aborted}
         self.worst_case_w = worst_case(profile, window_s)
@@ -120,17 +107,15 @@ def _reference_w(power: ReferencePower, profile: ProfileTable, window_s: float |
     return capped_powers(profile, window_s)(ProfileCell(**figures))
 
 
-def _rows(
+def _options(
     profile: ProfileTable,
     window_s: float | None,
     relative_samples: dict[int, float | None],
     reference_samples: float,
-) -> Iterable[OptionRow]:
-    rows: dict[BatchShape, list[Option]] = {}
+) -> Iterable[Option]:
     capped_w = capped_powers(profile, window_s)
     for cell in profile.measured:
-        point, relative = cell.point, relative_samples[cell.batch_size]
-        step_s, mean_w = cell.step_s, cell.power_mean_w
+        relative, step_s, mean_w = relative_samples[cell.batch_size], cell.step_s, cell.power_mean_w
         assert step_s is not None  # a measured cell has both
         assert mean_w is not None
         time = None if relative is None else step_s / cell.batch_size * relative
@@ -140,14 +125,7 @@ def _rows(
                 value=f"step_s {step_s:g}, power_mean_w {mean_w:g}, relative_samples {relative:g}",
                 hint="measure it again",
             )
-        rows.setdefault(point.shape, []).append(
-            Option(cell, point, time, step_s, mean_w, capped_w(cell), window_s is not None)
-        )
-    for shape, options in sorted(rows.items()):
-        options.sort(key=lambda option: option.point.knobs.order)
-        rising = all(low.capped_w <= high.capped_w for low, high in pairwise(options))
-        times = [option.relative_time for option in options if option.relative_time is not None]
-        yield OptionRow(shape.batch, tuple(options), rising and all(slow > fast for slow, fast in pairwise(times)))
+        yield Option(cell, cell.point, time, step_s, mean_w, capped_w(cell), window_s is not None)
 
 
 NO_MATTER: dict[str, frozenset[str]] = {

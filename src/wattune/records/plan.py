@@ -120,8 +120,7 @@ class PlannedEvaluations(Value):
     """Evaluations and checkpoints of a run until the predicted samples, which ``predicted_s`` of a plan leaves out.
 
     ``number`` of them, one each ``every_samples`` samples: ``evaluation_s`` and ``checkpoint_s`` are the seconds of one
-    evaluation and of writing one checkpoint, ``time_s`` and ``energy_j`` those of all. ``advised_every_samples``: a
-    larger distance that is expected to save ``would_save_s`` seconds of the run; None if none saves enough.
+    evaluation and of writing one checkpoint, ``time_s`` and ``energy_j`` those of all.
     """
 
     every_samples: BatchSize
@@ -130,8 +129,6 @@ class PlannedEvaluations(Value):
     checkpoint_s: NotNegative
     time_s: NotNegative
     energy_j: NotNegative
-    advised_every_samples: BatchSize | None = None
-    would_save_s: Positive | None = None
 
 
 class Plan(AtPoint, Record):

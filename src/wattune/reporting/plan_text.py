@@ -189,17 +189,8 @@ def baseline(plan: Plan, rule: str = FIXED_CLOCK_RULE) -> Baseline | None:
 
 
 def evaluations(plan: Plan) -> str:
-    """The share of evaluations and checkpoints in the predicted time, and what fewer of them would save.
-
-    Empty if they are not in the prediction.
-    """
+    """The share of evaluations and checkpoints in the predicted time. Empty if they are not in the prediction."""
     planned, run_s = plan.evaluations, plan.run_s
     if planned is None or not run_s:
         return ""
-    text = f"{planned.number} evaluations and checkpoints take {percent(planned.time_s / run_s)} of the predicted time"
-    if planned.advised_every_samples is None or planned.would_save_s is None:
-        return text
-    return (
-        f"{text}: `evaluate_every = {planned.advised_every_samples}` in place of {planned.every_samples} would save "
-        f"about {seconds(planned.would_save_s)} ({percent(planned.would_save_s / run_s)})"
-    )
+    return f"{planned.number} evaluations and checkpoints take {percent(planned.time_s / run_s)} of the predicted time"
