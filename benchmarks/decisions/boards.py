@@ -59,7 +59,7 @@ class Board:
 
     ``noise_w``: standard deviation of one window's reading; ``noise_known``: True if the sensor's data sheet has it.
     ``step_noise``: relative standard deviation of a step's time. ``cold``: share by which the cold board draws less;
-    ``warming_s``: time constant of warming up. ``volts``: voltage at each clock, if the board reports it.
+    ``warming_s``: time constant of warming up.
     """
 
     name: str
@@ -75,7 +75,6 @@ class Board:
     lag_s: float
     cold: float = 0.0
     warming_s: float = 120.0
-    volts: tuple[float, ...] = ()
 
     def cap_w(self, share: float) -> float:
         """Cap at ``share`` of the range from the least to the most that any cell draws."""

@@ -39,9 +39,8 @@ def roofline(seed: int) -> Board:
     works = [work_of(task, BatchShape(size, size)) for size in BATCH_SIZES]
     step_s = np.array([[exact_step_s(plain, work, Knobs(clock_mhz=clock)) for clock in clocks] for work in works])
     power_w = np.array([[exact_peak_w(plain, work, Knobs(clock_mhz=clock)) for clock in clocks] for work in works])
-    volts = [plain.gpu.voltage_v[plain.gpu.clocks_mhz.index(clock)] for clock in clocks]
     name = f"roofline {seed}: {plain.name}, {task.name}"
-    return _board(name, clocks, step_s, power_w, volts, draw, cold=0.0)
+    return _board(name, clocks, step_s, power_w, draw, cold=0.0)
 
 
 @cache
@@ -93,7 +92,7 @@ def table(seed: int) -> Board:
     power_w = np.maximum.accumulate(power_w, axis=1)  # power never falls with the clock; with the batch size it may
     clocks = tuple(float(round(top_mhz * one, 1)) for one in share)
     name = f"table {seed}: {len(kernels)} kernels"
-    return _board(name, clocks, step_s, power_w, list(volts), draw, cold=draw.uniform(0.0, 0.02))
+    return _board(name, clocks, step_s, power_w, draw, cold=draw.uniform(0.0, 0.02))
 
 
 def _board(
@@ -101,7 +100,6 @@ def _board(
     clocks: tuple[float, ...],
     step_s: Array,
     power_w: Array,
-    volts: list[float],
     draw: random.Random,
     *,
     cold: float,
@@ -121,5 +119,4 @@ def _board(
         lag_s=draw.choice((0.0, 0.1, 0.3)),
         cold=cold,
         warming_s=draw.uniform(60.0, 300.0),
-        volts=tuple(volts) if draw.random() < 0.5 else (),
     )

@@ -39,7 +39,7 @@ class RigDevice(Device):
     def __init__(self, rig: Rig):
         board = rig.board
         self.name = board.name
-        self.knobs = (Knob("clock_mhz", board.clocks_mhz, volts=board.volts),)
+        self.knobs = (Knob("clock_mhz", board.clocks_mhz),)
         self.sensor = rig.sensor
         self._rig = rig
         self._present: Knobs | None = None

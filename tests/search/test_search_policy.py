@@ -12,10 +12,11 @@ import pytest
 
 from wattune.goal import Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.profiling.guided import FREE, STRICT
 from wattune.search.acquisition import scenarios
 from wattune.search.observation import Stretch
 from wattune.search.policy import SESSION_BY_CURVE
-from wattune.search.search import Search, SearchPolicy
+from wattune.search.search import Search
 
 ROWS = tuple(BatchShape(b, m) for b in (16, 32, 64, 128) for m in (8, 16, 32, 64, 128) if m <= b)
 TOP_MHZ = 1000.0
@@ -369,21 +370,14 @@ def test_a_state_of_other_rows_is_passed_over() -> None:
 
 # ------------------------------------------------------------------------------------------------------- of a profile
 
-PROFILE = SearchPolicy(noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003)
-STRICT = SearchPolicy(deviations=3.0, daring=None, noise=1.64, highest=(1.54, 0.6), price=0.001, least=0.003)
 SQUARES = tuple(BatchShape(b, b) for b in (16, 32, 64, 128))
-
-
-def volts(board: Board) -> dict[Knobs, float]:
-    """What the made-up board's power says of its voltages: P goes with f V^2."""
-    return {knobs: math.sqrt(0.6 + 0.4 * max(0.6, knobs["clock_mhz"] / TOP_MHZ) ** 2) for knobs in CLOCKS}
 
 
 @pytest.mark.parametrize("cap_w", [4.0, 4.8, 5.6])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_profile_takes_few_probes_and_ends_near_the_best(cap_w: float, seed: int) -> None:
     board = Board(draw=random.Random(seed))
-    search = board.search(cap_w, SQUARES, manner=PROFILE, volts=volts(board))
+    search = board.search(cap_w, SQUARES, manner=FREE)
     points = finish(search, board, cap_w, most=25)
     best = search.best()
     assert best in points
@@ -397,36 +391,21 @@ def test_a_profile_takes_few_probes_and_ends_near_the_best(cap_w: float, seed: i
     assert search.reason
 
 
-@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_strict_profile_probes_nothing_above_the_cap(known: bool, seed: int) -> None:
+def test_a_strict_profile_probes_nothing_above_the_cap(seed: int) -> None:
     draw = random.Random(seed)
     board = Board(rest_w=draw.uniform(1, 5), busy_w=draw.uniform(2, 8), draw=draw)
     cap_w = board.rest_w + 0.2 + draw.uniform(0.3, 0.8) * board.busy_w
-    search = board.search(cap_w, SQUARES, manner=STRICT, volts=volts(board) if known else None)
+    search = board.search(cap_w, SQUARES, manner=STRICT)
     points = finish(search, board, cap_w, most=40)
     assert all(board.power_w(point) <= cap_w for point in points)
-
-
-def test_what_voltages_say_is_not_left_open() -> None:
-    board = Board(noise_w=0.005)
-    sds = []
-    for known in (None, volts(board)):
-        search = board.search(9.0, SQUARES, manner=PROFILE, volts=known)
-        for clock in CLOCKS[:3]:
-            point = OperatingPoint(BatchShape(64, 64), clock)
-            search.tell(point, Stretch(*board.probe(point)))
-        found = {cap_w: search.risk(OperatingPoint(BatchShape(64, 64), CLOCKS[-1])) for cap_w in (9.0,)}
-        assert found[9.0] < 0.5
-        sds.append(search._forecasts().power.sd[search._grid.index(OperatingPoint(BatchShape(64, 64), CLOCKS[-1]))])
-    assert sds[1] < sds[0] / 2
 
 
 def test_unknown_samples_keep_more_rows_in_question() -> None:
     probed = []
     for sd in (0.0, 0.5):
         board = Board()
-        search = board.search(5.0, SQUARES, manner=PROFILE, volts=volts(board))
+        search = board.search(5.0, SQUARES, manner=FREE)
         search.relative({row.batch: (2.0 ** (k / 2), sd if k else 0.0) for k, row in enumerate(SQUARES)})
         probed.append(finish(search, board, 5.0, most=40))
     assert BatchShape(128, 128) not in {point.shape for point in probed[0]}  # it needs 2.8 times the samples

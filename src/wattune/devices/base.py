@@ -32,14 +32,12 @@ abandoned, and its result is ignored."""
 class Knob:
     """A knob of a device: its name, which is one of ``wattune.point.KNOBS``, and the values that it takes, ascending.
 
-    ``power_rises``: power rises with the value; otherwise it falls. ``volts``: voltage of the processor at each value,
-    as published; empty if that is not known.
+    ``power_rises``: power rises with the value; otherwise it falls.
     """
 
     name: str
     values: tuple[float, ...]
     power_rises: bool = True
-    volts: tuple[float, ...] = ()
 
     @property
     def by_power(self) -> tuple[float, ...]:

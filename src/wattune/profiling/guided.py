@@ -31,7 +31,7 @@ CLIMB: Final = 1 / 6
 """A voltage that was flat so far may begin to rise anywhere: two settings up of twelve at a time."""
 
 FREE: Final = SearchPolicy(
-    daring=1.0, noise=1.64, highest=(1.54, 0.6), price=0.002, least=0.01, climb=CLIMB, windows=WINDOWS
+    daring=1.0, noise=1.64, highest=(1.54, 0.6), trains=False, least=0.01, climb=CLIMB, windows=WINDOWS
 )
 """1.0: of the steps up that are risked, five in six stay under the cap. 1.64: one reading in
 twenty of those at the pick may be above the cap. 1.54 and 0.6: mean and standard deviation of the highest of ten normal
@@ -42,7 +42,7 @@ STRICT: Final = SearchPolicy(
     probing=3.0,
     noise=1.64,
     highest=(1.54, 0.6),
-    price=0.002,
+    trains=False,
     least=0.005,
     climb=CLIMB,
     daring=None,
@@ -186,12 +186,9 @@ def _search(
     goal: Goal,
     rest_w: float | None,
 ) -> Search:
-    settings = device.combinations()
-    processor = device.knobs[0] if device.knobs else None
-    volts = dict(zip(processor.values, processor.volts, strict=True)) if processor and processor.volts else {}
     search = Search(
         rows,
-        settings,
+        device.combinations(),
         cap_w=limit.limit_w,
         start=_start(rows),
         margin_w=STRICT_MARGIN * (limit.limit_w or 0.0) if strict else 0.0,
@@ -200,7 +197,6 @@ def _search(
         manner=STRICT if strict else FREE,
         goal=goal,
         rest_w=rest_w,
-        volts={knobs: volts[knobs.first] for knobs in settings if knobs.first} if volts else None,
     )
     search.relative(samples)
     return search

@@ -44,7 +44,7 @@ TELLING: Final = 0.2
 """Least share of the variance of a point's power that a probe made for its sake has to remove."""
 
 SHARE: Final = 0.3
-"""Least gain of a safe probe among several clocks, as a share of the most that may be gained, to come first."""
+"""Least gain of a safe probe of a profile, as a share of the most that may be gained, to come first."""
 
 REPEATED: Final = 0.3
 """Worth of a repeated measurement beside a first one."""
@@ -60,10 +60,10 @@ class Alternatives:
     cap as far as is known; ``short``: does so for as long as a probe takes; ``likely``: the same with less certainty,
     and only a single setting up; ``near``: within a bounded step of what was measured. ``times``: how often measured.
     ``row`` and ``level``: index of the row, and of each knob's value (points, knobs); ``beyond``: not at or below a
-    measured point of the row. ``price``: the share of the time left that a probe
-    costs; ``probe_s``: how long it takes, None if that does not count. ``shifts`` (scenarios, points) and their
+    measured point of the row. ``training``: the share of the time left that a probe costs, and how long it takes, where
+    probes are part of a training; None for a profile. ``shifts`` (scenarios, points) and their
     ``weights``: see ``scenarios``. ``least``: saving, as a share of the time left, below which the search ends;
-    ``deviations``: standard deviations that make a point sure; ``several``: of a profile of several knobs.
+    ``deviations``: standard deviations that make a point sure.
     """
 
     costs: Array
@@ -81,13 +81,11 @@ class Alternatives:
     row: NDArray[np.intp]
     level: NDArray[np.intp]
     beyond: NDArray[np.bool_]
-    price: Array
-    probe_s: Array | None
+    training: tuple[Array, Array] | None
     shifts: Array
     weights: Array
     least: float
     deviations: float
-    several: bool
 
 
 class ProbeValue(NamedTuple):
@@ -111,22 +109,23 @@ def values(options: Alternatives) -> ProbeValue:
     if worth < options.least:
         return ProbeValue(None, worth)
     safe = _safe(options)
-    if options.several and options.power is not None:
-        point = _among_several(options, options.power, gains, safe)
+    if options.training is None:
+        point = _of_profile(options, gains, safe)
         return ProbeValue(point, worth, is_blocked=point is None)
     saved = np.zeros(len(gains))
     for target in np.argsort(-gains)[:TARGETS]:
         if gains[target] < options.least:
             break
         saved = np.maximum(saved, ahead[target] * _found(options, int(target), float(kept[target]), safe))
-    worth_it = safe & (saved > options.price)
+    price, probe_s = options.training
+    worth_it = safe & (saved > price)
     if not worth_it.any():
-        return ProbeValue(_further(options, gains, safe), worth, worth > float(options.price[np.argmax(gains)]))
+        dared = np.where(_dared(options), gains, 0.0)
+        point = int(np.argmax(dared)) if dared.max() >= MUCH else None
+        return ProbeValue(point, worth, worth > float(price[np.argmax(gains)]))
     # Every probe that is worth it may be made in the end; the one that gains most for its effort comes first.
-    rates = saved + ahead * safe
-    if options.probe_s is not None:
-        behind = 1 - (1 - worth) * np.exp(base - options.costs)
-        rates /= options.probe_s * np.maximum(behind, BEHIND)
+    behind = 1 - (1 - worth) * np.exp(base - options.costs)
+    rates = (saved + ahead * safe) / (probe_s * np.maximum(behind, BEHIND))
     return ProbeValue(int(np.argmax(np.where(worth_it, rates, -math.inf))), worth)
 
 
@@ -168,9 +167,8 @@ def _found(options: Alternatives, target: int, kept: float, safe: NDArray[np.boo
         return found
     if not options.sure[target]:
         # A probe moves the mean of the target's power by some of its standard deviations, and narrows it by the rest.
-        power = options.power
-        told = np.clip(_told(power, options, target), 1e-9, 1 - 1e-9)
-        room = (options.limit - power.mean[target]) / power.sd[target]
+        told = np.clip(_told(options, target), 1e-9, 1 - 1e-9)
+        room = (options.limit - options.power.mean[target]) / options.power.sd[target]
         found = ndtr((room - options.deviations * np.sqrt(1 - told)) / np.sqrt(told))
     # When one probe is not enough, the way up on the target's own row leads there.
     own = options.row == options.row[target]
@@ -181,53 +179,44 @@ def _found(options: Alternatives, target: int, kept: float, safe: NDArray[np.boo
     return found
 
 
-def _told(power: Mixture, options: Alternatives, target: int) -> Array:
+def _told(options: Alternatives, target: int) -> Array:
     """The share of the variance of ``target``'s power that a probe at each point removes."""
+    power = options.power
+    if power is None:
+        return np.zeros(len(options.costs))
     return np.asarray(power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2)
 
 
-def _among_several(options: Alternatives, power: Mixture, gains: Array, safe: NDArray[np.bool_]) -> int | None:
-    """The point to probe where several clocks may be set, None if nothing may be probed.
+def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) -> int | None:
+    """The point to probe where nothing is trained meanwhile, None if nothing may be probed.
 
     Of thousands of settings many are sure to stay under the cap and save a little. What may save most comes first: the
     probe that tells most about its power, or a step of one knob towards it.
     """
     target, is_new = int(np.argmax(gains)), options.times == 0
     scores = np.where(safe, gains * np.where(is_new, 1.0, REPEATED), 0.0)
-    dared = np.where(options.is_open & options.near & options.likely & is_new, gains, 0.0)
+    dared = np.where(_dared(options), gains, 0.0)
     if scores.max() < SHARE * gains[target] and not safe[target]:
-        told = np.where(safe & is_new, _told(power, options, target), 0.0)
+        told = np.where(safe & is_new, _told(options, target), 0.0)
         if told.max() >= TELLING:
             return int(np.argmax(told))
         if dared.max() >= MUCH and scores.max() < SHARE * dared.max():
             return int(np.argmax(dared))
     if scores.max() >= SHARE * options.least:
         return int(np.argmax(scores))
-    told = np.max([_told(power, options, int(one)) * gains[one] for one in np.argsort(-gains)[:TARGETS]], axis=0)
+    told = np.max([_told(options, int(one)) * gains[one] for one in np.argsort(-gains)[:TARGETS]], axis=0)
     told = np.where(safe & is_new, told, 0.0)
     if told.max() >= SHARE * options.least:
         return int(np.argmax(told))
-    return int(np.argmax(dared)) if dared.max() >= MUCH else None
+    if dared.max() >= MUCH:
+        return int(np.argmax(dared))
+    told = np.where(safe, _told(options, target), 0.0)  # what was measured before tells more when measured again
+    return int(np.argmax(told)) if gains[target] >= MUCH and told.max() >= TELLING else None
 
 
-def _further(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) -> int | None:
-    """The point to probe when no single probe is worth it; None if there is nothing left to try."""
-    target = int(np.argmax(gains))
-    dared = options.is_open & options.near & options.likely & (options.times == 0)
-    if options.probe_s is None and (towards := _towards(options, target, safe)) is not None:
-        return towards
-    if np.where(dared, gains, 0.0).max() >= MUCH:
-        return int(np.argmax(np.where(dared, gains, 0.0)))
-    return _towards(options, target, dared) if options.probe_s is None and gains[target] >= MUCH else None
-
-
-def _towards(options: Alternatives, target: int, among: NDArray[np.bool_]) -> int | None:
-    """The probe that tells most about the power of ``target`` when it takes several; None if none tells much."""
-    if options.power is None or not among.any():
-        return None
-    told = _told(options.power, options, target)
-    point = int(np.argmax(np.where(among, told, 0.0)))
-    return point if told[point] >= TELLING else None
+def _dared(options: Alternatives) -> NDArray[np.bool_]:
+    """The new points that are worth a risk."""
+    return options.is_open & options.near & options.likely & (options.times == 0)
 
 
 def scenarios(sd: Array) -> tuple[Array, Array]:

@@ -91,16 +91,15 @@ still averages over some of the power before it."""
 class Forecast:
     """Forecast for all points of a grid: ``time`` and ``power`` hold mean and sd of ln(step time) and ln(power).
 
-    The power is the highest that a sensor without noise would read. ``volts`` (points,): the voltage relative to the
-    highest, None if it is not known. ``stopped``: ln(power of a point over what stopped its probe), mean and sd.
-    ``windows``: of the sensor that a probe measures for; ``power_noise`` (points,): the error of ln(power) after one.
+    The power is the highest that a sensor without noise would read. ``stopped``: ln(power of a point over what stopped
+    its probe), mean and sd. ``windows``: of the sensor that a probe measures for; ``power_noise`` (points,): the error
+    of ln(power) after one.
     """
 
     def __init__(
         self,
         grid: Grid,
         readings: SensorModel,
-        volts: Array | None = None,
         *,
         stopped: tuple[float, float] = (ABOVE, ABOVE_SD),
         windows: int,
@@ -114,7 +113,7 @@ class Forecast:
         self._places = np.concatenate([np.log(grid.value) / LENGTH, sizes], axis=1)
         self._readings = readings
         self._row = grid.row
-        self._volts = voltage_shapes(self._clock) if volts is None else [volts]
+        self._volts = voltage_shapes(self._clock)
         self._stopped, self._stopped_sd = stopped
         self._windows = windows
         self.time: Mixture

@@ -39,11 +39,11 @@ STEP: Final = 0.01
 """Step in the logarithm of the power by which a goal's price of a second is differentiated."""
 
 BEYOND: Final = 3.0
-"""Standard deviations below the cap for a probe of several knobs with one above its highest measured value: most probes
+"""Standard deviations below the cap for a probe of a profile with a knob above its highest measured value: most probes
 above the cap were such steps, since a memory's power has a step at nearly every one of its clocks."""
 
 AGAIN: Final = 0.7
-"""The same for a measured point of several knobs: its own power is known well, and may be just below the cap."""
+"""The same for a measured point: its own power is known well, and may be just below the cap."""
 
 PROBES_WORTH: Final = 6.0
 """Probes' time that a search over several clocks has to save over the rest of the training, to go on."""
@@ -76,7 +76,7 @@ class Search:
     cap is on the mean power over this time, and the peaks that ``tell`` is given are those of that mean; None: it is on
     every reading. ``manner``: how careful the search is, and what a probe costs. ``goal``: what the best point is;
     with a bound the search is for the fastest point first, which may be needed and which a slowdown is relative to.
-    ``rest_w``: power at rest, for a goal above it. ``volts``: setting -> voltage, if that is known.
+    ``rest_w``: power at rest, for a goal above it.
 
     ``tell`` is for probes, and for any stretch of training at the current point as well: the more readings there are,
     the closer to the cap the search can go.
@@ -100,7 +100,6 @@ class Search:
         manner: SearchPolicy = SESSION,
         goal: Goal = TIME,
         rest_w: float | None = None,
-        volts: Mapping[Knobs, float] | None = None,
     ):
         self.start = start
         self.samples_left = samples_left
@@ -114,11 +113,9 @@ class Search:
         if cap_window_s is not None:
             self._readings = windowed(self._readings, cap_window_s, self._readings.scatter_w if noise_w else 0.0)
         self._measuring_s = self._manner.windows * max(window_s, period_s, 0.1) + settle_s
-        known = None if not volts else np.array([volts[point.knobs] for point in grid.points])
         self._forecast = Forecast(
             grid,
             self._readings,
-            None if known is None else known / known.max(),
             stopped=self._manner.above,
             windows=self._manner.windows,
         )
@@ -390,7 +387,7 @@ class Search:
         """Standard deviations below the cap that a probe of each point needs."""
         grid, sure, seen = self._grid, self._manner.probing, list(self._seen)
         sures = np.full(len(self._open), sure)
-        if self._profiles_several:
+        if not self._manner.trains:
             sures[(grid.value > grid.value[seen].max(axis=0)).any(axis=1)] = max(sure, BEYOND)
             sures[seen] = sure if self._manner.daring is None else AGAIN
         return sures
@@ -404,7 +401,7 @@ class Search:
         its policy's ``climb`` instead.
         """
         seen = self._grid.value[list(self._seen), 0]
-        if seen.max() >= UNLIKE * seen.min() or self._grid.several or not self._is_training:
+        if seen.max() >= UNLIKE * seen.min() or self._grid.several or not self._manner.trains:
             return np.ones_like(self._open)
         highest_w = max(one.power_mean_w for one in self._seen.values())
         rise = self._grid.value[:, 0] / seen.max()
@@ -422,10 +419,9 @@ class Search:
         if daring is None:
             return np.zeros_like(self._open)
         found = self._grid.next_up(kept)
-        if self._profiles_several:
+        if not self._manner.trains:
             highest = self._grid.level[list(self._seen)].max(axis=0)
             found = np.maximum(self._grid.level - highest, 0).sum(axis=1) == 1
-        if not self._is_training:
             found |= (self._grid.level == self._grid.safe).all(axis=1)
         return np.asarray(self._short(daring) & found)
 
@@ -457,7 +453,7 @@ class Search:
         often = np.zeros(len(costs), dtype=np.intp)
         for index, one in self._seen.items():
             often[index] = one.times
-        shifts, weights = scenarios(np.zeros_like(costs) if self._is_training else self._samples_sd)
+        shifts, weights = scenarios(np.zeros_like(costs) if self._manner.trains else self._samples_sd)
         return Alternatives(
             costs=costs,
             costs_sd=costs_sd,
@@ -474,13 +470,11 @@ class Search:
             row=self._grid.row,
             level=self._grid.level,
             beyond=self._grid.beyond(self._seen),
-            price=self._price(times, float(times[chosen])),
-            probe_s=self._probe_s() if self._is_training else None,
+            training=self._price(times, float(times[chosen])) if manner.trains else None,
             shifts=shifts,
             weights=weights,
             least=self._least(float(times[chosen])),
             deviations=manner.deviations,
-            several=self._profiles_several,
         )
 
     def _least(self, base: float) -> float:
@@ -491,25 +485,13 @@ class Search:
         left_s = max(1e-9, self.samples_left * math.exp(min(base, FAR / 2)))
         return min(max(self._manner.least, PROBES_WORTH * float(self._probe_s().min()) / left_s), MOST_LEAST)
 
-    @property
-    def _profiles_several(self) -> bool:
-        """True if several knobs are set and a probe costs about the same everywhere. In training, where a probe at a
-        low clock takes long, the most saved per second of probing decides."""
-        return self._grid.several and not self._is_training
-
-    @property
-    def _is_training(self) -> bool:
-        """True if a probe is part of the training."""
-        return self._manner.price is None
-
     def _probe_s(self) -> Array:
         return np.asarray(self._measuring_s + PASSES * np.exp(self._forecasts().time.mean))
 
-    def _price(self, costs: Array, base: float) -> Array:
-        """The share of the time left that a probe at each point costs."""
-        if self._manner.price is not None:
-            return np.full(len(costs), self._manner.price)
+    def _price(self, costs: Array, base: float) -> tuple[Array, Array]:
+        """The share of the time left that a probe at each point costs in training, and how long it takes."""
         left_s = HORIZON_S if self.samples_left is None else self.samples_left * math.exp(min(base, FAR / 2))
+        probe_s = self._probe_s()
         if left_s <= 0:
-            return np.full(len(costs), math.inf)
-        return np.asarray(self._probe_s() * np.maximum(0.0, 1 - np.exp(base - costs)) / left_s)
+            return np.full(len(costs), math.inf), probe_s
+        return np.asarray(probe_s * np.maximum(0.0, 1 - np.exp(base - costs)) / left_s), probe_s

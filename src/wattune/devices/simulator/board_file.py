@@ -311,11 +311,11 @@ class Chip(NamedTuple):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         """The clocks that can be set."""
-        knobs = [Knob("clock_mhz", self.processor.clocks_mhz, volts=self.processor.voltage_v)]
+        knobs = [Knob("clock_mhz", self.processor.clocks_mhz)]
         if self.memory_clocks_mhz:
             knobs.append(Knob("memory_clock_mhz", self.memory_clocks_mhz))
         if self.host_clocks_mhz:
-            knobs.append(Knob("cpu_clock_mhz", self.host_clocks_mhz, volts=self.host.voltage_v or ()))
+            knobs.append(Knob("cpu_clock_mhz", self.host_clocks_mhz))
         return tuple(knobs)
 
 
