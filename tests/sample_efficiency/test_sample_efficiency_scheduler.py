@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 from hypothesis import given, settings
@@ -64,6 +65,13 @@ def test_invariants_of_every_schedule(critical: float, sd: float, half: float | 
     assert len(set(trained[:again])) >= min(4, len(scheduler.contenders)) or again == len(trained)
     assert scheduler.reason
     assert scheduler.next(runs) is None
+
+
+def test_two_runs_are_one_at_either_end_and_tell_what_more_would_save() -> None:
+    scheduler = RunScheduler(SIZES, log_step_times=device(20.0), most=2)
+    smallest, *_, largest = scheduler.contenders
+    assert [run.batch_size for run in simulate(scheduler)] == [largest, smallest]
+    assert re.fullmatch(r"2 runs; more of them would save [\d.]+% of the time to the target at most", scheduler.reason)
 
 
 def test_noisier_seeds_need_more_runs() -> None:

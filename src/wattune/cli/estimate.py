@@ -64,8 +64,7 @@ def estimate(
             "--runs",
             metavar="N",
             min=2,
-            help="Make at most N runs, 2 or more; with --from-runs, use at most N, chosen as if they were made now "
-            "(default: as few as tell the best batch size; all of a table).",
+            help="Make at most N runs, 2 or more (default: as few as tell the best batch size).",
         ),
     ] = None,
     model_ratio: Annotated[
@@ -122,6 +121,7 @@ def estimate(
             "--algorithm": config.algorithm,
             "--strategy": strategy,
             "--seeds": config.seeds,
+            "--runs": runs,
             "--processes": processes,
             "--executor": executor,
             "--resume": config.resume or None,
@@ -155,7 +155,7 @@ def estimate(
         from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
 
         selection = chosen_runs(read_runs(from_runs, config.layout), values, target)
-        record = curve_from_runs(selection, log_step_times=times, most=runs, ratio=ratio)
+        record = curve_from_runs(selection, log_step_times=times, ratio=ratio)
     elif record is None:
         folder = to.beside("-curves")
         with resumable(context.obj, folder), shown() as progress:

@@ -12,7 +12,6 @@ from wattune.known_columns import FINISHED, UNFINISHED
 from wattune.records import SampleEfficiency, provenance
 from wattune.sample_efficiency.choice import LogTimes, pooled_curve
 from wattune.sample_efficiency.posterior import Observation, fit
-from wattune.sample_efficiency.scheduler import MAX_RUNS, RunScheduler
 from wattune.tables import AS_KNOWN, Layout, find_columns, read_table
 
 REQUIRED = ("batch_size", "seed", "samples_to_target")
@@ -121,14 +120,12 @@ def curve_from_runs(
     runs: Sequence[RecordedRun],
     *,
     log_step_times: LogTimes | None = None,
-    most: int | None = None,
     ratio: float = 1.0,
 ) -> SampleEfficiency:
     """Fit the pooled curve to recorded runs of one workload and target.
 
-    ``most``: use at most this many, chosen one after the other as the scheduler would; None: all. ``log_step_times``:
-    batch size -> mean and standard deviation of ln(seconds per sample) on the device. ``ratio``: the number of
-    parameters of the model to train over that of the runs' model.
+    ``log_step_times``: batch size -> mean and standard deviation of ln(seconds per sample) on the device. ``ratio``:
+    the number of parameters of the model to train over that of the runs' model.
 
     Raises: InputError if the runs have fewer than two batch sizes or were all censored, or if a step time has no runs.
     """
@@ -145,19 +142,8 @@ def curve_from_runs(
             hint="list only these in --step-times",
         )
     observations = [run.observation for run in runs]
-    if most is None:
-        posterior, reason = fit(observations, sizes, ratio=ratio), "all runs were used"
-    else:
-        observations, scheduler = _replay(observations, sizes, log_step_times, most, ratio)
-        if observations and not any(run.reached for run in observations):
-            raise InputError(
-                "no run reached the target",
-                value=f"{len(observations)} runs of the table",
-                allowed="at least one",
-                hint="use more runs",
-            )
-        posterior, reason = scheduler.posterior, scheduler.reason
-    if observations and not set(posterior.batch_sizes if log_step_times is None else log_step_times) - posterior.lost:
+    posterior = fit(observations, sizes, ratio=ratio)
+    if not set(posterior.batch_sizes if log_step_times is None else log_step_times) - posterior.lost:
         raise InputError(
             "no run reached the target at an allowed batch size",
             value=f"{len(observations)} runs",
@@ -171,30 +157,9 @@ def curve_from_runs(
         log_step_times=log_step_times,
         workload=key["workload"],
         target=targets[0] if targets else None,
-        stopped_because=reason,
+        stopped_because="all runs were used",
         provenance=provenance("recorded"),
     )
-
-
-def _replay(
-    runs: Sequence[Observation], sizes: Sequence[int], log_step_times: LogTimes | None, most: int, ratio: float
-) -> tuple[list[Observation], RunScheduler]:
-    """Replay the scheduler over the recorded runs, each batch size's in the order of their seeds."""
-    queues = {size: sorted((run for run in runs if run.batch_size == size), key=_seed, reverse=True) for size in sizes}
-    scheduler = RunScheduler(sizes, log_step_times=log_step_times, ratio=ratio, most=min(most, MAX_RUNS))
-    observations: list[Observation] = []
-    while (size := scheduler.next(observations, without=[size for size in sizes if not queues[size]])) is not None:
-        run, budget = queues[size].pop(), scheduler.budget(size)
-        # A run over its budget would have been stopped there.
-        observations.append(
-            run if budget is None or run.samples <= budget else run._replace(samples=budget, reached=False)
-        )
-    return observations, scheduler
-
-
-def _seed(run: Observation) -> int:
-    assert run.seed is not None  # a recorded run has one
-    return run.seed
 
 
 def _run(cells: Mapping[str, str], where: str) -> RecordedRun:
