@@ -148,25 +148,16 @@ def test_from_profiles_to_a_training_with_the_algorithm_that_fits(wattune, tmp_p
     limit = f"{0.99 * plain:.0f}"
     records = [paths["backprop"], paths["samples"], "--also", paths["checkpointed"]]
     assert wattune("plan", *records, "--cap", "4.2W", "--memory", limit, "-o", paths["plan"])[0] == 0
-    train = ["train", paths["plan"], SMALL, *DEVICE]
-    code, text, _ = wattune(*train, "--algorithm", "backprop:checkpoint=auto", "-o", paths["t"])
+    code, text, _ = wattune("train", paths["plan"], SMALL, *DEVICE, "-o", paths["t"])
     assert code == 0
     done = TrainingRecord.load(paths["t"])
     assert (done.plan.algorithm, done.reached) == (CHECKPOINTED, True)
     assert f"{CHECKPOINTED}  [" in text.splitlines()[0]
-    for asked, said in (
-        ("backprop", "no point for backprop: needs"),
-        ("async-fgd", "profile with --algorithm async-fgd"),
-    ):
-        code, _, err = wattune(*train, "--algorithm", asked, "-o", paths["other"])
-        assert (code, len(err)) == (2, 1)
-        assert said in err[0]
     wide = tmp_path / "wide.json"
     assert wattune("plan", *records, "--cap", "4.2W", "-o", wide)[0] == 0
     assert Plan.load(wide).algorithm == "backprop"
-    assert wattune("train", wide, SMALL, *DEVICE, "--algorithm", CHECKPOINTED, "-o", paths["other"])[0] == 0
+    assert wattune("train", wide, SMALL, *DEVICE, "-o", paths["other"])[0] == 0
     other = TrainingRecord.load(paths["other"])
-    assert other.plan.algorithm == CHECKPOINTED
     # The same samples to the target: the gradients are those of backprop.
     assert other.samples == done.samples
 

@@ -10,7 +10,7 @@ from tests.support.planning_tables import KEY, board, curve
 from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
 from wattune.goal import Goal
-from wattune.planning import learns_as, plan, plan_algorithms, with_algorithm
+from wattune.planning import learns_as, plan, plan_algorithms
 from wattune.planning.candidates import size
 from wattune.records import AbortedProbe, AlgorithmChoice, Plan, ProfileTable, SampleEfficiency
 
@@ -273,32 +273,6 @@ def test_the_choice_is_the_least_of_all_feasible_cells(cap_w, limit_mb, slower, 
         if own:
             assert one.predicted_s == pytest.approx(min(own))
             assert one.times_chosen >= 1
-
-
-def test_training_with_an_algorithm_that_the_plan_weighed():
-    found = plan_algorithms(PROFILES, CURVES, cap=PowerCap(4.0))
-    assert with_algorithm(found, "backprop") is found
-    other = with_algorithm(found, FGD)
-    alone = plan(PROFILES[2], CURVES[1], cap=PowerCap(4.0))
-    assert (other.algorithm, other.point, other.step_s) == (FGD, alone.point, alone.step_s)
-    assert (other.predicted_s, other.cap_w) == (alone.predicted_s, 4.0)
-    assert other.key == PROFILES[2].key
-    assert other.baselines == ()
-    assert "as asked for" in other.notes[0]
-    assert Plan.parse(other.dump()) == other
-
-
-def test_a_name_stands_for_the_only_one_of_that_name():
-    asynchronous = plan(table(ASYNC), samples(ASYNC), cap=PowerCap(4.0))
-    assert with_algorithm(asynchronous, "async-fgd@2") is asynchronous
-    assert with_algorithm(asynchronous, ASYNC) is asynchronous
-    found = plan_algorithms([*PROFILES, table(ASYNC)], [*CURVES, samples(ASYNC, 50)], cap=PowerCap(4.0))
-    assert with_algorithm(found, "async-fgd@2").algorithm == ASYNC
-    with pytest.raises(RecordError, match="another training algorithm: async-fgd@2:modules=8; allowed: backprop, "):
-        with_algorithm(found, "async-fgd@2:modules=8")
-    tight = plan_algorithms(PROFILES, CURVES, cap=PowerCap(4.0), memory_bytes=12 * MB)
-    with pytest.raises(RecordError, match="the plan has no point for backprop: needs 18 MB"):
-        with_algorithm(tight, "backprop")
 
 
 def test_sizes_as_they_are_said():

@@ -13,7 +13,7 @@ from wattune.job.config import RunConfig
 
 
 @configured(
-    *("workload", "device", "cap", "algorithm", "seed", "max_temp", "columns", "timezone", "resume"),
+    *("workload", "device", "cap", "seed", "max_temp", "columns", "timezone", "resume"),
     advanced=("cap_range", "cap_stale", "cap_window", "margin", "sysfs_root", "meter"),
     required=("device",),
 )
@@ -26,15 +26,14 @@ def train(
 ) -> None:
     """Train at the planned point, with the planned algorithm, until the target.
 
-    With --cap, the clocks follow a cap that changes (default: the plan's constant cap). With --algorithm, whose name
-    without options is enough, train at the best point of another algorithm that the plan was chosen from.
+    With --cap, the clocks follow a cap that changes (default: the plan's constant cap).
 
     \b
     Example:  wattune train plan.json workload.toml --device sim:jetson-nano
     """
     from wattune.errors import InputError, RecordError
     from wattune.job import steps
-    from wattune.records import TrainingRecord
+    from wattune.records import Plan, TrainingRecord
     from wattune.reporting import summary
 
     if "cap" in config.model_fields_set and config.moving_cap is None:
@@ -44,9 +43,9 @@ def train(
     for text in () if config.moving_cap is None else config.moving_cap.assumed:
         note(text)
     destination = claim(output, "training.json", as_json=as_json, resume=config.resume)
-    algorithm_plan = steps.with_algorithm(plan, config.algorithm)
+    chosen = Plan.load(plan)
     record = destination.load(TrainingRecord)
-    if record is not None and record.plan != algorithm_plan:
+    if record is not None and record.plan != chosen:
         raise RecordError(
             "the finished record is of another plan", value=str(destination.path), hint="give another -o FILE"
         )
@@ -61,7 +60,7 @@ def train(
             record = steps.train(
                 config.device,
                 config.workload,
-                algorithm_plan,
+                chosen,
                 cap_w=config.moving_cap,
                 seed=config.seed,
                 max_temp_c=config.max_temp,

@@ -252,7 +252,6 @@ def train(
     *,
     cap_w: AnyCap = None,
     yield_to: Callable[[], bool] | None = None,
-    algorithm: str | None = None,
     max_temp_c: float | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
@@ -266,7 +265,6 @@ def train(
     ``cap_w``: a cap that changes, as in ``plan``; None: the plan's constant cap, at the times of its schedule if it has
     one. Batch size and learning rate stay, the setting follows the cap, and training pauses while none stays under it.
     ``yield_to``: called before each step, which waits while it returns True: other work on the board goes first.
-    ``algorithm``: train with this one, at its best point, if the plan was chosen from several; None: the plan's own.
     ``max_temp_c``: second limit beside the plan's cap, on the board's highest temperature in degrees Celsius.
     ``checkpoint``: a file that is replaced after each evaluation, from which ``resume`` continues; ``weights``: a
     safetensors file for the trained model. ``on_evaluation`` is called with each evaluation and the newest readings.
@@ -276,7 +274,7 @@ def train(
     """
     from wattune import profiling, training
 
-    algorithm_plan = with_algorithm(plan, algorithm)
+    chosen = as_record(Plan, plan)
     cap = None if cap_w is None else cap_of(cap_w)
     if isinstance(cap, PowerCap):
         raise InputError("the cap of a training run", value=str(cap), allowed="one that changes", hint="plan for it")
@@ -285,11 +283,11 @@ def train(
         return training.train(
             board,
             work,
-            algorithm_plan,
+            chosen,
             seed=seed,
             checkpoint=checkpoint,
             resume=resume,
-            key=profiling.profile_key(board, work, algorithm_plan.algorithm),
+            key=profiling.profile_key(board, work, chosen.algorithm),
             weights=weights,
             max_temp_c=max_temp_c,
             cap=cap,
@@ -297,18 +295,6 @@ def train(
             progress=progress,
             on_evaluation=on_evaluation,
         )
-
-
-def with_algorithm(plan: str | Path | Plan, algorithm: str | None) -> Plan:
-    """The plan; with ``algorithm`` its best point for that one. Raises: RecordError, UnknownName, InputError."""
-    from wattune import planning
-
-    loaded_plan = as_record(Plan, plan)
-    if algorithm is None:
-        return loaded_plan
-    from wattune.algorithms import canonical
-
-    return planning.with_algorithm(loaded_plan, canonical(algorithm))
 
 
 def compare(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from wattune.planning.algorithms import plan_algorithms as plan_algorithms
-from wattune.planning.algorithms import with_algorithm as with_algorithm
 from wattune.planning.baselines import BASELINES as BASELINES
 from wattune.planning.baselines import RULES as RULES
 from wattune.planning.baselines import pick as pick

@@ -7,7 +7,7 @@ absolute, so that algorithms can be compared; it is reported relative to that of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from wattune.planning.candidates import needed, why_too_large
 from wattune.planning.objective import MORE
 from wattune.planning.plan import plan
 from wattune.planning.table import learns_as
-from wattune.records import AlgorithmChoice, Plan, ProfileTable, SampleEfficiency, flat
+from wattune.records import AlgorithmChoice, Plan, ProfileTable, SampleEfficiency
 
 REFERENCE = "backprop"
 """The algorithm that the samples of all others are relative to."""
@@ -65,67 +65,6 @@ def plan_algorithms(
     entries = tuple(_entry(one, chosen, reference, memory_bytes, goal) for one in attempts)
     cost = _cost(chosen, entries, reference, goal)
     return chosen.model_copy(update={"goal": goal, "algorithms": entries, "algorithm_cost": cost})
-
-
-def with_algorithm(plan: Plan, algorithm: str) -> Plan:
-    """The plan to train with the algorithm asked for: this one, or its best point for that algorithm.
-
-    A name without options stands for the only algorithm of that name. Raises: RecordError if the plan does not know the
-    algorithm, or has no point for it.
-    """
-    if algorithm == plan.algorithm:
-        return plan
-    matches = [one for one in plan.algorithms if algorithm == one.algorithm]
-    if not matches and algorithm == _name(plan.algorithm):
-        return plan
-    matches = matches or [one for one in plan.algorithms if algorithm == _name(one.algorithm)]
-    if len(matches) != 1:
-        names = dict.fromkeys([plan.algorithm, *(one.algorithm for one in plan.algorithms)])
-        raise RecordError(
-            "the plan was made for another training algorithm",
-            value=algorithm,
-            allowed=", ".join(names),
-            hint=f"profile with --algorithm {algorithm} and plan again",
-        )
-    (choice,) = matches
-    if not choice.feasible or choice.point is None:
-        raise RecordError(f"the plan has no point for {choice.algorithm}", value=choice.why_not)
-    return plan.model_copy(
-        update={
-            **flat(choice.point),
-            "algorithm": choice.algorithm,
-            "key": plan.key and plan.key.model_copy(update={"algorithm": choice.algorithm}),
-            "step_s": choice.step_s,
-            "power_mean_w": choice.power_mean_w,
-            "predicted_s": choice.predicted_s,
-            "predicted_j": choice.predicted_j,
-            "predicted_peak_w": choice.predicted_peak_w,
-            "predicted_memory_bytes": choice.memory_bytes,
-            "notes": (f"trained with {choice.algorithm}, not with the plan's {plan.algorithm}, as asked for",),
-            **OF_ANOTHER,
-        }
-    )
-
-
-OF_ANOTHER: Mapping[str, object] = {
-    "relative_time": None,
-    "p_best": None,
-    "expected_loss": None,
-    "p_over_cap": None,
-    "own_batch_size": None,
-    "rival_batch_size": None,
-    "p_faster": None,
-    "expected_gain": None,
-    "proxy_cost_s": None,
-    "pays_after_runs": None,
-    "candidates": (),
-    "baselines": (),
-    "profile_cost": None,
-    "run_by": None,
-    "front": (),
-    "predicted_above_rest_j": None,
-}
-"""Fields of a plan that hold for the chosen algorithm alone, with their values for another."""
 
 
 class _Attempt(NamedTuple):
@@ -291,10 +230,6 @@ def _seconds(result: Plan) -> float:
 def _samples(curve: SampleEfficiency) -> float:
     assert curve.reference_samples is not None  # held by _paired
     return curve.reference_samples
-
-
-def _name(algorithm: str) -> str:
-    return algorithm.partition(":")[0]
 
 
 def _twice(names: Sequence[str]) -> str | None:
