@@ -185,13 +185,8 @@ class _Choice:
 
     def best(self) -> tuple[Course, TablePick]:
         """The best course within the goal's bound, and its point beside the user's own batch size."""
-        courses = self._in_bound()
-        best, own = self._chosen(courses, lambda one: one.cost, self.goal.exponent)
-        if own is None:
-            return best, TablePick(best.pace)
-        # The time of the own batch size over the caps stands for the time under one cap.
-        ours = max((one for one in courses if one.shape.batch == own.batch_size), key=lambda one: one.rate)
-        return best, TablePick(best.pace, own, ours.pace._replace(relative_time=1.0 / ours.rate))
+        best, own = self._chosen(self._in_bound(), lambda one: one.cost, self.goal.exponent)
+        return best, TablePick(best.pace, own)
 
     def _in_bound(self) -> list[Course]:
         """The courses that meet the goal's bound; of a budget of energy, else the course that comes nearest.

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from wattune.planning.confidence import feasible_log_times, log_cost
 from wattune.planning.objective import Objective, time_of
 from wattune.planning.table import Option, PlanningTable
-from wattune.sample_efficiency.choice import LogTimes, OwnBatchSize, beside_own
+from wattune.sample_efficiency.choice import OwnBatchSize, beside_own
 from wattune.sample_efficiency.posterior import CurvePosterior
 
 
 class TablePick(NamedTuple):
-    """The point to train at, and why its batch size is the user's own or another one; None if that is unknown.
-
-    ``own_option``: the fastest point with the own batch size, where the two were compared.
-    """
+    """The point to train at, and why its batch size is the user's own or another one; None if that is unknown."""
 
     option: Option
     own: OwnBatchSize | None = None
-    own_option: Option | None = None
 
 
 def pick_from(objective: Objective) -> TablePick | None:
@@ -45,7 +39,7 @@ def pick_from(objective: Objective) -> TablePick | None:
     else:
         costs = {one.cell.batch_size: log_cost(objective, one) for one in (option, own_option)}
     own = beside_own(curve, costs, own=own_size, rival=option.cell.batch_size, exponent=objective.goal.exponent)
-    return TablePick(option if own.choice == own.rival else own_option, own, own_option)
+    return TablePick(option if own.choice == own.rival else own_option, own)
 
 
 def _best_own(objective: Objective, option: Option, own_size: int, curve: CurvePosterior) -> Option | None:
@@ -62,27 +56,16 @@ def _best_own(objective: Objective, option: Option, own_size: int, curve: CurveP
     return objective.best(own_size, in_bound=not goal.is_time and objective.meets(option))
 
 
-def own_fields(objective: Objective, pick: TablePick) -> dict[str, Any]:
+def own_fields(table: PlanningTable, pick: TablePick) -> dict[str, Any]:
     """The plan's fields on the user's own batch size."""
-    own, table = pick.own, objective.table
+    own = pick.own
     if own is None:
         return {"own_batch_size": table.efficiency.own_batch_size}
-    times = feasible_log_times(table, objective.limit)
-    cost_s = sum(run.samples * _sample_s(times, run.batch_size) for run in table.efficiency.observations)
-    saved_s = None
-    # What another goal saves is not time, and cannot pay for it.
-    saves_time = objective.goal.is_time and own.choice != own.batch_size
-    if saves_time and own.gain is not None and table.reference_samples is not None:
-        assert pick.own_option is not None  # as the two were compared
-        if pick.own_option.relative_time is not None:
-            saved_s = own.gain * pick.own_option.relative_time * table.reference_samples
     return {
         "own_batch_size": own.batch_size,
         "rival_batch_size": own.rival,
         "p_faster": own.p_faster,
         "expected_gain": own.gain,
-        "proxy_cost_s": cost_s,
-        "pays_after_runs": cost_s / saved_s if saved_s else None,
     }
 
 
@@ -98,9 +81,3 @@ def why_no_own(table: PlanningTable, pick: TablePick) -> str | None:
         f"your batch size {own} cannot be compared with this one: no run at it reached the target, or no point of it "
         "is feasible and meets the bound of the goal"
     )
-
-
-def _sample_s(times: LogTimes | Mapping[int, tuple[float, float]], batch_size: int) -> float:
-    """Seconds per sample at this batch size, or at the nearest one that has a feasible point."""
-    nearest = min(times, key=lambda size: abs(math.log(size / batch_size)))
-    return math.exp(times[nearest][0])

@@ -103,7 +103,7 @@ def record(problem: Problem, chosen: TablePick, *, is_constant: bool = True) -> 
         step_s=pick.step_s,
         power_mean_w=pick.mean_w,
         **confidence(objective, pick),
-        **own_fields(objective, chosen),
+        **own_fields(table, chosen),
         front=objective.front(pick.cell.batch_size if own_is_kept else None) if is_constant else (),
         cap_w=limit.limit_w,
         cap_side=cap.side,

@@ -151,8 +151,6 @@ class Plan(AtPoint, Record):
     ``own_batch_size``: the batch size that the user trains with today; None: not given. ``rival_batch_size``: the one
     that would be chosen without it, None if the two cannot be compared; it is the plan's only if ``p_faster``, the
     probability that it trains faster, is at least 0.9. ``expected_gain``: the expected share of the time that it saves.
-    ``proxy_cost_s``: seconds that the estimate's runs would take on the device; ``pays_after_runs``: number of training
-    runs that save as much; None if the own batch size is kept.
 
     ``goal``: what was chosen for, and its bound. ``front``: from the fastest point to that of least energy, at the own
     batch size if that is kept; empty without predicted times. ``rest_w``: power of the board at rest, if the profile
@@ -201,8 +199,6 @@ class Plan(AtPoint, Record):
     rival_batch_size: BatchSize | None = None
     p_faster: Share | None = None
     expected_gain: Number | None = None
-    proxy_cost_s: Positive | None = None
-    pays_after_runs: Positive | None = None
     goal: Goal = TIME
     front: tuple[FrontPoint, ...] = ()
     rest_w: NotNegative | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from wattune.goal import Goal
@@ -153,7 +152,7 @@ NO_OWN = "no batch size of yours to compare with: the workload has no `batch_siz
 
 
 def own_batch_size(plan: Plan) -> str:
-    """The reason for the user's own batch size or another one, and when the runs behind it are paid back."""
+    """The reason for the user's own batch size or another one."""
     own, rival = plan.own_batch_size, plan.rival_batch_size
     if own is None:
         is_choice = len({candidate.batch_size for candidate in plan.candidates}) > 1
@@ -167,15 +166,7 @@ def own_batch_size(plan: Plan) -> str:
     if plan.batch_size != rival:
         return f"your batch size is kept: {rival} is {faster}, and 90 % are required"
     least = LEAST[plan.goal.aim]
-    text = f"batch size {rival} is {faster}; it is expected to save {percent(plan.expected_gain)} of the {least}"
-    if plan.pays_after_runs is None:
-        return text
-    return f"{text}, which pays for the proxy runs after {_training_runs(plan.pays_after_runs)}"
-
-
-def _training_runs(number: float) -> str:
-    whole = math.ceil(number)
-    return "1 training run" if whole == 1 else f"{whole:,} training runs"
+    return f"batch size {rival} is {faster}; it is expected to save {percent(plan.expected_gain)} of the {least}"
 
 
 def _probability(share: float) -> str:
