@@ -216,7 +216,7 @@ def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) ->
 
 def _dared(options: Alternatives) -> NDArray[np.bool_]:
     """The new points that are worth a risk."""
-    return options.is_open & options.near & options.likely & (options.times == 0)
+    return np.asarray(options.is_open & options.near & options.likely & (options.times == 0))
 
 
 def scenarios(sd: Array) -> tuple[Array, Array]:
