@@ -61,7 +61,7 @@ class Alternatives:
     and only a single setting up; ``near``: within a bounded step of what was measured. ``times``: how often measured.
     ``row`` and ``level``: index of the row, and of each knob's value (points, knobs); ``beyond``: not at or below a
     measured point of the row. ``training``: the share of the time left that a probe costs, and how long it takes, where
-    probes are part of a training; None for a profile. ``shifts`` (scenarios, points) and their
+    probes are steps of training; None for a profile. ``shifts`` (scenarios, points) and their
     ``weights``: see ``scenarios``. ``least``: saving, as a share of the time left, below which the search ends;
     ``deviations``: standard deviations that make a point sure.
     """
@@ -211,7 +211,7 @@ def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) ->
     if dared.max() >= MUCH:
         return int(np.argmax(dared))
     told = np.where(safe, _told(options, target), 0.0)  # what was measured before tells more when measured again
-    return int(np.argmax(told)) if gains[target] >= MUCH and told.max() >= TELLING else None
+    return int(np.argmax(told)) if gains[target] * told.max() >= MUCH else None
 
 
 def _dared(options: Alternatives) -> NDArray[np.bool_]:

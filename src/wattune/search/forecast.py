@@ -58,7 +58,7 @@ REST_SD, POWER_SD = 0.3, 1.0
 
 VOLTAGES = ((0.6, 0.0), (0.6, 0.5), (0.75, 0.3), (0.88, 0.0), (1.0, 0.0))
 """Shapes of an unknown voltage: the lowest, as a share of the highest, and the share of the highest clock up to which
-it stays there; from there on it rises in a straight line. The last one never changes. Thirteen were no better."""
+it stays there; from there on it rises in a straight line. The last one never changes. Thirteen gained nothing."""
 
 TIME_RESIDUAL = 0.03
 """Relative deviation of a board from such a sum: kernels change with the size, caches fill up."""
