@@ -82,7 +82,8 @@ def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[P
             inputs = {v.untyped_storage()._cdata: v.untyped_storage().nbytes() for v in tensors(x)}
             alive_bytes -= sum(size for key, size in inputs.items() if key not in before)
             leaf, stored = tree_map(_leaf, x) if learns else x, {}
-            with autocast("cpu", trainable.data_type), saved_tensors_hooks(store, lambda value: value):
+            hooks = saved_tensors_hooks(store, lambda value: value)  # type: ignore[no-untyped-call]
+            with autocast("cpu", trainable.data_type), hooks:
                 output = layer(own(layer, leaf) if isinstance(layer, nn.Module) else leaf)
             trained = layer.parameters() if isinstance(layer, nn.Module) else ()
             wanted = [value for value in (*trained, *tensors(leaf)) if value.requires_grad]
