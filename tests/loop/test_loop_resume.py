@@ -323,9 +323,9 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("stop_after", [None, 27])
+@pytest.mark.parametrize("stop_after", [None, 1, 21, 27])
 def test_a_position_that_a_sampler_keeps_itself_is_resumed(tmp_path, order, stop_after):
-    """At the end of a pass, where nothing could notice, and in the middle."""
+    """At the end of a pass, where nothing could notice, before a first step, and in the middle."""
 
     def loader():
         return DataLoader(**{"dataset": Named(), **ORDERS[order]()})

@@ -107,6 +107,8 @@ class BatchSource:
         self._order_random: list[Tensor] = []
         self._positions = OrderState(loader)
         self._began_at: dict[str, Any] = {}
+        self.in_pass = False
+        """True from the begin of a pass to ``end_pass``, also where an error has ended it."""
 
     @property
     def size(self) -> int:
@@ -118,9 +120,9 @@ class BatchSource:
         if self._draws is not None:
             self._draws.size = value
 
-    def order_state(self, *, in_pass: bool) -> dict[str, Any]:
+    def order_state(self) -> dict[str, Any]:
         """Positions of the samplers that the order follows from, at the begin of the present pass or of the next."""
-        return self._began_at if in_pass else self._positions.state_dict()
+        return self._began_at if self.in_pass else self._positions.state_dict()
 
     def load_order_state(self, state: dict[str, Any]) -> None:
         """Continue from ``order_state``."""
@@ -144,6 +146,7 @@ class BatchSource:
         if random is not None:
             restore(self.loader, random)
         self._random, self._began_at = states(self.loader), self._positions.state_dict()
+        self.in_pass = True
 
         def resume(skipped: int) -> None:  # the sampler has drawn its order: continue with the present random numbers
             restore(None, now)
@@ -193,8 +196,12 @@ class BatchSource:
         return self._order_random
 
     def stop(self) -> None:
-        """Abandon the present pass."""
+        """Fetch no more in the present pass."""
         self._batches = iter(())
+
+    def end_pass(self) -> None:
+        """End the present pass, after which the next one begins."""
+        self.in_pass = False
 
 
 def _batch_size(loader: Any, whole: int | None) -> int:

@@ -297,7 +297,9 @@ class Session:
 
     def _end_pass(self) -> None:
         assert self.loop is not None
+        assert self.batch_source is not None
         self._passes, self.loop.position = self._passes + 1, 0
+        self.batch_source.end_pass()
         if self.asked.checkpoint is not None:
             self.loop.remember()
             try:

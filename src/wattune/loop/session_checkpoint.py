@@ -9,6 +9,7 @@ import torch
 
 from wattune.algorithms import check_state, load_checkpoint, save_checkpoint
 from wattune.errors import InputError, RecordError
+from wattune.loop.rng_state import restore
 from wattune.loop.session_run import SessionRun, run_state
 from wattune.point import BatchShape
 
@@ -30,7 +31,8 @@ def save_session(session: Session, path: Path) -> None:
     position = 0 if session.loop is None else session.loop.position
     order = {
         "order": 0 if session.loop is None else session.loop.order,
-        "order_state": {} if batch_source is None else batch_source.order_state(in_pass=position > 0),
+        "order_state": {} if batch_source is None else batch_source.order_state(),
+        "in_pass": batch_source is not None and batch_source.in_pass,
         "ranks": session.size,
         "steps": run.steps,
     }
@@ -107,6 +109,7 @@ class SessionCheckpoint:
         self._random = {name: self.state.get(name) for name in ("random", "pass_random", "order_random")}
         self._order: int | None = self.extra["order"]
         self._order_state: dict[str, Any] = self.extra.get("order_state", {})
+        self._in_pass: bool = self.extra.get("in_pass", False)
         if own != path:
             state, extra = load_checkpoint(own) if own.exists() else ({}, {})
             is_same = (extra.get("ranks"), extra.get("steps")) == (self.ranks, self.steps)
@@ -166,6 +169,8 @@ class SessionCheckpoint:
         session.loop.remember()
         session.batch_source.load_order_state(self._order_state)
         if session.loop.position == 0:
+            if self._in_pass and before_pass:  # stopped before its first step, and drawn anew
+                restore(session.batch_source.loader, before_pass)
             session.batch_source.start()
             return
         session.recipe.resume_pass(self.extra["recipe"]["ticks"])
