@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.timing import keep
 from wattune.devices.base import Sensor
 from wattune.devices.real_time import UncontrolledDevice
-from wattune.loop import capped
+from wattune.loop.capped import capped
 
 BATCH_SIZE, TOKENS, CLASSES = 32, 16, 5
 PASS_STEPS = 400

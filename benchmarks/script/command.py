@@ -2,7 +2,7 @@
 
 `python -m benchmarks script FOLDER [tune]` needs a folder with BoFL's recordings (`benchmarks.bofl`). A program waits
 5 s and then makes rounds, in virtual time: each draws what was recorded at its setting. Readings come ten times a
-second with noise of 2 %. The guard's `StepController` is told of each round. Regrets and losses are by the smoothed
+second with noise of 2 %. The guard's `ScriptController` is told of each round. Regrets and losses are by the smoothed
 truth (`benchmarks.jetsons`), over the fastest setting that stays under the cap: a regret is of the best setting that
 was measured by then, a loss of all rounds until then, with those that measured. Workload CIFAR10 with seed 0 (`tune`)
 was used to choose constants, the others are judged.
@@ -33,7 +33,7 @@ from wattune.power.capped_run import CappedRun
 from wattune.program.hook.sitecustomize import VARIABLE, Rounds, Stamps
 from wattune.program.rounds import StepPage
 from wattune.records import StepWork
-from wattune.script.controller import StepController
+from wattune.script.controller import ScriptController
 
 CAPS = 8
 SEEDS = 3
@@ -67,7 +67,7 @@ def run(
     drawn: list[float] = []
     steps: list[tuple[float, Knobs]] = []
     at: dict[int, Knobs] = {}
-    controller: StepController
+    controller: ScriptController
 
     def tick() -> None:
         drawn.append(recording.recorded[capped.limiter.knobs].power_w)
@@ -78,7 +78,7 @@ def run(
         device.combinations()[-1],
         on_reading=lambda _, power_w: controller.reading(device.now_s(), power_w),
     ) as capped:
-        controller = StepController(device, capped.limiter, remembered=remembered)
+        controller = ScriptController(device, capped.limiter, remembered=remembered)
         capped.start()
         device.wait(BEGIN_S)
         with device.every(TICK_S, tick):

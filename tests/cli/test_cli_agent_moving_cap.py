@@ -11,7 +11,7 @@ from tests.support.cli_boards import limits
 from tests.support.live_board import live
 
 from wattune.cap_source import CapTrace
-from wattune.loop import capped
+from wattune.loop.capped import capped
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from wattune.cap import SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
 from wattune.errors import CapError, InputError, RecordError
-from wattune.loop import capped
+from wattune.loop.capped import capped
 from wattune.loop.setting_ladder import KnownSetting, SettingLadder
 from wattune.planning import plan
 from wattune.point import BatchShape, Knobs, OperatingPoint

@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 from wattune.errors import DeviceError, InputError
 from wattune.loop.batch_shapes import batch_sizes, rows
 from wattune.loop.fit_check import FitCheck
-from wattune.loop.measurement_window import MeasurementWindow
 from wattune.loop.micro_batching import can_split, even, moved, samples_of, shapes, split
 from wattune.loop.sample_model import SampleModel
 from wattune.point import BatchShape
@@ -186,16 +185,3 @@ def test_where_no_size_is_known_to_fit_it_trains_at_the_users_own(monkeypatch):
     session = trained()
     assert session.record.steps == 20
     assert {change.point.batch_size for change in session.record.changes} == {32}
-
-
-def test_readings_count_from_settling_on_and_not_in_pauses():
-    window = MeasurementWindow(0.0)
-    for at_s in range(10):
-        window.reading(at_s, float(at_s))
-        if at_s == 6:
-            window.interrupt(6.0)  # the pause that began after the step before
-        elif at_s != 5:
-            window.step(at_s, 1.0, settle_s=2.0)
-    assert window.readings_w == [3.0, 4.0, 9.0]
-    assert window.elapsed_s == 3.0
-    assert window.times_s == [1.0] * 3

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Ra
 
 from wattune.algorithms import load_checkpoint
 from wattune.errors import InputError, RecordError, SafetyStop
-from wattune.loop import capped
+from wattune.loop.capped import capped
 from wattune.point import Knobs
 from wattune.records import SessionRecord
 

@@ -1,4 +1,4 @@
-"""Rounds and gaps: which intervals are steps, and which readings are theirs."""
+"""Rounds of programs: which intervals are steps, and which process is followed."""
 
 from __future__ import annotations
 
@@ -17,29 +17,9 @@ from hypothesis import strategies as st
 
 from wattune.errors import OutputError
 from wattune.program.printed import PrintedRounds, printed_steps
-from wattune.program.rounds import GAP, Interval, StepPage, Window, ordinary
+from wattune.program.rounds import GAP, Interval, StepPage, ordinary
 
 STEP_S = st.floats(0.001, 10.0)
-
-
-@given(
-    step_s=STEP_S,
-    gaps=st.dictionaries(st.integers(5, 60), st.floats(3.0, 200.0), max_size=6),
-    per_look=st.integers(1, 3),
-)
-def test_gaps_are_left_out(step_s, gaps, per_look):
-    window, time_s = Window(0.0, 0.0), 0.0
-    is_seen = [number for number in range(1, 90) if number % per_look == 0]
-    for number in range(1, 90):
-        time_s += step_s + (gaps.get(number, 0.0) * per_look * step_s)
-        if number in is_seen:
-            window.stamp(number, time_s)
-    found = window.measured()
-    assert found is not None
-    assert found.step_s == pytest.approx(step_s)
-    assert found.uneven == pytest.approx(0.0, abs=1e-6)
-    assert found.seconds == pytest.approx(found.rounds * step_s)
-    assert found.needed == 0
 
 
 @given(times=st.lists(STEP_S, min_size=1, max_size=40))
@@ -49,43 +29,6 @@ def test_ordinary_intervals_are_near_the_median(times):
     middle = sorted(times)[(len(times) - 1) // 2]
     assert kept == [one for one in intervals if one.step_s <= GAP * middle]
     assert 2 * len(kept) >= len(times), "at least half of the steps are steps"
-
-
-@given(settle_s=st.floats(0.0, 3.0), begin_s=st.floats(0.0, 100.0))
-def test_readings_in_a_gap_and_while_the_sensor_settles_do_not_count(settle_s, begin_s):
-    window = Window(begin_s, settle_s)
-    rounds, gap_s = 0, (begin_s + 10.0, begin_s + 30.0)
-    for tick in range(600):
-        now_s = begin_s + tick / 10
-        if not gap_s[0] <= now_s < gap_s[1]:
-            rounds += 1
-            window.stamp(rounds, now_s)
-        is_pure = now_s - settle_s >= begin_s and not gap_s[0] - 0.2 <= now_s <= gap_s[1] + settle_s + 0.1
-        window.reading(now_s, 5.0 if is_pure else 50.0 if gap_s[0] <= now_s < gap_s[1] + settle_s else 5.0)
-    found = window.measured()
-    assert found is not None
-    assert set(found.readings_w) == {5.0}
-    assert found.step_s == pytest.approx(0.1)
-
-
-def test_uneven_steps_need_more_rounds():
-    window = Window(0.0, 0.0)
-    time_s = 0.0
-    for number in range(40):
-        time_s += 0.5 if number % 2 else 1.0
-        window.stamp(number, time_s)
-    found = window.measured()
-    assert found is not None
-    assert found.uneven == pytest.approx(1 / 3, rel=0.02)
-    assert 200 < found.needed < 320
-
-
-def test_a_gap_is_one_while_it_lasts():
-    window = Window(0.0, 0.0)
-    for number in range(5):
-        window.stamp(number, 0.1 * number)
-    assert not window.is_gap(0.5)
-    assert window.is_gap(1.0)
 
 
 STAMPS = """

@@ -13,7 +13,7 @@ from wattune.devices.replay import Noise, ReplayDevice
 from wattune.point import Knobs
 from wattune.power.capped_run import CappedRun
 from wattune.records import ProfileCell, ProfileTable, StepWork, provenance
-from wattune.script.controller import StepController
+from wattune.script.controller import ScriptController
 
 CLOCKS = {
     "clock_mhz": (200.0, 400.0, 600.0, 800.0, 1000.0),
@@ -56,7 +56,7 @@ class Run:
         self.told: list[str] = []
         self.capped = CappedRun(self.device, limit, SETTINGS[-1], on_reading=self._read)
         self.capped.__enter__()
-        self.controller = StepController(self.device, self.capped.limiter, say=self.told.append, **options)
+        self.controller = ScriptController(self.device, self.capped.limiter, say=self.told.append, **options)
         self.capped.start()
         self.made = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time as monotonic
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from tests.support.live.tree import LiveTree
@@ -77,7 +78,8 @@ def test_a_cap_that_another_client_sets_is_kept_by_a_choice_and_not_remembered(t
     clocks = made(device, page, 8.0)
     report = run_guarded(controller, VirtualProgram(time, 40.0), cap_w=8.0, window_s=1.0, choice=clocks)
     assert clocks.choice is not None, "it was choosing"
-    assert max(power_w for time_s, power_w in watts if time_s > 23) < 5.8
+    means_w = [fmean(w for at_s, w in watts if time_s - 1 < at_s <= time_s) for time_s, _ in watts if time_s > 23]
+    assert max(means_w) < 5.6, "over its window: two neighbouring clocks may share it"
     assert report.above_cap_s < 3.0
     assert clocks.state_dict() is None
     assert sum(seconds for _, seconds in report.settings_s) == pytest.approx(report.time_s, abs=1.0)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wattune.devices import Device, Knob, Sensor, SimulatedDevice, builtin_board
 from wattune.devices.virtual_time import Piece, VirtualDevice
-from wattune.loop import capped
+from wattune.loop.capped import capped
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import StepWork
 from wattune.search.observation import Stretch

@@ -10,7 +10,7 @@ from tests.support.sessions import board, convolutional, loss_of, pictures
 from torch.utils.data import DataLoader
 
 from wattune.errors import InputError
-from wattune.loop import capped
+from wattune.loop.capped import capped
 from wattune.tracking.trackers import trackers_of
 
 

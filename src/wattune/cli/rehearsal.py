@@ -13,7 +13,7 @@ from wattune.point import BatchShape
 from wattune.power.capped_run import CappedRun
 from wattune.program.hook.sitecustomize import Rounds
 from wattune.program.in_process import in_process
-from wattune.script.controller import ROW, Choice, StepController
+from wattune.script.controller import ROW, Choice, ScriptController
 from wattune_agent.guarded import SAFETY_EXIT
 from wattune_agent.outcome import Report
 
@@ -22,7 +22,7 @@ class Rehearsal:
     """The ``command``, a Python program, on a device that executes no steps. Each round is counted while it runs here,
     which takes about ten times as long as the program alone; then it takes its time on the device.
 
-    ``expect_s``, ``remembered``: as ``StepController`` has them.
+    ``expect_s``, ``remembered``: as ``ScriptController`` has them.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Rehearsal:
         table = device.replayed_table
         self._shape: BatchShape = ROW if table is None else table.measured[0].shape
         self._run = CappedRun(device, limit, device.combinations()[-1], on_reading=self._reading)
-        self._controller: StepController | None = None
+        self._controller: ScriptController | None = None
         self._given = expect_s, remembered
 
     @property
@@ -63,7 +63,7 @@ class Rehearsal:
         ended, code = "finished", 0
         with ExitStack() as stack:
             stack.enter_context(run)
-            self._controller = StepController(
+            self._controller = ScriptController(
                 device, run.limiter, expect_s=expect_s, remembered=remembered, say=self._tell
             )
             run.start()

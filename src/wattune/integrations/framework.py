@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from wattune.loop import Session, capped
+from wattune.loop.capped import capped
 from wattune.loop.ranks.channel import FRAMEWORK_TIMEOUT_S
 from wattune.loop.request import check_device, session_goal
+from wattune.loop.session import Session
 from wattune.loop.session_cap import constant_cap
 from wattune.point import BatchShape
 

@@ -34,9 +34,9 @@ from wattune.devices import Device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.integrations.framework import checked, new_session, state_of
-from wattune.loop import Session
 from wattune.loop.micro_batching import samples_of, shapes
 from wattune.loop.ranks.meeting import refusing
+from wattune.loop.session import Session
 from wattune.loop.session_run import run_state
 from wattune.point import BatchShape
 from wattune.records import SessionRecord

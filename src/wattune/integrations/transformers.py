@@ -21,8 +21,8 @@ from wattune.devices import Device
 from wattune.errors import InputError, SafetyStop
 from wattune.goal import TIME, Goal
 from wattune.integrations.framework import checked, leads, new_session, state_of
-from wattune.loop import Session
 from wattune.loop.ranks.meeting import refusing
+from wattune.loop.session import Session
 from wattune.point import BatchShape
 from wattune.records import SessionRecord
 from wattune.tracking.trackers import LogTo

@@ -1,83 +1,137 @@
-"""Measurement of training at one point: the times of its steps, and the readings of the power sensor meanwhile."""
+"""Measurement of steps at one point: their times, and the readings of the power sensor meanwhile."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import mean, stdev
+from typing import NamedTuple
 
 import numpy as np
 
 from wattune.cap import SensorLimit
 from wattune.devices.meter import highest_window
 from wattune.point import Knobs, OperatingPoint
+from wattune.program.rounds import GAP, Interval, median_s
 from wattune.records import ProfileCell
+
+UNEVEN = 0.15
+"""Standard deviation of steps, relative, from which on as many are measured as fix their mean to ``FIXED``."""
+
+FIXED = 0.02
+
+
+class Measured(NamedTuple):
+    """Measurements at one point. ``step_sd_s``: standard deviation of a step's time, None for a single interval;
+    ``seconds``: time measured, without gaps; ``readings_w``: those of steps alone."""
+
+    step_s: float
+    step_sd_s: float | None
+    steps: int
+    seconds: float
+    readings_w: Sequence[float]
+
+    @property
+    def uneven(self) -> float:
+        """Standard deviation of a step's time, relative to its mean."""
+        return 0.0 if self.step_sd_s is None else self.step_sd_s / self.step_s
+
+    @property
+    def needed(self) -> int:
+        """Least number of steps that fix the mean."""
+        return 0 if self.uneven <= UNEVEN else math.ceil((self.uneven / FIXED) ** 2)
+
+    def cell(self, place: OperatingPoint, limit: SensorLimit) -> ProfileCell:
+        """The same as the cell of a profile. ``limit``: that it was measured under."""
+        readings_w = self.readings_w
+        return ProfileCell(
+            **place.fields(),
+            step_s=self.step_s,
+            step_std_s=self.step_sd_s,
+            power_mean_w=float(np.mean(readings_w)),
+            power_std_w=float(np.std(readings_w, ddof=1)) if len(readings_w) > 1 else None,
+            power_peak_w=max(readings_w),
+            power_window_w=highest_window(readings_w, limit),
+            steps=self.steps,
+        )
 
 
 class MeasurementWindow:
-    """Steps at one point from ``begun_s`` on, in the device's time, and the readings meanwhile. Both count once the
-    sensor has settled.
+    """Steps and readings from ``begun_s`` on, in the device's time, while the board is at one point.
 
-    ``since_s`` is that time, None before it; ``elapsed_s`` the time measured since then, without pauses, after each of
-    which the sensor has to settle again.
+    They count once the sensor has settled, ``settle_s`` after the begin and after each pause. Intervals of more than
+    ``GAP`` times the median step are gaps (an evaluation, a checkpoint, a first compilation), which do not count.
     """
 
-    def __init__(self, begun_s: float):
+    def __init__(self, begun_s: float, settle_s: float):
         self.begun_s = begun_s
-        self.since_s: float | None = None
-        self.times_s: list[float] = []
-        self._latest_s = begun_s
+        self._settle_s = settle_s
+        self._since_s: float | None = None
+        self._last_s = begun_s
         self._before: list[tuple[float, float]] = []  # begin and end of what was measured before each pause
+        self._intervals: list[Interval] = []
         self._readings: list[tuple[float, float]] = []  # on real time they come from the sampling thread
 
     @property
+    def has_begun(self) -> bool:
+        """True if the sensor has settled, so that steps count."""
+        return self._since_s is not None
+
+    @property
     def _measured(self) -> list[tuple[float, float]]:
-        return self._before if self.since_s is None else [*self._before, (self.since_s, self._latest_s)]
+        return self._before if self._since_s is None else [*self._before, (self._since_s, self._last_s)]
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that were measured."""
+        """Seconds that were measured, with gaps."""
         return sum(end_s - begin_s for begin_s, end_s in self._measured)
-
-    @property
-    def readings_w(self) -> list[float]:
-        """Readings in the time that was measured, in watts."""
-        measured = self._measured
-        return [power_w for at_s, power_w in [*self._readings] if any(a <= at_s <= b for a, b in measured)]
 
     def reading(self, now_s: float, power_w: float) -> None:
         """Add a reading of the power sensor."""
-        if self.since_s is not None:
-            self._readings.append((now_s, power_w))
+        self._readings.append((now_s, power_w))
 
-    def step(self, now_s: float, seconds: float | None, settle_s: float) -> None:
-        """Add a step that ended now; ``seconds`` is None if its time does not count."""
-        self._latest_s = now_s
-        if self.since_s is None:
-            self.since_s = now_s if now_s - self.begun_s >= settle_s else None
-        elif seconds is not None:
-            self.times_s.append(seconds)
+    def step(self, now_s: float, count: int = 1, seconds: float | None = None) -> None:
+        """Add ``count`` steps that took ``seconds`` and ended at ``now_s``.
+
+        ``count`` 0: the time of what has ended does not count. ``seconds`` None: all the time since the step before.
+        """
+        if self._since_s is None:
+            if now_s - self.begun_s >= self._settle_s:
+                self._since_s = self._last_s = now_s
+            return
+        if count:
+            self._intervals.append(Interval(self._last_s if seconds is None else now_s - seconds, now_s, count))
+        self._last_s = now_s
 
     def interrupt(self, now_s: float) -> None:
-        """Leave out a pause of training that ends now."""
+        """Leave out a pause that ends now."""
         self._before = self._measured
-        self.begun_s, self.since_s = now_s, None
+        self.begun_s, self._since_s = now_s, None
 
+    def is_gap(self, now_s: float) -> bool:
+        """True if no step has ended for longer than a step takes."""
+        return bool(self._intervals) and now_s - self._last_s > GAP * median_s(self._intervals)
 
-def cell(
-    place: OperatingPoint, times_s: Sequence[float], readings_w: Sequence[float], limit: SensorLimit
-) -> ProfileCell:
-    """The cell of a profile from the steps and readings at a point; ``limit``: that they were measured under."""
-    return ProfileCell(
-        **place.fields(),
-        step_s=mean(times_s),
-        step_std_s=stdev(times_s) if len(times_s) > 1 else None,
-        power_mean_w=mean(readings_w),
-        power_std_w=stdev(readings_w) if len(readings_w) > 1 else None,
-        power_peak_w=max(readings_w),
-        power_window_w=highest_window(readings_w, limit),
-        steps=len(times_s),
-    )
+    def measured(self) -> Measured | None:
+        """Figures of all steps outside gaps; None before there are any."""
+        if not self._intervals:
+            return None
+        longest_s = GAP * median_s(self._intervals)
+        usual = [one for one in self._intervals if one.step_s <= longest_s]
+        gaps = [one for one in self._intervals if one.step_s > longest_s]
+        steps = sum(one.rounds for one in usual)
+        step_s = sum(one.end_s - one.begin_s for one in usual) / steps
+        # The mean of n steps varies by 1 / n of what one of them does.
+        squares = sum(one.rounds * (one.step_s - step_s) ** 2 for one in usual)
+        step_sd_s = math.sqrt(squares / (len(usual) - 1)) if len(usual) > 1 else None
+        stretches = self._measured
+        readings_w = [
+            power_w
+            for time_s, power_w in [*self._readings]
+            if any(begin_s <= time_s <= end_s for begin_s, end_s in stretches)
+            and not any(gap.begin_s < time_s < gap.end_s + self._settle_s for gap in gaps)
+        ]
+        seconds = self.elapsed_s - sum(gap.end_s - gap.begin_s for gap in gaps)
+        return Measured(step_s, step_sd_s, steps, seconds, readings_w)
 
 
 def ratio(cells: Mapping[OperatingPoint, ProfileCell], low: Knobs, high: Knobs) -> float | None:

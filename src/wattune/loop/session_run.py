@@ -18,8 +18,8 @@ from wattune.cap_source import check_scale
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory, SafetyStop
 from wattune.loop.batch_shapes import rows as rows_of
+from wattune.loop.controller import AnySearch, StepController
 from wattune.loop.division import Verdict
-from wattune.loop.explorer import AnySearch, Explorer
 from wattune.loop.fit_check import FitCheck
 from wattune.loop.loop_run import LoopRun, NextStep
 from wattune.loop.ranks.leading import Leading
@@ -74,7 +74,7 @@ class SessionRun(LoopRun):
     Raises: InputError for a cap or a profile that the device cannot be held below or has not.
     """
 
-    explorer: Explorer
+    explorer: StepController
 
     def __init__(self, device: Device, asked: Request, leading: Leading | None = None):
         moving = asked.moving
@@ -141,7 +141,7 @@ class SessionRun(LoopRun):
                 stack.callback(observer.close)
                 observer.open()
             capped, state = stack.enter_context(self.capped), self._state
-            self.explorer = Explorer(
+            self.explorer = StepController(
                 self.device,
                 capped.limiter,
                 self._new_search,

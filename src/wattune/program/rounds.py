@@ -1,4 +1,4 @@
-"""Rounds of a program that stamps its steps: which process they are of, how long they take, what the board draws."""
+"""Rounds of a program that stamps its steps: which process they are of, and how long they take."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ SILENT_S = 30.0
 
 GAP = 2.5
 """Times the median from which on an interval counts as a gap: an evaluation, a checkpoint, a first compilation."""
-
-UNEVEN = 0.15
-"""Standard deviation of steps, relative, from which on as many are measured as fix their mean to ``FIXED``."""
-
-FIXED = 0.02
 
 
 class Stamp(NamedTuple):
@@ -131,81 +126,15 @@ class Interval(NamedTuple):
         return (self.end_s - self.begin_s) / self.rounds
 
 
-class Measured(NamedTuple):
-    """Measurements at one setting. ``seconds``: time of the ``rounds``, without gaps; ``uneven``: standard deviation of
-    a round's time, relative to ``step_s``; ``readings_w``: those of rounds alone."""
-
-    step_s: float
-    uneven: float
-    rounds: int
-    seconds: float
-    readings_w: Sequence[float]
-
-    @property
-    def needed(self) -> int:
-        """Least number of rounds that fix the mean."""
-        return 0 if self.uneven <= UNEVEN else math.ceil((self.uneven / FIXED) ** 2)
-
-
-class Window:
-    """Rounds and readings from ``begin_s`` on, while the board is at one setting. They count once the sensor has
-    settled, ``settle_s`` after the begin and after each gap."""
-
-    def __init__(self, begin_s: float, settle_s: float):
-        self._settle_s = settle_s
-        self._since_s = begin_s + settle_s
-        self._last: tuple[int, float] | None = None
-        self._intervals: list[Interval] = []
-        self._readings: list[tuple[float, float]] = []
-
-    def stamp(self, rounds: int, time_s: float) -> None:
-        """Take the number of rounds so far, and the time of the last one."""
-        if time_s < self._since_s or (self._last is not None and rounds <= self._last[0]):
-            return
-        if self._last is not None:
-            self._intervals.append(Interval(self._last[1], time_s, rounds - self._last[0]))
-        self._last = rounds, time_s
-
-    def reading(self, time_s: float, power_w: float) -> None:
-        """Take a reading of the sensor."""
-        self._readings.append((time_s, power_w))
-
-    def is_gap(self, now_s: float) -> bool:
-        """True if no round has ended for longer than a step takes."""
-        usual = ordinary(self._intervals)
-        if self._last is None or not usual:
-            return False
-        return now_s - self._last[1] > GAP * _median(usual)
-
-    def measured(self) -> Measured | None:
-        """Figures of all rounds outside gaps; None before there are any."""
-        usual = ordinary(self._intervals)
-        if not usual:
-            return None
-        rounds, seconds = sum(one.rounds for one in usual), sum(one.end_s - one.begin_s for one in usual)
-        step_s = seconds / rounds
-        # The mean of n rounds varies by 1 / n of what one of them does.
-        variance = sum(one.rounds * (one.step_s - step_s) ** 2 for one in usual) / len(usual)
-        first_s, last_s = self._intervals[0].begin_s, self._intervals[-1].end_s
-        gaps = [one for one in self._intervals if one not in set(usual)]
-        watts = [
-            power_w
-            for time_s, power_w in self._readings
-            if first_s <= time_s <= last_s
-            and not any(gap.begin_s < time_s < gap.end_s + self._settle_s for gap in gaps)
-        ]
-        return Measured(step_s, math.sqrt(variance) / step_s, rounds, seconds, watts)
-
-
 def ordinary(intervals: Sequence[Interval]) -> list[Interval]:
     """The intervals that are steps: at most ``GAP`` times the median."""
     if not intervals:
         return []
-    longest_s = GAP * _median(intervals)
+    longest_s = GAP * median_s(intervals)
     return [one for one in intervals if one.step_s <= longest_s]
 
 
-def _median(intervals: Sequence[Interval]) -> float:
+def median_s(intervals: Sequence[Interval]) -> float:
     """Median time of a round."""
     passed, rounds = 0, sum(one.rounds for one in intervals)
     for one in sorted(intervals, key=lambda one: one.step_s):

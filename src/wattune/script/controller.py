@@ -5,34 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any, Final
 
+from wattune.cap import SensorLimit
 from wattune.devices import Device
-from wattune.devices.meter import highest_window
+from wattune.loop.controller import STEPS, WINDOWS, Later, StepController, at_once
+from wattune.loop.measurement_window import Measured
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.limiter import PowerLimiter
-from wattune.program.rounds import Measured, Window
-from wattune.search.observation import Stretch
 from wattune.search.search import Search
 
 ROW: Final = BatchShape(1, 1)
 """A round counts as one sample: what its batch size is, nobody says."""
 
-STEPS: Final = 3
-"""Least number of rounds that a setting is measured for."""
-
 STEPS_AHEAD: Final = 8
-"""The same on a GPU, where the program's process runs ahead of the processor."""
-
-WINDOWS: Final = 3
-"""Least number of the sensor's windows that a setting is measured for."""
+"""Least number of rounds that a setting is measured for on a GPU, where the program's process runs ahead of the
+processor."""
 
 LEAST_S: Final = 1.0
 """Least time that a setting is measured for: the program is looked at ten times a second."""
-
-JUDGE_EVERY_S: Final = 0.1
-"""Time between two looks at all that was measured at a setting: a rehearsal is told of each round."""
 
 FIRST_ROUNDS: Final = 30
 FIRST_S: Final = 5.0
@@ -48,27 +39,8 @@ LONGEST_S: Final = 60.0
 MOST: Final = 24
 """Most settings that are tried: what was not found by then is worth less than it costs."""
 
-UPDATE_AFTER_S: Final = 30.0
-"""Seconds of rounds at the chosen setting after which the search takes in what was measured there."""
-
-PUSHES: Final = 3
-"""Readings above the cap after which a chosen setting is excluded."""
-
-GAPS: Final = 2
-"""Crossings of the cap within gaps that exclude nothing: an evaluation is not the step."""
-
 CHANGED: Final = 0.2
 """Relative change of the step time since an earlier run from which on that run's measurements say nothing."""
-
-
-Later = Callable[[Callable[[], Any]], Callable[[], bool]]
-"""Begin to run a decision. Returns: a function that says whether the decision is made."""
-
-
-def at_once(call: Callable[[], Any]) -> Callable[[], bool]:
-    """Decide at once, on virtual time."""
-    call()
-    return lambda: True
 
 
 @dataclass
@@ -117,7 +89,32 @@ class Choice:
         return lines
 
 
-class StepController:
+class ClockSearch(Search):
+    """A search over all settings of a device for the rounds of a program."""
+
+    def __init__(self, device: Device, limit: SensorLimit):
+        super().__init__(
+            [ROW],
+            device.combinations(),
+            cap_w=limit.limit_w,
+            start=ROW,
+            margin_w=limit.margin_w,
+            **device.sensor.searched,
+            cap_window_s=limit.window_s,
+        )
+        self.probes = 0
+        """Settings that were tried so far."""
+
+    def next(self) -> OperatingPoint | None:
+        """The setting to try next; see ``Search``. Nothing is faster than all clocks at their highest."""
+        best = self.best()
+        if best is not None and best.knobs == self.settings[-1]:
+            self.reason = "the cap does not bind"
+            return None
+        return None if best is not None and self.probes >= MOST else super().next()
+
+
+class ScriptController:
     """Chooses the setting of a program by its own rounds; ``limiter`` keeps the board below the cap all the while.
 
     Call ``look`` about ten times a second with the rounds so far, and ``reading`` with each reading that the limiter
@@ -138,12 +135,7 @@ class StepController:
         self._device, self._limiter, self._later, self._say = device, limiter, later, say
         self._expect_s, self._remembered = expect_s, remembered
         self._limit = limiter.limit  # the program's own: another client may set a lower one for a time
-        self._search = self._new_search()
         self._least = STEPS_AHEAD if device.executes_steps and device.trains_on == "gpu" else STEPS
-        sensor = device.sensor
-        self._settle_s = sensor.settle_s
-        self._window_s = WINDOWS * max(sensor.window_s, sensor.period_s, 0.1)
-        self._watts: dict[Knobs, float] = {}  # highest mean over the cap's window, at each measured setting
         self.choice = Choice()
         self.is_over = False
         """True if nothing is chosen any more: the guard alone holds the cap."""
@@ -152,64 +144,43 @@ class StepController:
         self._rounds = 0
         self._source: tuple[int, int] | None = None  # the marker of the rounds, and their process
         self._held_from = 0  # rounds before the first choice
-        self._target: OperatingPoint | None = None
-        self._before: OperatingPoint | None = None
-        self._probing = False
-        self._gaps: dict[OperatingPoint, int] = {}
-        self._decided: Callable[[], bool] | None = None
-        self._next: OperatingPoint | None = None
+        self._has_begun = False
         self._probed: list[tuple[int, float]] = []  # rounds and seconds of each measurement
-        self._window = Window(self._began_s, self._settle_s)
-        self._judged_s = -math.inf
-        limiter.ratio = lambda low, high: (
-            self._watts[high] / self._watts[low] if low in self._watts and high in self._watts else None
-        )
+        self._steps = self._new_steps()
 
-    def _new_search(self) -> Search:
-        return Search(
-            [ROW],
-            self._device.combinations(),
-            cap_w=self._limit.limit_w,
-            start=ROW,
-            margin_w=self._limit.margin_w,
-            **self._device.sensor.searched,
-            cap_window_s=self._limit.window_s,
+    def _new_steps(self) -> StepController:
+        self._search = ClockSearch(self._device, self._limit)
+        search = self._search  # of these steps, whatever comes after
+        return StepController(
+            self._device, self._limiter, lambda _: search, ROW, changed=self._changed, later=self._later
         )
 
     # ---------------------------------------------------------------------------------------------------------- inputs
 
     def reading(self, time_s: float, power_w: float) -> None:
         """Take a reading of the present setting, in the device's time."""
-        self._window.reading(time_s, power_w)
+        self._steps.window.reading(time_s, power_w)
 
     def look(self, rounds: int, time_s: float, marker: int = 0, pid: int = 0) -> None:
         """Take a process's rounds so far and the time of the last one, in the device's time. Raises: DeviceError."""
-        if self._decided is not None and not self._decided():
+        if not self._steps.has_decided():
             return  # another thread uses the search
         if (marker, pid) != self._source:
             self._start_over(rounds, time_s, marker, pid)
-        self._rounds = rounds
+        new, self._rounds = rounds - self._rounds, rounds
         if self.is_over or self._first is None:
             return
-        if self._decided is not None:
-            self._decided = None
-            self._go()
-            return
-        if self._target is None:
+        if not self._has_begun:
             since = rounds - self._first[0]
             is_training = since >= STEPS and (since >= FIRST_ROUNDS or time_s - self._first[1] >= FIRST_S)
             if is_training or self._remembered is not None:
                 self._begin()
-            return
-        self._window.stamp(rounds, time_s)
-        if self._probing and self._limiter.crossed_w is not None:
-            self._crossed(self._target, self._limiter.crossed_w)
-        elif not self._probing and self._limiter.knobs != self._target.knobs:
-            self._pushed(self._target)
-        elif self._device.now_s() - self._judged_s >= JUDGE_EVERY_S:
-            self._judged_s = self._device.now_s()
-            if (measured := self._window.measured()) is not None:
-                self._judge(self._target, measured)
+        else:
+            if new > 0:
+                self._steps.window.step(time_s, new)
+            self._judge()
+        if self._has_begun and not self.is_over:
+            self._steps.begin(ROW)
 
     # ------------------------------------------------------------------------------------------------------ measuring
 
@@ -221,19 +192,23 @@ class StepController:
             self._say("another process makes steps" if is_equal else "the program's steps have changed: choosing again")
             self._remembered = self.state_dict() if is_equal else None
             self._limiter.free()
-        self._source, self._first, self._target, self._decided = (marker, pid), (rounds, time_s), None, None
-        self._search, self.choice, self._probed, self._gaps = self._new_search(), Choice(reason=reason), [], {}
-        self.is_over, self._held_from = bool(reason), 0
-        self._watts.clear()
+        self._source, self._first, self._rounds = (marker, pid), (rounds, time_s), rounds
+        self._steps, self.choice, self._probed = self._new_steps(), Choice(reason=reason), []
+        self.is_over, self._held_from, self._has_begun = bool(reason), 0, False
 
     def _begin(self) -> None:
         """Measure the setting that the guard has come to, or the choice of an earlier run."""
+        self._has_begun = True
         if (best := self._recalled()) is not None:
-            self._move(best, probing=True)
+            self._steps.want(best)
         elif self._expect_s is not None and self._is_short:
             self._give_up(f"a run of {self._expect_s:.0f} s is too short to find faster clocks")
         else:
-            self._move(OperatingPoint(ROW, _on_grid(self._search.settings, self._limiter.knobs)), probing=False)
+            self._measure_present()
+
+    def _measure_present(self) -> None:
+        present = OperatingPoint(ROW, _on_grid(self._search.settings, self._limiter.knobs))
+        self._steps.want(present, held=True)
 
     @property
     def _is_short(self) -> bool:
@@ -251,99 +226,52 @@ class StepController:
             choice.in_words()  # fails now, rather than when the program has ended
             best, self.choice = self._search.best(), choice
         except Exception:  # noqa: BLE001 - written by another version, or by hand
-            best, self._search = None, self._new_search()
+            best, self._steps = None, self._new_steps()
         return best
 
-    def _move(self, point: OperatingPoint, *, probing: bool) -> None:
-        self._before, self._target, self._probing = self._target, point, probing
-        if self._limiter.knobs != point.knobs or probing or self._limiter.top != point.knobs:
-            self._limiter.move(point.knobs, probe=probing)
-        self._window = Window(self._device.now_s(), self._settle_s)
-
-    def _judge(self, target: OperatingPoint, measured: Measured) -> None:
-        """Tell the search what was measured, once that is enough."""
-        is_chosen = not self._probing and target.knobs in self._watts
-        is_brief = self._probing and self._search.is_brief(target)
-        enough_s = UPDATE_AFTER_S if is_chosen else max(self._window_s / (WINDOWS if is_brief else 1), LEAST_S)
-        if measured.rounds < self._least or measured.seconds < enough_s or not measured.readings_w:
+    def _judge(self) -> None:
+        steps = self._steps
+        if steps.is_held and self._limiter.knobs != steps.current.knobs:  # follow it down
+            self._measure_present()
             return
-        if measured.rounds < measured.needed:
+        is_brief = steps.probing and not steps.is_held and self._search.is_brief(steps.current)
+        probe_s = max(steps.window_s * (1 if is_brief else WINDOWS), LEAST_S)
+        steps.judge(steps=self._least, probe_s=probe_s, accept=self._accept)
+
+    def _accept(self, measured: Measured) -> bool:
+        """Note what is about to be told to the search, if it is enough."""
+        if measured.steps < measured.needed:
             if measured.needed * measured.step_s > LONGEST_S:
                 text = f"the steps are too uneven to compare clocks by: they differ by {100 * measured.uneven:.0f} %"
                 self._give_up(text)
-            return
-        self._tell(target, measured, is_chosen=is_chosen)
-
-    def _tell(self, target: OperatingPoint, measured: Measured, *, is_chosen: bool) -> None:
-        limit, choice = self._limiter.limit, self.choice
-        is_first = not self._watts
-        if is_first and choice.remembered and choice.step_s and abs(measured.step_s / choice.step_s - 1) > CHANGED:
-            self._say("the program's steps take another time than in the earlier run: choosing again")
-            self._search, self.choice = self._new_search(), Choice()
-            choice = self.choice
-        highest_w = highest_window(measured.readings_w, limit) or max(measured.readings_w)
-        if is_first and self._expect_s is not None:
-            left_s = self._expect_s - (self._device.now_s() - self._began_s)
-            self._search.samples_left = max(0.0, left_s / measured.step_s)
-        self._watts[target.knobs] = highest_w
-        self._search.tell(target, Stretch(measured.step_s, fmean(measured.readings_w), highest_w, measured.seconds))
+            return False
+        choice, steps = self.choice, self._steps
+        if not steps.cells:
+            if choice.remembered and choice.step_s and abs(measured.step_s / choice.step_s - 1) > CHANGED:
+                self._say("the program's steps take another time than in the earlier run: choosing again")
+                self._search = steps.search = ClockSearch(self._device, self._limit)
+                choice = self.choice = Choice()
+            if self._expect_s is not None:
+                left_s = self._expect_s - (self._device.now_s() - self._began_s)
+                self._search.samples_left = max(0.0, left_s / measured.step_s)
         if choice.first_s is None:
-            choice.first, choice.first_s = dict(target.knobs), measured.step_s
-        if not is_chosen:
+            choice.first, choice.first_s = dict(steps.current.knobs), measured.step_s
+        if steps.probing:
             choice.probes += 1
-            self._probed.append((measured.rounds, measured.seconds))
-        self._choose()
-
-    def _crossed(self, target: OperatingPoint, power_w: float) -> None:
-        """Exclude the setting that was above the cap, unless the program did something else meanwhile."""
-        limiter = self._limiter
-        if self._window.is_gap(self._device.now_s()) and self._gaps.setdefault(target, 0) < GAPS:
-            self._gaps[target] += 1
-        else:
-            before = self._before
-            is_before = limiter.was_early and before is not None and before.knobs in self._watts
-            blamed = before if is_before and before is not None else target
-            self._search.above(blamed, power_w)
-        self._choose()
-
-    def _pushed(self, target: OperatingPoint) -> None:
-        """The limiter went below the setting that was to be held."""
-        limiter = self._limiter
-        if target.knobs not in self._watts:  # the first one: follow it down
-            self._move(OperatingPoint(ROW, _on_grid(self._search.settings, limiter.knobs)), probing=False)
-        elif limiter.pushed >= PUSHES and limiter.power_w is not None:
-            self._search.above(target, limiter.power_w)
-            self._choose()
+            self._search.probes = choice.probes
+            self._probed.append((measured.steps, measured.seconds))
+        return True
 
     # ------------------------------------------------------------------------------------------------------- choosing
 
-    def _choose(self) -> None:
-        self._decided = self._later(self._decide)
-        if self._decided():
-            self._decided = None
-            self._go()
-
-    def _decide(self) -> None:
-        best, top = self._search.best(), self._search.settings[-1]
-        # Nothing is faster than all clocks at their highest.
-        is_over = best is not None and (best.knobs == top or self.choice.probes >= MOST)
-        self._next = None if is_over else self._search.next()
-
-    def _go(self) -> None:
-        if self._next is not None:
-            self._move(self._next, probing=True)
+    def _changed(self, point: OperatingPoint, reason: str) -> None:
+        if self._steps.probing:
             return
-        best = self._search.best()
-        if best is None:
+        if self._search.best() is None:
             self._give_up("no measured setting stays below the cap")
             return
-        if self._target != best or self._probing or self._limiter.knobs != best.knobs:
-            self._move(best, probing=False)
-        else:
-            self._window = Window(self._device.now_s() - self._settle_s, self._settle_s)
-        is_top = best.knobs == self._search.settings[-1]
-        self.choice.reason = "the cap does not bind" if is_top else self._search.reason
-        self._settle_for(best)
+        self.choice.reason = self._search.reason
+        self._settle_for(point)
 
     def _settle_for(self, best: OperatingPoint) -> None:
         """Note the choice."""
@@ -354,7 +282,7 @@ class StepController:
         alone = self._search.fastest(lambda knobs: all(knobs[name] == top[name] for name in others))
         if alone is not None:
             choice.gpu_alone_s = self._search.step_s(alone)
-            choice.gpu_alone_is_measured = alone.knobs in self._watts
+            choice.gpu_alone_is_measured = alone in self._steps.cells
         if self._held_from == 0:
             self._held_from = self._rounds
         if is_new:
@@ -382,16 +310,19 @@ class StepController:
     @property
     def best(self) -> Knobs | None:
         """The best setting that was measured; None before the first one."""
-        best = self._search.best() if self._watts else None
+        best = self._search.best() if self._steps.cells else None
         return None if best is None else best.knobs
 
     def outcome(self) -> Choice:
         """The choice with what it has cost and saved so far."""
         choice = self.choice
         choice.rounds = self._rounds
-        if choice.chosen is None and self._watts and (best := self._search.best()) is not None:
-            self._settle_for(best)
-            choice.reason = choice.reason or "the search had not ended"
+        if (best := self._search.best() if self._steps.cells else None) is not None and not self.is_over:
+            if choice.chosen is None:
+                choice.reason = choice.reason or "the search had not ended"
+                self._settle_for(best)
+            elif not self._steps.probing:
+                choice.step_s = self._search.step_s(self._steps.wanted)
         if choice.step_s is not None and choice.first_s is not None:
             choice.search_s = sum(seconds - rounds * choice.step_s for rounds, seconds in self._probed)
             choice.saved_s = (self._rounds - self._held_from) * (choice.first_s - choice.step_s)
@@ -399,7 +330,7 @@ class StepController:
 
     def state_dict(self) -> dict[str, Any] | None:
         """State for the next run of the same program; None if nothing was measured."""
-        if not self._watts or self._search.best() is None:
+        if self.best is None:
             return None
         return {"search": self._search.state_dict(), "choice": self.outcome().as_json()}
 

@@ -20,7 +20,7 @@ from wattune.files import cache_folders, read_json, write_json
 from wattune.point import Knobs
 from wattune.power.limiter import PowerLimiter
 from wattune.program.rounds import Stamp, StepPage
-from wattune.script.controller import Choice, StepController
+from wattune.script.controller import Choice, ScriptController
 
 UNSTAMPED_S: Final = 60.0
 """Time under load after which a program that stamps no step is said to be one."""
@@ -30,7 +30,7 @@ BUSY: Final = 1.15
 
 
 class ProgramClocks:
-    """The ``choice`` of ``wattune_agent.guarded.run_guarded``: a ``StepController`` on a board that runs a program.
+    """The ``choice`` of ``wattune_agent.guarded.run_guarded``: a ``ScriptController`` on a board that runs a program.
 
     ``names``: the knobs to set. Nothing is changed before the program's first round.
     """
@@ -49,7 +49,7 @@ class ProgramClocks:
         self._expect_s, self._remembered = expect_s, remembered
         self._inside = ExitStack()
         self._limiter: PowerLimiter | None = None
-        self._controller: StepController | None = None
+        self._controller: ScriptController | None = None
         self._failed: Choice | None = None  # what an error ended
         self._events: list[dict[str, Any]] = []
         self._time_s = self._loaded_s = 0.0
@@ -89,7 +89,7 @@ class ProgramClocks:
                     self._end_choice(self._limiter, error)
         return True
 
-    def _look(self, controller: StepController, stamp: Stamp | None, power_w: float | None) -> None:
+    def _look(self, controller: ScriptController, stamp: Stamp | None, power_w: float | None) -> None:
         now_s = self._device.now_s()
         if power_w is not None:
             controller.reading(now_s, power_w)
@@ -196,7 +196,7 @@ class ProgramClocks:
 
             return is_made
 
-        self._controller = StepController(
+        self._controller = ScriptController(
             device,
             self._limiter,
             expect_s=self._expect_s,

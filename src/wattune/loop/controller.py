@@ -1,4 +1,4 @@
-"""Exploration: measures operating points by training at them, and decides which point comes next."""
+"""The choice of operating points: measures them by a loop's own steps, and decides which one comes next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wattune.devices import Device
-from wattune.loop.measurement_window import MeasurementWindow, cell, ratio
+from wattune.loop.measurement_window import Measured, MeasurementWindow, ratio
 from wattune.loop.setting_ladder import SettingLadder
 from wattune.point import BatchShape, OperatingPoint
 from wattune.power.limiter import PowerLimiter
@@ -15,8 +15,6 @@ from wattune.records import AbortedProbe, ProfileCell
 from wattune.search.observation import Stretch
 from wattune.search.search import Search
 from wattune.search.staged import StagedSearch
-
-AnySearch = Search | StagedSearch | SettingLadder
 
 STEPS = 3
 """Least number of steps that a point is measured for, after a first one that does not count."""
@@ -34,19 +32,38 @@ RESTARTS = 3
 too."""
 
 UPDATE_AFTER_S = 30.0
-"""Seconds of training at a chosen point after which the search takes in what was measured there."""
+"""Seconds of steps at a chosen point after which the search takes in what was measured there."""
 
 PUSHES = 3
 """Readings above the cap after which a chosen point is excluded."""
 
+GAPS = 2
+"""Crossings of the cap within gaps that exclude nothing: an evaluation is not the step."""
 
-class Explorer:
-    """A session's way through the operating points, one after the other, by ordinary training steps.
+JUDGE_EVERY_S = 0.1
+"""Time between two looks at all that was measured at a point, once there is enough of it."""
 
-    ``wanted`` is the point that training should be at; it becomes ``current`` when the first step of its row begins.
-    ``search`` makes the search, over the rows for which it is given True; ``fits`` checks whether training can use a
-    row; ``changed`` is called with each new point and the reason for it. ``window`` takes the readings of the run
-    that ``limiter`` belongs to.
+Later = Callable[[Callable[[], Any]], Callable[[], bool]]
+"""Begin to run a decision. Returns: a function that says whether the decision is made."""
+
+
+def at_once(call: Callable[[], Any]) -> Callable[[], bool]:
+    """Decide at once."""
+    call()
+    return lambda: True
+
+
+AnySearch = Search | StagedSearch | SettingLadder
+
+
+class StepController:
+    """Chooses the operating point of a loop by its own steps, while ``limiter`` keeps the board below the cap.
+
+    ``wanted`` is the point that the loop should be at; it becomes ``current`` when the first step of its row begins.
+    ``search`` makes the search, over the rows for which it is given True; ``fits`` checks whether the loop can use a
+    row; ``changed`` is called with each new point and the reason for it. ``later`` runs a decision and returns a
+    function that says if it is made, so that readings go on meanwhile. ``window`` takes the readings of the run that
+    ``limiter`` belongs to.
     """
 
     def __init__(
@@ -56,8 +73,9 @@ class Explorer:
         search: Callable[[Callable[[BatchShape], bool]], AnySearch],
         start: BatchShape,
         *,
-        fits: Callable[[BatchShape], bool],
+        fits: Callable[[BatchShape], bool] = lambda row: True,
         changed: Callable[[OperatingPoint, str], None],
+        later: Later = at_once,
     ):
         self._new_search = search
         self._excluded: set[BatchShape] = set()
@@ -67,42 +85,75 @@ class Explorer:
         self.wanted = self.current = OperatingPoint(start, device.safest)
         self.probing = False
         """True if the wanted point is to be measured."""
+        self.is_held = False
+        """True if that is done without a probe: at a setting that the limiter has come to, and may lower."""
         self._device = device
         self._limiter = limiter
         self._start = start
         self._fits = fits
         self._changed = changed
+        self._later = later
+        self._decided: Callable[[], bool] | None = None
+        self._probe: OperatingPoint | None = None  # the decision: None if no probe is worth its time
+        self._may_stay = False
         self._is_reached = False  # the wanted point is the current one
         self._has_begun = False
         self._has_evaluated = False  # since the last step began
         self._before: OperatingPoint | None = None
-        self.window = MeasurementWindow(device.now_s())
+        self._gaps: dict[OperatingPoint, int] = {}
+        self._judge_s = -math.inf
         self._restarts, self._paused_s = 0, -math.inf
         sensor = device.sensor
         self._settle_s = sensor.settle_s
+        self.measure_again()
         self.window_s = max(sensor.window_s, sensor.period_s, SHORTEST_WINDOW_S)
         limiter.ratio = lambda low, high: ratio(self.cells, low, high)
 
     # ------------------------------------------------------------------------------------------------------- choosing
 
-    def choose(self) -> None:
-        """Choose the next point to measure, or the best measured point if no probe is worth its time."""
+    def choose(self, *, may_stay: bool = False) -> None:
+        """Choose the next point to measure, or the best measured point if no probe is worth its time.
+
+        ``may_stay``: a point that was chosen before and is the best again is not begun anew.
+        """
+        self._may_stay = may_stay
+        self._decided = self._later(self._decide)
+        self.has_decided()
+
+    def has_decided(self) -> bool:
+        """Go on by the decision, if one was made. Returns: False while one is under way, which uses the search."""
+        if self._decided is not None:
+            if not self._decided():
+                return False
+            self._decided = None
+            self._go_on()
+        return True
+
+    def _decide(self) -> None:
         while (point := self.search.next()) is not None:
             # The user's own row is never excluded: the user's own loop trains with it anyway.
             if point.shape in self._excluded or self._fits(point.shape):
-                self._want(point, probing=True)
-                return
+                break
             self._exclude(point.shape)
-        best = self.search.best()
-        self._want(best if best is not None else OperatingPoint(self._start, self._device.safest), probing=False)
+        self._probe = point
+
+    def _go_on(self) -> None:
+        if self._probe is not None:
+            self.want(self._probe)
+            return
+        best, before, stays = self.search.best(), self.wanted, self._may_stay and not self.probing
+        self.want(OperatingPoint(self._start, self._device.safest) if best is None else best, probing=False)
+        if stays and self.wanted == before:
+            self._is_reached = before == self.current and self._limiter.knobs == before.knobs
 
     def choose_again(self) -> None:
         """Choose again if no probe is under way, since another one may have become worth its time."""
         if not self.probing:
-            before = self.wanted
-            self.choose()
-            if not self.probing and self.wanted == before:
-                self._is_reached = before == self.current and self._limiter.knobs == before.knobs
+            self.choose(may_stay=True)
+
+    def want(self, point: OperatingPoint, *, probing: bool = True, held: bool = False) -> None:
+        """Set the point that the loop should be at, to measure it or to stay there."""
+        self.wanted, self.probing, self.is_held, self._is_reached = point, probing, held, False
 
     def leave_out(self, row: BatchShape) -> None:
         """Exclude a row that turned out not to fit, and choose another one."""
@@ -115,9 +166,6 @@ class Explorer:
             if not self._fits(row):
                 self._exclude(row)
         self.choose()
-
-    def _want(self, point: OperatingPoint, *, probing: bool) -> None:
-        self.wanted, self.probing, self._is_reached = point, probing, False
 
     def _exclude(self, row: BatchShape) -> None:
         # One row only: if a model fails at one size, smaller and larger ones may still work.
@@ -135,7 +183,7 @@ class Explorer:
     @property
     def is_measuring(self) -> bool:
         """True while steps are timed for a probe."""
-        return self.probing and self._is_reached and self.window.since_s is not None
+        return self.probing and self._is_reached and self.window.has_begun
 
     @property
     def mixes_pauses(self) -> bool:
@@ -154,7 +202,7 @@ class Explorer:
         """Begin an evaluation, which is a pause of training."""
         self._has_evaluated = True
 
-    def begin(self, row: BatchShape, idle_s: float) -> None:
+    def begin(self, row: BatchShape, idle_s: float = 0.0) -> None:
         """Begin a step of this row, ``idle_s`` after the end of the one before. Raises: DeviceError."""
         if self._has_evaluated or idle_s > PAUSE * self.window_s:
             now_s = self._device.now_s()
@@ -166,7 +214,7 @@ class Explorer:
         if not self._is_reached and row == self.wanted.shape:
             is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
             self._before, self.current = self.current, self.wanted
-            self._limiter.move(self.wanted.knobs, probe=self.probing)
+            self._limiter.move(self.wanted.knobs, probe=self.probing and not self.is_held)
             self.measure_again()
             if is_same and self._has_begun and idle_s <= PAUSE * self.window_s:
                 self.window.begun_s = -math.inf  # the sensor has settled at this point before
@@ -177,48 +225,62 @@ class Explorer:
 
     def end(self, row: BatchShape, seconds: float | None, now_s: float) -> None:
         """End a step of this row; ``seconds`` is None if its time is not representative. Raises: DeviceError."""
-        if not self._is_reached or row != self.current.shape:
+        if self._is_reached and row == self.current.shape:
+            if not self._has_evaluated:  # in the middle of the step
+                self.window.step(now_s, 0 if seconds is None else 1, seconds)
+            self.judge()
+
+    def judge(
+        self, *, steps: int = STEPS, probe_s: float | None = None, accept: Callable[[Measured], bool] = lambda _: True
+    ) -> None:
+        """Choose another point if the limiter has left the current one, or what was measured there is enough.
+
+        That is ``steps`` steps, and ``probe_s`` seconds for a probe (None: some of the sensor's windows), of which
+        ``accept`` has the last word.
+        """
+        if not self._is_reached:
             return
-        limiter, window = self._limiter, self.window
+        limiter, window, now_s = self._limiter, self.window, self._device.now_s()
         if self.probing and limiter.crossed_w is not None:
-            self._abort(limiter.crossed_w)
+            self._abort(limiter.crossed_w, is_gap=not self._has_evaluated and window.is_gap(now_s))
             return
         if not self.probing and limiter.pushed >= PUSHES and limiter.power_w is not None:
             self.search.above(self.current, limiter.power_w)
             self.choose()
             return
-        if self._has_evaluated:
-            return  # in the middle of the step
-        window.step(now_s, seconds, self._settle_s)
-        enough_s = WINDOWS * self.window_s if self.probing else UPDATE_AFTER_S
-        if len(window.times_s) >= STEPS and window.elapsed_s >= enough_s and (readings_w := window.readings_w):
-            self._measured(cell(self.current, window.times_s, readings_w, limiter.limit), window.elapsed_s)
+        probe_s = WINDOWS * self.window_s if probe_s is None else probe_s
+        enough_s = probe_s if self.probing else UPDATE_AFTER_S
+        if self._has_evaluated or now_s < self._judge_s or window.elapsed_s < enough_s:
+            return
+        if (measured := window.measured()) is None or measured.steps < steps:
+            return
+        if measured.seconds < enough_s or not measured.readings_w or not accept(measured):
+            self._judge_s = now_s + max(JUDGE_EVERY_S, enough_s - measured.seconds)
+        elif self.probing or (self.current in self.cells and limiter.knobs == self.current.knobs):
+            self._take_in(measured)
+        else:
+            self.measure_again()
 
     def measure_again(self) -> None:
         """Discard what was measured of the present point, whose setting means another power and time from now on."""
-        self.window = MeasurementWindow(self._device.now_s())
+        self.window, self._judge_s = MeasurementWindow(self._device.now_s(), self._settle_s), -math.inf
 
-    def _measured(self, measured: ProfileCell, seconds: float) -> None:
-        point = self.current
+    def _take_in(self, measured: Measured) -> None:
+        cell = measured.cell(self.current, self._limiter.limit)
+        assert cell.power_mean_w is not None
+        assert cell.highest_w is not None
         if self.probing:
-            self.cells[point] = measured
-            self._tell(measured, seconds)
+            self.cells[self.current] = cell
+        self.search.tell(self.current, Stretch(measured.step_s, cell.power_mean_w, cell.highest_w, measured.seconds))
+        self.measure_again()
+        self.choose(may_stay=not self.probing)
+
+    def _abort(self, power_w: float, *, is_gap: bool) -> None:
+        limiter, at = self._limiter, self.current
+        if is_gap and self._gaps.setdefault(at, 0) < GAPS:
+            self._gaps[at] += 1
             self.choose()
             return
-        self.measure_again()
-        if self._limiter.knobs == point.knobs and point in self.cells:
-            self._tell(measured, seconds)
-            self.choose_again()
-
-    def _tell(self, measured: ProfileCell, seconds: float) -> None:
-        assert measured.step_s is not None
-        assert measured.power_mean_w is not None
-        assert measured.highest_w is not None
-        stretch = Stretch(measured.step_s, measured.power_mean_w, measured.highest_w, seconds)
-        self.search.tell(measured.point, stretch)
-
-    def _abort(self, power_w: float) -> None:
-        limiter, at = self._limiter, self.current
         blamed = self._before if limiter.was_early and self._before in self.cells else at
         assert blamed is not None
         self.search.above(blamed, power_w)
