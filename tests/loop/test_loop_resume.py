@@ -1,10 +1,8 @@
 """An interruption leaves the board as it was, a checkpoint and a record; and training goes on from there."""
 
 import random
-import shutil
 import signal
 from contextlib import nullcontext, suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
-from wattune.algorithms import load_checkpoint
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.loop.capped import capped
 from wattune.point import Knobs
@@ -184,35 +181,6 @@ def test_training_resumes_after_a_safety_stop(tmp_path):
     assert "unplugged" in record.board_events[0].text
     rest = Run(path, passes=record.passes + 1, device=RealTimeDevice())
     assert rest.session.record.passes == record.passes + 1
-
-
-@pytest.mark.slow
-def test_a_checkpoint_from_before_0_1_0_is_resumed(tmp_path):
-    """Written in the middle of a pass, after seven points, a spike and evaluations."""
-    path = tmp_path / "checkpoint.safetensors"
-    shutil.copy(Path(__file__).parent / "data/session_before_0_1_0.safetensors", path)
-    whole = Run(tmp_path / "whole.safetensors", keep_recipe=True, passes=50)
-    old = load_checkpoint(path)[1]["governor"]
-    assert set(old) >= {"keeper", "prober"}
-    rest = Run(path, keep_recipe=True, passes=50)
-    assert rest.seen == whole.seen[old["samples"] :]
-    assert distance(rest.model, whole.model) < 1e-6
-    assert rest.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
-    record = rest.session.record
-    assert record.samples == 50 * SAMPLES
-    assert record.time_s > old["meter"]["elapsed_s"]
-    assert record.energy_j > old["meter"]["energy_j"]
-    assert record.power_peak_w == old["meter"]["peak_w"]
-    assert [event.model_dump() for event in record.guard][: len(old["keeper"]["events"])] == old["keeper"]["events"]
-    assert [change.model_dump(exclude_none=True) for change in record.changes][: len(old["changes"])] == [
-        {**change, "point": {name: value for name, value in change["point"].items() if value is not None}}
-        for change in old["changes"]
-    ]
-    assert len(record.table.cells) >= len(old["prober"]["cells"]) == 7
-    assert (
-        record.changes[len(old["changes"])].point == record.changes[len(old["changes"]) - 1].point
-    )  # nothing to probe
-    assert "run" in load_checkpoint(path)[1]
 
 
 class Shuffled(Sampler[int]):

@@ -37,7 +37,6 @@ from wattune.integrations.framework import checked, new_session, state_of
 from wattune.loop.micro_batching import samples_of, shapes
 from wattune.loop.ranks.meeting import refusing
 from wattune.loop.session import Session
-from wattune.loop.session_run import run_state
 from wattune.point import BatchShape
 from wattune.records import SessionRecord
 from wattune.tracking.trackers import LogTo
@@ -219,7 +218,7 @@ class PowerCapCallback(Callback):
                 allowed=str(shape.micro),
                 hint=f"resume it with batch_size={shape.micro}, accumulate_grad_batches={shape.batch // shape.micro}",
             )
-        return {**run_state(saved), "ranks": saved.get("ranks", 1), "batch_size": size, "passes": saved["passes"]}
+        return {**saved["run"], "ranks": saved.get("ranks", 1), "batch_size": size, "passes": saved["passes"]}
 
 
 class Pass:

@@ -114,7 +114,7 @@ class StepController:
     def choose(self, *, may_stay: bool = False) -> None:
         """Choose the next point to measure, or the best measured point if no probe is worth its time.
 
-        ``may_stay``: a point that was chosen before and is the best again is not begun anew.
+        ``may_stay``: a chosen point that is the best again goes on as it is.
         """
         self._may_stay = may_stay
         self._decided = self._later(self._decide)

@@ -10,7 +10,7 @@ import torch
 from wattune.algorithms import check_state, load_checkpoint, save_checkpoint
 from wattune.errors import InputError, RecordError
 from wattune.loop.rng_state import restore
-from wattune.loop.session_run import SessionRun, run_state
+from wattune.loop.session_run import SessionRun
 from wattune.point import BatchShape
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class SessionCheckpoint:
         self._path = path
         self.state, self.extra = load_checkpoint(path)
         try:
-            self.run = run_state(self.extra)
+            self.run: dict[str, Any] = self.extra["run"]
         except KeyError:
             raise RecordError(
                 f"{path} is not a checkpoint of a session", hint="give a checkpoint written by a session"
@@ -169,7 +169,7 @@ class SessionCheckpoint:
         session.loop.remember()
         session.batch_source.load_order_state(self._order_state)
         if session.loop.position == 0:
-            if self._in_pass and before_pass:  # stopped before its first step, and drawn anew
+            if self._in_pass and before_pass:  # stopped before its first step: draw the same order
                 restore(session.batch_source.loader, before_pass)
             session.batch_source.start()
             return

@@ -474,12 +474,3 @@ class SessionRun(LoopRun):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See ``LoopRun``."""
         self._state = state
-
-
-def run_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """The state of a ``SessionRun`` in a checkpoint, also of the form written before 0.1.0. Raises: KeyError."""
-    if "run" in checkpoint:
-        state: dict[str, Any] = checkpoint["run"]
-        return state
-    state = checkpoint["governor"]
-    return {**state, "guard": state["keeper"], "explorer": state["prober"]}
