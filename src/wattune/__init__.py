@@ -93,7 +93,7 @@ _HOMES = {
     "wattune.records": ("Comparison", "SampleEfficiency", "Plan", "ProfileTable", "SessionRecord", "TrainingRecord"),
     "wattune.reporting": ("write_report",),
     "wattune.tracking.metered_block": ("meter",),
-    "wattune.loop": ("capped",),
+    "wattune.loop.capped": ("capped",),
     "wattune.workloads": (
         "Augmentation",
         "Data",

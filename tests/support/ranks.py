@@ -15,7 +15,7 @@ WITHIN_S = 120.0
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch.distributed", "wattune.loop", "wattune.integrations.lightning", "wattune.integrations.transformers"]
+    ["torch.distributed", "wattune.loop.capped", "wattune.integrations.lightning", "wattune.integrations.transformers"]
 )
 
 
