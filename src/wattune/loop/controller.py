@@ -35,7 +35,7 @@ UPDATE_AFTER_S = 30.0
 """Seconds of steps at a chosen point after which the search takes in what was measured there."""
 
 PUSHES = 3
-"""Readings above the cap after which a chosen point is excluded."""
+"""Readings above the cap after which a chosen point is excluded; as well as after ``UPDATE_AFTER_S`` below it."""
 
 GAPS = 2
 """Crossings of the cap within gaps that exclude nothing: an evaluation is not the step."""
@@ -102,6 +102,7 @@ class StepController:
         self._before: OperatingPoint | None = None
         self._gaps: dict[OperatingPoint, int] = {}
         self._judge_s = -math.inf
+        self._held_s = device.now_s()  # when the limiter was last at the current point
         self._restarts, self._paused_s = 0, -math.inf
         sensor = device.sensor
         self._settle_s = sensor.settle_s
@@ -214,6 +215,7 @@ class StepController:
         if not self._is_reached and row == self.wanted.shape:
             is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
             self._before, self.current = self.current, self.wanted
+            self._held_s = self._device.now_s()
             self._limiter.move(self.wanted.knobs, probe=self.probing and not self.is_held)
             self.measure_again()
             if is_same and self._has_begun and idle_s <= PAUSE * self.window_s:
@@ -244,19 +246,22 @@ class StepController:
         if self.probing and limiter.crossed_w is not None:
             self._abort(limiter.crossed_w, is_gap=not self._has_evaluated and window.is_gap(now_s))
             return
-        if not self.probing and limiter.pushed >= PUSHES and limiter.power_w is not None:
-            self.search.above(self.current, limiter.power_w)
+        is_below = not self.probing and limiter.knobs != self.current.knobs
+        self._held_s = self._held_s if is_below else now_s
+        is_lasting = now_s - self._held_s >= UPDATE_AFTER_S
+        if not self.probing and (limiter.pushed >= PUSHES or is_lasting) and limiter.power_w is not None:
+            self.search.above(self.current, (is_lasting and limiter.limit.limit_w) or limiter.power_w)
             self.choose()
             return
         probe_s = WINDOWS * self.window_s if probe_s is None else probe_s
         enough_s = probe_s if self.probing else UPDATE_AFTER_S
-        if self._has_evaluated or now_s < self._judge_s or window.elapsed_s < enough_s:
-            return
+        if self._has_evaluated or is_below or now_s < self._judge_s or window.elapsed_s < enough_s:
+            return  # the time below the chosen setting counts as well, once the limiter is back
         if (measured := window.measured()) is None or measured.steps < steps:
             return
         if measured.seconds < enough_s or not measured.readings_w or not accept(measured):
             self._judge_s = now_s + max(JUDGE_EVERY_S, enough_s - measured.seconds)
-        elif self.probing or (self.current in self.cells and limiter.knobs == self.current.knobs):
+        elif self.probing or self.current in self.cells:
             self._take_in(measured)
         else:
             self.measure_again()

@@ -142,12 +142,12 @@ def ratio(cells: Mapping[OperatingPoint, ProfileCell], low: Knobs, high: Knobs) 
         return None
     ratios = []
     for row in {point.shape for point in cells}:
-        peaks = [
-            (point.knobs.first, cell.power_peak_w)
+        highest = [
+            (point.knobs.first, cell.highest_w)
             for point, cell in cells.items()
             if point.shape == row and list(point.knobs.items())[1:] == others
         ]
-        measured = [(setting, peak_w) for setting, peak_w in peaks if setting is not None and peak_w is not None]
+        measured = [(setting, power_w) for setting, power_w in highest if setting is not None and power_w is not None]
         low_w, high_w = _interpolated(measured, low.first or 1.0), _interpolated(measured, high.first or 1.0)
         if low_w is not None and high_w is not None:
             ratios.append(high_w / low_w)
