@@ -157,24 +157,10 @@ def test_it_goes_back_only_a_few_times():
 
 
 @pytest.mark.slow
-def test_training_that_the_plain_loop_finishes_does_not_diverge(touring, caplog):
+def test_training_that_the_plain_loop_finishes_does_not_diverge_and_larger_batches_stay_left_out(
+    touring, caplog, tmp_path
+):
     torch.manual_seed(0)
-    data, model = regression(), nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.35)
-    loader = DataLoader(data, batch_size=32, shuffle=True)
-    options = {"optimizer": optimizer, "loader": loader, "cap_w": None, "batch_sizes": [32, 256]}
-    with caplog.at_level(logging.WARNING, logger="wattune"):
-        session = trained(model, passes=40, loss=squares, **options)
-    assert 256 in {change.point.batch_size for change in session.record.changes}
-    assert loss_over(model, data) < 0.05
-    said = [note for note in session.record.notes if "batch sizes above 32 are left out" in note]
-    assert len(said) == 1
-    assert any("training went back" in record.getMessage() for record in caplog.records)
-    assert session.record.changes[-1].point.batch_size == 32
-
-
-@pytest.mark.slow
-def test_after_a_resume_the_larger_batches_stay_left_out(touring, tmp_path):
     data, model = regression(), nn.Linear(8, 1)
 
     def run(passes, **options):
@@ -183,7 +169,14 @@ def test_after_a_resume_the_larger_batches_stay_left_out(touring, tmp_path):
         options |= {"optimizer": optimizer, "loader": loader, "cap_w": None, "checkpoint": tmp_path / "c"}
         return trained(model, batch_sizes=[32, 256], passes=passes, loss=squares, **options)
 
-    first = run(40)
+    with caplog.at_level(logging.WARNING, logger="wattune"):
+        first = run(40)
+    assert 256 in {change.point.batch_size for change in first.record.changes}
+    assert loss_over(model, data) < 0.05
+    said = [note for note in first.record.notes if "batch sizes above 32 are left out" in note]
+    assert len(said) == 1
+    assert any("training went back" in record.getMessage() for record in caplog.records)
+    assert first.record.changes[-1].point.batch_size == 32
     assert not first.recipe.may_rise
     again = run(45, resume=True)
     assert {change.point.batch_size for change in again.record.changes[len(first.record.changes) :]} <= {32}

@@ -205,7 +205,7 @@ class ShuffledByNumpy(Shuffled):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["python", "numpy", "two generators", "torch", "by epoch"])
-@pytest.mark.parametrize("workers", [0, 1, 2, "persistent 1", "persistent 2"])
+@pytest.mark.parametrize("workers", [0, 1, "persistent 2"])
 @pytest.mark.parametrize("stop_after", [13, 31])
 def test_whatever_the_order_follows_from_no_sample_is_seen_twice(tmp_path, kind, workers, stop_after):
     count = workers if isinstance(workers, int) else int(workers.removeprefix("persistent "))

@@ -115,18 +115,15 @@ class DivisionCheck:
     @contextmanager
     def trying(self, steps: int) -> Iterator[Trial]:
         """Context of a proof, which leaves no trace: no gradients, buffers, random state or mode of a module change."""
-        outside = [(p, p.grad) for p in self._parameters]  # some may not be the model's
         # A framework may call modules inside the model only, such as those of a training_step.
         hooks = [m.register_forward_pre_hook(lambda *_: self._prepare()) for m in self._model.modules()]
         try:
-            with unchanged(self._model):
+            with unchanged(self._model, self._parameters):
                 self._model.eval()
                 yield Trial(self._parameters)
         finally:
             for hook in hooks:
                 hook.remove()
-            for parameter, gradient in outside:
-                parameter.grad = gradient
         self._again_at = math.inf if steps >= AGAIN_AFTER else AGAIN_AFTER
 
     def tolerance(self) -> float:

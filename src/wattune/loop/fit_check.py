@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -150,10 +150,13 @@ def _as_dict(outputs: Any) -> Any:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Context that restores gradients, buffers, random state and the modules' modes; gradients begin at zero inside."""
+def unchanged(model: nn.Module, others: Iterable[Tensor] = ()) -> Iterator[None]:
+    """Context that restores gradients, buffers, random state and the modules' modes; gradients begin at zero inside.
+
+    ``others``: parameters whose gradients are restored as well, since an optimizer may have some beside the model's.
+    """
     modes = [(module, module.training) for module in model.modules()]
-    gradients = [(p, p.grad) for p in model.parameters()]
+    gradients = [(p, p.grad) for p in dict.fromkeys((*model.parameters(), *others))]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     for parameter, _ in gradients:
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
