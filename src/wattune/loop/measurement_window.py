@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +48,8 @@ class Measured(NamedTuple):
             **place.fields(),
             step_s=self.step_s,
             step_std_s=self.step_sd_s,
-            power_mean_w=float(np.mean(readings_w)),
-            power_std_w=float(np.std(readings_w, ddof=1)) if len(readings_w) > 1 else None,
+            power_mean_w=mean(readings_w),
+            power_std_w=stdev(readings_w) if len(readings_w) > 1 else None,
             power_peak_w=max(readings_w),
             power_window_w=highest_window(readings_w, limit),
             steps=self.steps,
