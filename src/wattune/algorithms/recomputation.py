@@ -76,14 +76,13 @@ def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[P
     with stage.running(), stage.forward(train=True), fused_memory(counter), counter:
         x, y = stage.batch(trainable, samples)
         counter.hold(x)
-        layers: list[Callable[[Any], Any]] = [*parts(stage.module)]
-        for layer in [*layers, lambda output: differentiable_loss(trainable, output, y)]:
+        layers: list[Callable[[Any], Any]] = [*parts(stage.module), partial(differentiable_loss, trainable, target=y)]
+        for layer in layers:
             alive_bytes, begin = counter.alive_bytes, len(counter.memory_bytes)
             inputs = {v.untyped_storage()._cdata: v.untyped_storage().nbytes() for v in tensors(x)}
             alive_bytes -= sum(size for key, size in inputs.items() if key not in before)
             leaf, stored = tree_map(_leaf, x) if learns else x, {}
-            hooks = saved_tensors_hooks(store, lambda value: value)  # type: ignore[no-untyped-call]
-            with autocast("cpu", trainable.data_type), hooks:
+            with autocast("cpu", trainable.data_type), saved_tensors_hooks(store, lambda value: value):
                 output = layer(own(layer, leaf) if isinstance(layer, nn.Module) else leaf)
             trained = layer.parameters() if isinstance(layer, nn.Module) else ()
             wanted = [value for value in (*trained, *tensors(leaf)) if value.requires_grad]
