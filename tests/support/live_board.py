@@ -21,7 +21,7 @@ SENSOR = "sys/class/hwmon/hwmon1"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-m", "wattune"]
 
-_MOVING = re.compile(r"(scaling_)?cur_freq|(clk_)?rate|(in|curr)\d_input|temp|cur_state")
+_MOVING = re.compile(r"(scaling_)?cur_freq|(clk_)?rate|(in|curr)\d_input|in_(power|current)\d_input|temp|cur_state")
 """Names of files that move by themselves."""
 
 RISING = r"""
