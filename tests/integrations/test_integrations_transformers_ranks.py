@@ -81,7 +81,7 @@ def stop(rank, folder, cap_w, stops, resumes):
     from wattune.errors import SafetyStop
     from wattune.integrations.transformers import attach
 
-    made = prepared(folder, tiny_models.texts(384, 12, 12), num_train_epochs=5, logging_steps=500)
+    made = prepared(folder, tiny_models.texts(384, 12, 12), num_train_epochs=15, logging_steps=500)
     capped = attach(made, device=NANO, cap_w=cap_w)
     error = None
 
@@ -120,8 +120,8 @@ def test_a_stop_for_safety_comes_at_the_same_step_of_all_ranks_and_the_run_resum
     assert {"trainer_state.json", "rng_state_0.pth", "rng_state_1.pth"} <= {file.name for file in folder.iterdir()}
 
     ends = values(job(stop, 2, tmp_path, CAP_W, False, True, init=False))
-    assert [end[1] for end in ends] == [60, 60]
-    assert ends[0][3] == ("finished", 32 * 60)
+    assert [end[1] for end in ends] == [180, 180]
+    assert ends[0][3] == ("finished", 32 * 180)
     plain = values(job(stop, 2, tmp_path / "plain", None, False, None, init=False))
     assert apart(ends[0][2], plain[0][2]) == 0
 
