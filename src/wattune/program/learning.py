@@ -42,8 +42,8 @@ class Learned(NamedTuple):
 class ProgramLearning:
     """Learning of one run, as far as its output and its steps show it.
 
-    ``ended``: None while the program trains, or why nothing can be learned from it. ``hear`` is called from the thread
-    that reads the output.
+    ``ended``: None while the program trains, or why nothing can be learned from it. ``listen`` is called before lines
+    are read, and ``hear`` with each, from the thread that reads the output.
     """
 
     workload: ProgramWorkload
@@ -54,6 +54,7 @@ class ProgramLearning:
     evaluations: list[Evaluation] = field(default_factory=list)
     ended: Ended | WorkloadError | None = None
     _printed_samples: int = 0
+    _rounds: int = 0
     _unseen: int = 0
 
     def __post_init__(self) -> None:
@@ -71,6 +72,10 @@ class ProgramLearning:
         """End the run if it has used its budget up."""
         if self.ended is None and self.budget_samples is not None and self.samples > self.budget_samples:
             self.ended = "budget used up"
+
+    def listen(self) -> None:
+        """Look how many steps there were before the next lines; the program waits with its next one."""
+        self._rounds = self.page.most_rounds
 
     def hear(self, time_s: float, line: str) -> None:
         """Take a line of the output."""
@@ -95,7 +100,8 @@ class ProgramLearning:
         self._printed_samples = max(self._printed_samples, round(samples))
 
     def _take(self, time_s: float, metric: float) -> None:
-        samples, is_reached = self.samples, self.workload.reached(metric)
+        samples = self._printed_samples if self._samples else self._rounds * self.batch_size
+        is_reached = self.workload.reached(metric)
         if not math.isfinite(metric):
             self.ended = "diverged"
         elif samples == 0:  # many programs evaluate before they train
@@ -134,7 +140,9 @@ def learn(
     with StepPage() as page, page.stamped():
         learning = ProgramLearning(workload, batch_size, page, budget_samples, on_evaluation)
         words = workload.words(batch_size, seed=seed)
-        with Process(words, now_s=now_s, on_line=learning.hear, news=news, kill_s=END_S) as program:
+        with Process(
+            words, now_s=now_s, before_lines=learning.listen, on_line=learning.hear, news=news, kill_s=END_S
+        ) as program:
             while not program.is_over and learning.ended is None:
                 news.wait(TICK_S)
                 look()

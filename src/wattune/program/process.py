@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from wattune.errors import DeviceError, InputError
+from wattune.program.hook.sitecustomize import LINES
 
 KILL_S = 2.0
 """Time that a program has to end after it was asked to: a probe has nothing to save."""
@@ -79,7 +81,8 @@ class Process:
     It has a session of its own, so that Ctrl-C reaches it through this process alone, and is the first to end where
     memory runs out. ``now_s`` gives the time of its beginning, its lines and its end; ``on_line`` is called with the
     time and the text of each line of its output, from another thread. ``news`` is set when it has ended. ``kill_s``:
-    seconds that it has to end when it is asked to. It also ends if this process is killed.
+    seconds that it has to end when it is asked to. It also ends if this process is killed. ``before_lines`` is called
+    before lines are read, for which the program's next step waits.
 
     Raises on entering: InputError where it cannot be started.
     """
@@ -92,11 +95,13 @@ class Process:
         on_line: Callable[[float, str], None],
         news: threading.Event,
         kill_s: float = KILL_S,
+        before_lines: Callable[[], None] | None = None,
     ):
         self._words = list(words)
         self._kill_s = kill_s
         self._now_s = now_s
         self._on_line = on_line
+        self._before_lines = before_lines
         self._news = news
         self._lines: deque[str] = deque(maxlen=KEPT)
         self._over = threading.Event()
@@ -128,7 +133,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **OURS, MARK: self._mark},
+                env={**os.environ, **OURS, MARK: self._mark, **({} if self._before_lines is None else {LINES: "1"})},
             )
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else error
@@ -223,13 +228,19 @@ class Process:
         assert self._program.stdout is not None
         rest = b""
         with self._program.stdout as pipe:
-            while chunk := os.read(pipe.fileno(), 65536):
+            while chunk := self._next(pipe.fileno()):
                 # A progress bar goes back to the beginning of its line again and again.
                 *whole, rest = re.split(rb"[\r\n]+", rest + chunk)
                 for line in whole:
                     self._take(line)
                 rest = rest[-LONGEST:]
             self._take(rest)
+
+    def _next(self, pipe: int) -> bytes:
+        if self._before_lines is not None:
+            select.select([pipe], [], [])
+            self._before_lines()
+        return os.read(pipe, 65536)
 
     def _take(self, line: bytes) -> None:
         text = line[-LONGEST:].decode("utf-8", "replace")

@@ -1,13 +1,14 @@
 """Count optimizer steps of a program that ``wattune guard`` runs, in a page of memory that the guard reads.
 
 Python imports this file at the start of every interpreter below the guard, since its folder is on ``PYTHONPATH``.
-Standard library only, Python 3.6; nothing is counted in an older one. Nothing here blocks, raises, prints or holds a
-lock: the program must not notice.
+Standard library only, Python 3.6; nothing is counted in an older one. Nothing here raises, prints or holds a lock, and
+nothing blocks but a step after a line that is to be read first: the program must not notice.
 
 The protocol, for programs that count their own steps: the environment variable ``WATTUNE_STEPS`` names a file of
 ``SLOTS`` slots of 32 bytes. A process takes a free slot and writes its process id, the number of its steps so far, the
 time of the last one (``CLOCK_MONOTONIC``, seconds) and a marker, packed as ``struct`` format ``=qqdq``. A change of the
-marker says that steps mean something else from now on.
+marker says that steps mean something else from now on. With ``WATTUNE_LINES`` in the environment, a step is counted
+once what the program has printed before it was read from the pipe: a metric belongs to the steps before it.
 """
 
 import os
@@ -17,6 +18,7 @@ if False:  # for type comments alone: the module takes time to import
     from typing import Any, Dict, List, Optional, Set
 
 VARIABLE = "WATTUNE_STEPS"
+LINES = "WATTUNE_LINES"
 FORMAT = "=qqdq"
 SLOT = 32
 SLOTS = 128
@@ -30,6 +32,9 @@ DEAD = 200
 KEPT = 256
 """Most optimizers that are told apart."""
 
+PATIENCE_S = 10.0
+"""Seconds after which nobody seems to read the program's lines: no later step waits for it."""
+
 
 class Stamps:
     """The slot of this process. A fork takes one of its own with its first step."""
@@ -40,7 +45,8 @@ class Stamps:
         import struct
         import time
 
-        self._pack, self._time_s = struct.Struct(FORMAT).pack, time.monotonic
+        self._pack, self._time_s, self._sleep = struct.Struct(FORMAT).pack, time.monotonic, time.sleep
+        self._waits = LINES in os.environ
         file = os.open(path, os.O_RDWR)
         try:
             self._page = mmap.mmap(file, SLOTS * SLOT)
@@ -52,12 +58,33 @@ class Stamps:
     def stamp(self, marker):
         # type: (int) -> None
         """Count a step."""
+        if self._waits:
+            self._until_read()
         pid = os.getpid()
         if pid != self._pid:
             self._pid, self._at, self._rounds = pid, self._free(pid), 0
         if self._at >= 0:
             self._rounds += 1
             self._page[self._at : self._at + SLOT] = self._pack(pid, self._rounds, self._time_s(), marker)
+
+    def _until_read(self):
+        # type: () -> None
+        """Wait until the pipe of the standard output is empty."""
+        from array import array
+
+        unread, until_s = array("i", [0]), self._time_s() + PATIENCE_S
+        while self._waits:
+            try:
+                from fcntl import ioctl
+                from termios import FIONREAD
+
+                ioctl(1, FIONREAD, unread)
+            except (ImportError, OSError):  # no pipe: it was redirected, or closed
+                self._waits = False
+            if not unread[0]:
+                return
+            self._waits = self._waits and self._time_s() < until_s
+            self._sleep(0.001)
 
     def _free(self, pid):
         # type: (int) -> int
