@@ -48,6 +48,9 @@ def distributions(tmp_path_factory):
         shutil.copy(ROOT / name, clone)
     for name in ("src", "deploy"):
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    # In a repository, whose commit the version of what is built does not have.
+    run("git", "init", "--quiet", cwd=clone)
+    run("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "--allow-empty", "-qm", "one", cwd=clone)
     run(sys.executable, "-m", "build", "--outdir", folder / "dist", cwd=clone)
     return folder / "dist"
 
@@ -155,7 +158,7 @@ def test_a_folder_for_a_board_without_a_network(distributions, tmp_path):
         fetch[-1] = fetch[-1].replace(theirs, ours)
     run("bash", "-ec", "\n".join(fetch), cwd=clone, PATH=path)
     first = start.replace("python3 -m wattune doctor", f"{sys.executable} -m wattune --version")
-    assert run("bash", "-ec", first, cwd=clone) == f"wattune {RELEASE}\n"  # of a copy that is no clone
+    assert run("bash", "-ec", first, cwd=clone) == f"wattune {RELEASE}\n"
     where = start.replace("python3 -m wattune doctor", f"{sys.executable} -c 'import wattune; print(wattune.__file__)'")
     assert Path(run("bash", "-ec", where, cwd=clone).strip()).is_relative_to(clone / "for-the-board")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import wattune
-from wattune.version import _commit, _version
+import wattune.version
+from wattune.version import RELEASE
 
 
 def test_the_names_are_sorted_and_all_there():
@@ -43,26 +46,38 @@ def test_the_command_and_the_package_tell_the_same_version():
     assert re.fullmatch(r"0\.\d+\.\d+(\.dev0(\+g[0-9a-f]{9})?)?", wattune.__version__)
 
 
-def test_a_development_build_has_the_version_of_its_commit(tmp_path, monkeypatch):
+def version_of(folder, release=RELEASE):
+    """What a copy of the package tells in ``folder``, which has the agent beside it."""
+    (folder / "wattune_agent").mkdir(parents=True, exist_ok=True)
+    (folder / "wattune").mkdir(exist_ok=True)
+    copy = folder / "wattune/version.py"
+    copy.write_text(Path(wattune.version.__file__).read_text().replace(f'"{RELEASE}"', f'"{release}"'))
+    return runpy.run_path(str(copy))["__version__"]
+
+
+def test_a_development_clone_tells_its_commit_and_a_copy_in_another_repository_none(tmp_path):
     def git(*arguments, at):
         own = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-C", at)
         return subprocess.run(["git", *own, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
     clone, beside = tmp_path / "clone", tmp_path / "beside"
-    assert _commit(tmp_path) is None
+    assert version_of(tmp_path / "src") == RELEASE
     git("init", clone, at=tmp_path)
     git("commit", "--allow-empty", "-m", "one", at=clone)
     git("worktree", "add", beside, at=clone)
     git("commit", "--allow-empty", "-m", "two", at=clone)
     for at in (clone, beside):
-        assert _commit(at) == git("rev-parse", "HEAD", at=at)
+        assert version_of(at / "src") == f"{RELEASE}+g{git('rev-parse', 'HEAD', at=at)[:9]}"
     git("pack-refs", "--all", at=clone)
     git("checkout", "--detach", at=beside)
     for at in (clone, beside):
-        assert _commit(at) == git("rev-parse", "HEAD", at=at)
-    assert _commit(clone) != _commit(beside)
-    monkeypatch.setattr("wattune.version.RELEASE", "0.1.0")
-    assert _version() == "0.1.0"
+        assert version_of(at / "src") == f"{RELEASE}+g{git('rev-parse', 'HEAD', at=at)[:9]}"
+    assert version_of(clone / "src") != version_of(beside / "src")
+    assert version_of(clone / "lib") == RELEASE
+    assert version_of(clone / "src", release="0.1.0") == "0.1.0"
+    assert version_of(clone / "src") != RELEASE
+    (clone / "src/wattune_agent").rmdir()
+    assert runpy.run_path(str(clone / "src/wattune/version.py"))["__version__"] == RELEASE
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])

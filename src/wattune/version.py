@@ -5,24 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 RELEASE = "0.1.0.dev0"
-"""Version of the sources; without ``.dev0`` in a release alone."""
+"""Version of the sources, and of every wheel and sdist built from them; without ``.dev0`` in a release alone."""
 
 
 def _version() -> str:
-    """The release; before it the development version of the commit, such as 0.1.0.dev0+g1a2b3c4d5.
+    """Version of this package: in a development clone with its commit, such as 0.1.0.dev0+g1a2b3c4d5.
 
-    A clone tells its commit, and an installation was told the commit when it was built.
+    An installed wheel does not know its commit.
     """
-    if not RELEASE.endswith(".dev0"):
-        return RELEASE
-    if (commit := _commit(Path(__file__).parents[2])) is not None:
-        return f"{RELEASE}+g{commit[:9]}"
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("wattune")
-    except PackageNotFoundError:
-        return RELEASE
+    package = Path(__file__).parent
+    clone = package.parents[1]
+    # A copy of the package may lie in another project's repository, whose commit says nothing about wattune.
+    is_own = package.parent.name == "src" and (clone / "src/wattune_agent").is_dir()
+    commit = _commit(clone) if is_own and RELEASE.endswith(".dev0") else None
+    return RELEASE if commit is None else f"{RELEASE}+g{commit[:9]}"
 
 
 def _commit(clone: Path) -> str | None:
