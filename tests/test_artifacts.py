@@ -84,6 +84,33 @@ def test_a_plan_of_another_revision_of_its_algorithm_is_refused(folder, capsys, 
     assert "wattune profile, estimate and plan" in said
 
 
+@pytest.mark.parametrize("now", ["async-fgd:modules=2", "async-fgd@2:modules=2"])
+def test_a_profile_of_another_revision_of_its_algorithm_is_not_planned(folder, capsys, now):
+    """``now``: of the efficiency record, which may be newer."""
+    for name, algorithm in (("profile", "async-fgd:modules=2"), ("efficiency", now)):
+        text = (folder / f"run/{name}.json").read_text()
+        (folder / f"{name}.json").write_text(text.replace('"algorithm": "backprop"', f'"algorithm": "{algorithm}"'))
+    for command in (
+        "plan profile.json efficiency.json",
+        "plan run/profile.json run/efficiency.json --also profile.json --also efficiency.json",
+        "compare profile.json efficiency.json workload.toml --device sim:jetson-nano",
+        "run workload.toml --device sim:jetson-nano --profile profile.json",
+    ):
+        assert main([*command.split(), "--cap", "4.5W"]) == 2
+        said = capsys.readouterr().err
+        assert "revision 1 of the training algorithm: async-fgd:modules=2, written by wattune 0.1.0; allowed: " in said
+
+
+def test_the_folder_of_a_run_with_another_revision_of_its_algorithm_is_not_resumed(folder, capsys):
+    before = json.loads((folder / "run/run.json").read_text())
+    before["arguments"]["algorithm"] = "async-fgd:modules=2"
+    (folder / "run/run.json").write_text(json.dumps(before))
+    assert main(["run", "--resume", "-o", "run"]) == 2
+    said = capsys.readouterr().err
+    assert "revision 1 of the training algorithm: async-fgd:modules=2; allowed: " in said
+    assert "wattune run in a new folder" in said
+
+
 @pytest.mark.slow
 def test_a_killed_profile_is_resumed_with_its_cells(folder):
     options = ["--device", "sim:jetson-tx2", "--cap", "6W", "--strategy", "guided", "-o", "killed.json", "--resume"]

@@ -22,10 +22,10 @@ from wattune.algorithms.checkpoint import tensor_file as tensor_file
 from wattune.algorithms.placement import memory_errors as memory_errors
 from wattune.algorithms.placement import place as place
 from wattune.algorithms.placement import release as release
-from wattune.algorithms.spec import format_spec, name_of, parse_options, revision_of
-from wattune.errors import RecordError, UnknownName
+from wattune.algorithms.spec import format_spec, parse_options
+from wattune.errors import UnknownName
 from wattune.extras import check_torch
-from wattune.version import __version__
+from wattune.revision import REVISIONS, check_revision, name_of
 
 check_torch()  # all that trains imports this package
 
@@ -35,10 +35,6 @@ ALGORITHMS: dict[str, str] = {
     "forward-gradient": "wattune.algorithms.forward.forward_gradient:ForwardGradient",
 }
 """Name -> "module:class"."""
-
-REVISIONS: dict[str, str] = {"async-fgd": "2"}
-"""Name -> revision, 1 if it is not here. The revision grows when the same name and options train something else than
-before, so that records of both are not mixed. In revision 2 of async-fgd, activities are perturbed by default."""
 
 
 def open_algorithm(
@@ -76,23 +72,8 @@ def canonical(spec: str) -> str:
     if "@" in spec:
         check_revision(spec)
     options, name = parse_options(spec, _class(spec).OPTIONS), name_of(spec)
-    return format_spec(f"{name}@{REVISIONS[name]}" if name in REVISIONS else name, options)
-
-
-def check_revision(spec: str, software: str | None = None) -> None:
-    """Refuse an algorithm that has another revision here. ``software``: what wrote its record.
-
-    Raises: RecordError, UnknownName.
-    """
-    _class(spec)
-    revision = REVISIONS.get(name_of(spec), "1")
-    if revision_of(spec) != revision:
-        raise RecordError(
-            f"revision {revision_of(spec)} of the training algorithm",
-            value=spec if software is None else f"{spec}, written by {software}",
-            allowed=f"revision {revision}, which wattune {__version__} trains",
-            hint="make profile, efficiency record and plan again: wattune profile, estimate and plan",
-        )
+    revision = REVISIONS[name]
+    return format_spec(name if revision == "1" else f"{name}@{revision}", options)
 
 
 def takes_micro_batches(spec: str) -> bool:

@@ -39,16 +39,6 @@ def one_of(*names: str) -> SpecOption:
     return SpecOption(lambda text: names[names.index(text)], ", ".join(names))
 
 
-def name_of(spec: str) -> str:
-    """The algorithm's name without its revision and options."""
-    return spec.partition(":")[0].partition("@")[0]
-
-
-def revision_of(spec: str) -> str:
-    """The revision in a record; the first one is not written."""
-    return spec.partition(":")[0].partition("@")[2] or "1"
-
-
 def parse_options(spec: str, options: Mapping[str, SpecOption]) -> dict[str, Any]:
     """Parse the options of a spec by name. Raises: InputError for an unknown, invalid or repeated option."""
     name, colon, rest = spec.partition(":")

@@ -13,6 +13,7 @@ from wattune.devices import Device
 from wattune.errors import InputError, RecordError
 from wattune.power.limiter import check_limit
 from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
+from wattune.revision import check_revision
 
 if TYPE_CHECKING:
     from wattune.workloads import Workload
@@ -37,8 +38,11 @@ def check_workload(work: Workload, board: Device, *, needs_proxy: bool = True) -
 def algorithm_of(profile: ProfileTable | None, algorithm: str | None) -> str:
     """The training algorithm of a run: the one asked for, else that of the given profile, else backprop.
 
-    Raises: InputError if the given profile is of another one; UnknownName.
+    Raises: InputError if the given profile is of another one; RecordError if its revision is another today;
+    UnknownName.
     """
+    if profile is not None:
+        check_revision(profile.algorithm, profile.provenance.software)
     if algorithm is None:
         return "backprop" if profile is None else profile.algorithm
     from wattune.algorithms import canonical

@@ -23,6 +23,7 @@ from wattune.goal import Goal
 from wattune.job.config import CHANGEABLE, OF_GOAL, WITH_PATHS, RunConfig, with_paths
 from wattune.records import Record
 from wattune.records.base import Positive
+from wattune.revision import check_revision
 
 R = TypeVar("R", bound=Record)
 
@@ -104,7 +105,8 @@ class RunFolder:
     def claim(self, arguments: RunArguments, *, resume: bool) -> None:
         """Make the folder, or with ``resume`` return to it; no other process can have it until ``close``.
 
-        Raises: OutputError if it is not empty, not writable, was made for other arguments, or another process has it.
+        Raises: OutputError if it is not empty, not writable, was made for other arguments, or another process has it;
+        RecordError if its algorithm has another revision today.
         """
         self.close()
         if resume and (before := self.arguments) is not None:
@@ -158,6 +160,7 @@ class RunFolder:
     def _compare(self, before: RunArguments, now: RunArguments) -> None:
         hint = "resume with the original arguments, or choose another output folder"
         old, new = RunConfig.read(before.located(self.path), {"output": self.path}).saved(), now.arguments
+        check_revision(old.get("algorithm", "backprop"))
         # Of a workload file the fingerprint tells, wherever the file has moved.
         moved = {"workload"} if isinstance(old.get("workload"), str) and isinstance(new.get("workload"), str) else set()
         for key in RunConfig.model_fields.keys() - set(CHANGEABLE) - moved:

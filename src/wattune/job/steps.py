@@ -21,6 +21,7 @@ from wattune.intensity import Intensity
 from wattune.job.coercion import Progress, as_record, as_trainable, as_workload, opened, profiled_workload
 from wattune.records import Comparison, Evaluation, Plan, ProfileTable, SampleEfficiency, TrainingRecord, load_one_of
 from wattune.records.efficiency import EfficiencyStrategy
+from wattune.revision import check_revision
 
 if TYPE_CHECKING:
     from wattune.devices import Device
@@ -212,6 +213,11 @@ def plan(
     cap, table = cap_of(cap_w), as_record(ProfileTable, profile)
     check_scale(cap, table.highest_w)
     curve = None if efficiency is None else as_record(SampleEfficiency, efficiency)
+    kinds = (ProfileTable, SampleEfficiency)
+    others = [load_one_of(kinds, record) if isinstance(record, (str, Path)) else record for record in also]
+    profiles = [table, *(record for record in others if isinstance(record, ProfileTable))]
+    curves = [record for record in (curve, *others) if isinstance(record, SampleEfficiency)]
+    _check_revisions(*profiles, *curves)
     asked: dict[str, Any] = {
         "cap": cap,
         "goal": Goal.of(goal),
@@ -224,13 +230,12 @@ def plan(
         return planning.plan(table, curve, **asked)
     if curve is None:
         raise InputError("other training algorithms without an efficiency record", allowed="one with the profile")
-    kinds = (ProfileTable, SampleEfficiency)
-    others = [load_one_of(kinds, record) if isinstance(record, (str, Path)) else record for record in also]
-    return planning.plan_algorithms(
-        [table, *(record for record in others if isinstance(record, ProfileTable))],
-        [curve, *(record for record in others if isinstance(record, SampleEfficiency))],
-        **asked,
-    )
+    return planning.plan_algorithms(profiles, curves, **asked)
+
+
+def _check_revisions(*records: ProfileTable | SampleEfficiency) -> None:
+    for record in records:
+        check_revision(record.algorithm, record.provenance.software)
 
 
 def intensity_of(
@@ -321,13 +326,15 @@ def compare(
     from wattune.job.rule_comparison import compare_rules
 
     cap, table = cap_of(cap_w), as_record(ProfileTable, profile)
+    curve = as_record(SampleEfficiency, efficiency)
+    _check_revisions(table, curve)
     check_scale(cap, table.highest_w)
     with opened(device) as board:
         return compare_rules(
             board,
             as_trainable(workload, progress),
             table,
-            as_record(SampleEfficiency, efficiency),
+            curve,
             cap=cap,
             goal=Goal.of(goal),
             seeds=range(seeds) if isinstance(seeds, int) else seeds,

@@ -14,6 +14,7 @@ from wattune.records import (
     ReferencePower,
     SampleEfficiency,
 )
+from wattune.revision import name_of
 from wattune.sample_efficiency.choice import posterior_of
 from wattune.sample_efficiency.posterior import CurvePosterior
 from wattune.search.observation import capped_powers
@@ -138,6 +139,6 @@ NO_MATTER: dict[str, frozenset[str]] = {
 def learns_as(algorithm: str) -> str:
     """The algorithm without the options that do not change the samples: equal results share a curve."""
     name, _, options = algorithm.partition(":")
-    without = NO_MATTER.get(name.partition("@")[0], frozenset())
+    without = NO_MATTER.get(name_of(algorithm), frozenset())
     remaining = [option for option in options.split(",") if option and option.partition("=")[0] not in without]
     return name + (":" if remaining else "") + ",".join(remaining)

@@ -12,7 +12,6 @@ from typing import Any
 from wattune.algorithms import (
     Plain,
     TrainingAlgorithm,
-    check_revision,
     load_checkpoint,
     open_algorithm,
     save_checkpoint,
@@ -27,6 +26,7 @@ from wattune.files import set_aside, write_bytes, write_new
 from wattune.power.capped_run import Readings
 from wattune.power.limiter import check_limit
 from wattune.records import BoardEvent, Evaluation, Plan, PointRecord, ProfileKey, Schedule, TrainingRecord
+from wattune.revision import check_revision
 from wattune.training.loop import Progress, TrainingLoop
 from wattune.training.training_record import counts_all
 from wattune.workloads import Workload
