@@ -271,6 +271,8 @@ def test_texts_and_booleans_are_no_numbers_and_numbers_no_booleans(content, fiel
         (TrainingRecord, {**TRAINING, "plan": {**PLAN, "version": 99}}, "plan.version is 99, not 1"),
         (Plan, {**PLAN, "needs": ["caps", "stages"]}, "the whole record needs stages, which it does not know"),
         (TrainingRecord, {**TRAINING, "plan": {**PLAN, "needs": [8]}}, "plan needs 8, which it does not know"),
+        (Plan, {**PLAN, "needs": {"caps": 1}}, "the whole record needs {'caps': 1}, which it does not know"),
+        (Plan, {**PLAN, "needs": [["caps"]]}, "the whole record needs ['caps'], which it does not know"),
     ],
 )
 def test_a_refusal_of_a_later_record_names_writer_reader_and_command(kind, content, said):

@@ -193,7 +193,7 @@ class Record(Value):
             raise ValueError(f'"record": "{cls.name}"')
         needs = data.get("needs", [])
         names = needs if isinstance(needs, list) else [needs]
-        if unknown := [str(name) for name in names if name not in cls.model_fields]:
+        if unknown := [str(name) for name in names if not isinstance(name, str) or name not in cls.model_fields]:
             raise _NotReadable(f"needs {', '.join(unknown)}, which it does not know")
         return {k: v for k, v in data.items() if k not in ("record", "needs") and (k, v) != ("provenance", None)}
 
