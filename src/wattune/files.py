@@ -70,10 +70,19 @@ def read_lines(path: Path) -> list[Any]:
 
     Raises: RecordError if the file cannot be read or has anything else.
     """
+    values: list[Any] = []
     try:
-        return [parse_json(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]] or [read_json(path)]
-    except (OSError, ValueError, RecursionError):
-        return [read_json(path)]
+        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+            values.append(parse_json(line))
+    except (OSError, ValueError, RecursionError) as error:
+        if values:
+            raise RecordError(
+                f"{path}, line {len(values) + 1}, is not valid JSON",
+                value=str(error),
+                allowed="a JSON value in each line",
+                hint="remove the file, and all of it is made again",
+            ) from error
+    return values or [read_json(path)]
 
 
 def append_line(path: Path, data: object) -> None:

@@ -95,6 +95,16 @@ def test_resuming_uses_the_stored_measurements(tmp_path, asked):
     assert asked.get("strategy") == "guided" or kept["cell"]["step_s"] in [cell.step_s for cell in found.cells]
 
 
+def test_a_damaged_line_between_others_is_named(tmp_path):
+    path = tmp_path / "partial.json"
+    with pytest.raises(Killed):
+        profile(board(), workload(), reference=False, partial=path, progress=kill_after(3))
+    first, second, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join((first, second[1:], *rest)))
+    with pytest.raises(RecordError, match=r"partial.json, line 2, is not valid JSON: .*; remove the file"):
+        profile(board(), workload(), reference=False, partial=path)
+
+
 def test_other_arguments_begin_anew_and_say_so(tmp_path):
     path = tmp_path / "partial.json"
     with pytest.raises(Killed):
