@@ -126,12 +126,14 @@ def test_the_cap_of_an_external_meter_is_at_that_meter(run):
 
 
 def test_board_events_are_listed(run):
-    events = tuple(BoardEvent(time_s=i, kind="throttled", text=f"held down by zone {i}") for i in range(12))
+    events = tuple(BoardEvent(time_s=i, kind="throttled", text=f"held down by zone {i}") for i in range(11))
+    events += (BoardEvent(time_s=11, kind="left out", text="4,000 events of the board"),)
     changes = {"ended": "stopped for safety", "reached": False, "reason": "7 W at the lowest setting"}
     heat = {"board_events": events, "max_temp_c": 80.0, "temperature_max_c": 81.25}
     text = summary(run.plan, run.training.model_copy(update={**changes, **heat}))
     assert "after 10,240 samples: stopped for safety, 7 W at the lowest setting" in text
     assert "\n3 s    throttled  held down by zone 3\n" in text
+    assert "\n11 s    left out  4,000 events of the board\n" in text
     assert "zone 10" not in text
     assert "and 2 more in the record" in text
     assert "highest temperature 81.2 °C, limit 80 °C" in text

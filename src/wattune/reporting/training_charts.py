@@ -103,8 +103,9 @@ def _caps(training: TrainingRecord) -> Line:
 
 
 def board_rows(record: TrainingRecord | SessionRecord) -> Table:
-    """Table of the board's events during training."""
-    rows = [(phrases.seconds(event.time_s), event.kind, event.text) for event in record.board_events]
+    """Table of the board's events during training; what the record leaves out comes first, since rows are cut."""
+    events = sorted(record.board_events, key=lambda event: event.kind != "left out")
+    rows = [(phrases.seconds(event.time_s), event.kind, event.text) for event in events]
     origin = phrases.origin(training=record.provenance.kind)
     return Table("Board events", origin, ("after", "event", ""), (True, False, False), rows, shown=10)
 
