@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from itertools import islice
+from functools import partial
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -64,6 +65,35 @@ def test_it_trains_as_backprop_does_and_statistics_run_once(make, segments, micr
     trainable = make()
     checkpointed = trained(trainable, f"backprop:checkpoint={segments}", micro=micro)
     assert_close(checkpointed.module, trained(trainable, "backprop", micro=micro).module)
+
+
+class Halves(nn.Module):
+    """A part that changes its input in place, and hands on two tensors."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x *= 2
+        return {"x": x, "mask": x > 0}
+
+
+class Masked(nn.Module):
+    def forward(self, both: dict[str, torch.Tensor]) -> torch.Tensor:
+        return both["x"] * both["mask"]
+
+
+def test_auto_trains_parts_that_hand_on_several_tensors_or_change_their_input():
+    trainable = Example(lambda: nn.Sequential(nn.Linear(12, 8), Halves(), Masked(), nn.Linear(8, 4)), vectors())
+    trained(trainable, "backprop:checkpoint=auto")
+
+
+@pytest.mark.parametrize("segments", ["2", "3", "auto"])
+def test_a_segment_that_begins_in_place_leaves_its_stored_input(segments):
+    def build() -> nn.Module:
+        relu = partial(nn.ReLU, inplace=True)
+        return nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 8), relu(), nn.Linear(8, 8), relu(), nn.Linear(8, 4))
+
+    trainable = Example(build, vectors(), optimizer=lambda p: torch.optim.SGD(p, lr=0.05))
+    checkpointed = trained(trainable, f"backprop:checkpoint={segments}")
+    assert_close(checkpointed.module, trained(trainable, "backprop").module)
 
 
 class Counting(nn.Module):
@@ -139,7 +169,21 @@ def peak_bytes(spec: str, trainable: Example, batch_size: int) -> float:
     return open_algorithm(spec, trainable, batch_size).work().peak_memory_bytes
 
 
-@pytest.mark.parametrize("trainable", [deep(4), Example(resnet8, images(16))], ids=["plain", "resnet"])
+def normalized() -> nn.Module:
+    widths = [3, 8, 8, 16]
+    blocks = [
+        part
+        for before, width in pairwise(widths)
+        for part in (nn.Conv2d(before, width, 3, 1 + (width > 8), 1), nn.BatchNorm2d(width), nn.ReLU())
+    ]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+@pytest.mark.parametrize(
+    "trainable",
+    [deep(4), Example(resnet8, images(16)), Example(normalized, images(16))],
+    ids=["plain", "resnet", "normalized"],
+)
 def test_auto_takes_no_more_memory_than_any_number_of_segments(trainable):
     numbers = range(2, len(parts(trainable.model(0))) + 1)
     least = min(peak_bytes(f"backprop:checkpoint={segments}", trainable, 8) for segments in numbers)

@@ -35,7 +35,7 @@ class Backprop(TrainingAlgorithm):
 
     ``checkpoint``: divide the model's parts into this many segments, store only the input of each but the last, and
     recompute the rest in the backward pass: the same gradients and running statistics for less memory and about a
-    third more work. See ``recomputation``. "auto": the number that takes the least memory, by counting.
+    third more work. See ``recomputation``. "auto": the number that takes the least memory, foreseen.
 
     ``last``: train only the last parts of the model, this many that have trained parameters. The parts before them are
     frozen and run without storing activations; their dropout and running statistics stay those of training.

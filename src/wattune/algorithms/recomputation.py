@@ -30,7 +30,7 @@ from wattune.algorithms.spec import SpecOption, whole
 from wattune.errors import InputError
 
 Segments = int | Literal["auto"]
-"""Number of segments; "auto" is the one that takes the least memory, see ``least_memory``."""
+"""Number of segments; "auto" is the one that is foreseen to take the least memory, see ``least_memory``."""
 
 
 def _parse(text: str) -> Segments:
@@ -42,18 +42,22 @@ SEGMENTS = SpecOption(_parse, "2 or more, or auto")
 
 
 class PartBytes(NamedTuple):
-    """Memory of one part: its input, what its forward pass stores, and the most beside what earlier parts store."""
+    """Memory of one part: its input, what its forward pass stores, and the most beside what earlier parts store.
+
+    ``stored_input``: of the input, what this part is the first to store.
+    """
 
     input: float
+    stored_input: float
     stored: float
     peak: float
 
 
 def least_memory(trainable: Trainable, module: nn.Module, optimizer: torch.optim.Optimizer, samples: int) -> int:
-    """The number of segments whose pass over ``samples`` samples takes the least memory; the fewest of equal ones.
+    """Foresee the number of segments whose pass over ``samples`` samples takes the least memory; the fewest of equals.
 
-    Each part is counted once, and the peak of any number of segments follows. Raises: WorkloadError if the model has no
-    parts, or its step fails.
+    Each part is counted once, and the peak of any number of segments follows, but for the gradients of the weights so
+    far. Raises: WorkloadError if the model has no parts, or its step fails.
     """
     count = len(parts(module))
     each = step_counting.on_copy(trainable, module, optimizer, samples, _part_bytes)
@@ -64,42 +68,65 @@ def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[P
     """Count the memory of each part, and at the end of the loss."""
     counter, results = Counter("forward"), []
     weights = {p.untyped_storage()._cdata for p in stage.module.parameters()}
-    before: dict[int, int] = {}  # storage that the part before has stored
+    before: set[int]  # storage of the present input that parts before have stored
     stored: dict[int, int] = {}
-    learns = False  # the batch itself has no gradient
 
     def store(value: Tensor) -> Tensor:
-        if (key := value.untyped_storage()._cdata) not in weights | before.keys():
+        if (key := value.untyped_storage()._cdata) not in weights | before:
             stored[key] = value.untyped_storage().nbytes()
         return value
 
     with stage.running(), stage.forward(train=True), fused_memory(counter), counter:
         x, y = stage.batch(trainable, samples)
         counter.hold(x)
+        before = set(_storages(x))  # the batch stays alive beside all parts
         layers: list[Callable[[Any], Any]] = [*parts(stage.module), partial(differentiable_loss, trainable, target=y)]
         for layer in layers:
-            alive_bytes, begin = counter.alive_bytes, len(counter.memory_bytes)
-            inputs = {v.untyped_storage()._cdata: v.untyped_storage().nbytes() for v in tensors(x)}
-            alive_bytes -= sum(size for key, size in inputs.items() if key not in before)
-            leaf, stored = tree_map(_leaf, x) if learns else x, {}
+            inputs, stored, begin = _storages(x), {}, len(counter.memory_bytes)
+            alive_bytes = counter.alive_bytes - sum(size for key, size in inputs.items() if key not in before)
             with autocast("cpu", trainable.data_type), saved_tensors_hooks(store, lambda value: value):
-                output = layer(own(layer, leaf) if isinstance(layer, nn.Module) else leaf)
-            trained = layer.parameters() if isinstance(layer, nn.Module) else ()
-            wanted = [value for value in (*trained, *tensors(leaf)) if value.requires_grad]
-            if wanted and output.requires_grad:
-                torch.autograd.grad(output, wanted, torch.ones_like(output), allow_unused=True)
-            peak = max(counter.memory_bytes[begin:], default=alive_bytes) - alive_bytes
-            results.append(PartBytes(sum(inputs.values()), sum(stored.values()), peak))
-            x, learns = output.detach(), output.requires_grad
-            kept = {v.untyped_storage()._cdata for v in tensors(x)} & before.keys()  # a part may return its input
-            before = stored | {key: before[key] for key in kept}
-            del output, leaf, wanted
+                output = layer(own(layer, x) if isinstance(layer, nn.Module) else x)
+            end, outputs = len(counter.memory_bytes), _storages(output)
+            learning = [value for value in tensors(output) if value.requires_grad]
+            torch.autograd.backward(learning, [torch.ones_like(value) for value in learning])
+            # In a pass over all parts, input and output are gone by now unless they are stored.
+            gone = sum(size for key, size in (inputs | outputs).items() if key not in before | stored.keys())
+            peaks = [*counter.memory_bytes[begin:end], *(alive - gone for alive in counter.memory_bytes[end:])]
+            peak = max(peaks, default=alive_bytes) - alive_bytes
+            stored_input = sum(size for key, size in inputs.items() if key in stored)
+            results.append(PartBytes(sum(inputs.values()), stored_input, sum(stored.values()), peak))
+            # Only storage that is still alive: the address of another may be given to a new one.
+            before = outputs.keys() & (before | stored.keys())
+            x = tree_map(_input, output)
+            del output, learning
     return results
 
 
-def _leaf(value: Any) -> Any:
-    differs = isinstance(value, Tensor) and value.is_floating_point()
-    return value.detach().requires_grad_() if differs else value
+def _storages(values: Any) -> dict[int, int]:
+    """Bytes of each storage."""
+    return {v.untyped_storage()._cdata: v.untyped_storage().nbytes() for v in tensors(values)}
+
+
+def _input(value: Any) -> Any:
+    """Make a part's output the next part's input."""
+    if not isinstance(value, Tensor) or not value.requires_grad:
+        return value
+    return _Begin.apply(value.new_empty(0, requires_grad=True), value.detach())  # type: ignore[no-untyped-call]
+
+
+class _Begin(torch.autograd.Function):
+    """Begin a graph at a tensor that a part may change in place, as it may not change a leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, value: Tensor) -> Tensor:
+        """Return the value itself."""
+        ctx.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[None, None]:
+        """End the backward pass."""
+        return None, None
 
 
 def _peak_bytes(each: Sequence[PartBytes], ends: Sequence[int]) -> float:
@@ -107,7 +134,7 @@ def _peak_bytes(each: Sequence[PartBytes], ends: Sequence[int]) -> float:
     peak = inputs = 0.0
     for start, end in pairwise([0, *ends[:-1], len(each)]):  # the loss belongs to the last segment
         inputs += each[start].input if start else 0.0
-        stored = inputs
+        stored = inputs - each[start].stored_input  # no second copy
         for part in each[start:end]:
             peak = max(peak, stored + part.peak)
             stored += part.stored
@@ -134,7 +161,7 @@ def _ends(count: int, segments: int) -> list[int]:
     return [each * (i + 1) + min(more, i + 1) for i in range(segments)]
 
 
-def forward(segments: Sequence[nn.Module], x: Any, *, keep_random: bool = True) -> Tensor:
+def forward(segments: Sequence[nn.Sequential], x: Any, *, keep_random: bool = True) -> Tensor:
     """Run the segments one after another, storing only the input of each but the last, whose activations are needed at
     once. The backward pass recomputes the others, with the same random numbers if ``keep_random``.
 
@@ -146,17 +173,18 @@ def forward(segments: Sequence[nn.Module], x: Any, *, keep_random: bool = True) 
     return output
 
 
-def _twice(segment: nn.Module) -> Callable[[Any], Any]:
+def _twice(segment: nn.Sequential) -> Callable[[Any], Any]:
     """Make a pass of the segment that finds its buffers from before the first time when it runs again, as copies."""
     before: dict[str, Tensor] | None = None
+    first = next(segment.children())  # may work in place, on an input that is stored
 
     def run(x: Any) -> Any:
         nonlocal before
         if before is None:
             before = {name: buffer.clone() for name, buffer in segment.named_buffers()}
-            return segment(x)
+            return segment(own(first, x))
         # Other tensors rather than other values: a backward pass may need the present ones unchanged.
-        return functional_call(segment, before, (x,))
+        return functional_call(segment, before, (own(first, x),))
 
     return run
 
