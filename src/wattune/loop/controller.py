@@ -64,6 +64,9 @@ class StepController:
     row; ``changed`` is called with each new point and the reason for it. ``later`` runs a decision and returns a
     function that says if it is made, so that readings go on meanwhile. ``window`` takes the readings of the run that
     ``limiter`` belongs to.
+
+    Under a cap that was set for a while (``PowerLimiter.is_lowered``) nothing is judged and no probe begins: what is
+    above that cap may well be below the run's own.
     """
 
     def __init__(
@@ -102,7 +105,8 @@ class StepController:
         self._before: OperatingPoint | None = None
         self._gaps: dict[OperatingPoint, int] = {}
         self._judge_s = -math.inf
-        self._held_s = device.now_s()  # when the limiter was last at the current point
+        self._held_s = device.now_s()  # when the limiter was last at the current point, later by pauses since
+        self._judged_s = self._held_s  # the end of the last step without an evaluation
         self._restarts, self._paused_s = 0, -math.inf
         sensor = device.sensor
         self._settle_s = sensor.settle_s
@@ -209,14 +213,18 @@ class StepController:
             now_s = self._device.now_s()
             is_close = now_s - self._paused_s < self._settle_s + self.window_s
             self._restarts, self._paused_s = min(self._restarts + 1, RESTARTS) if is_close else 0, now_s
+            self._held_s = min(now_s, self._held_s + now_s - self._judged_s)
             if not self.mixes_pauses:
                 self.window.interrupt(now_s)
         self._has_evaluated = False
+        if self._limiter.was_lowered and not self._limiter.is_lowered:
+            self._is_reached = False  # back to the wanted point
         if not self._is_reached and row == self.wanted.shape:
             is_same = self.wanted == self.current and self._limiter.knobs == self.wanted.knobs
             self._before, self.current = self.current, self.wanted
-            self._held_s = self._device.now_s()
-            self._limiter.move(self.wanted.knobs, probe=self.probing and not self.is_held)
+            self._held_s = self._judged_s = self._device.now_s()
+            is_probe = self.probing and not self.is_held and not self._limiter.is_lowered
+            self._limiter.move(self.wanted.knobs, probe=is_probe)
             self.measure_again()
             if is_same and self._has_begun and idle_s <= PAUSE * self.window_s:
                 self.window.begun_s = -math.inf  # the sensor has settled at this point before
@@ -243,12 +251,16 @@ class StepController:
         if not self._is_reached:
             return
         limiter, window, now_s = self._limiter, self.window, self._device.now_s()
+        if limiter.was_lowered:
+            self.measure_again()
+            return
         if self.probing and limiter.crossed_w is not None:
             self._abort(limiter.crossed_w, is_gap=not self._has_evaluated and window.is_gap(now_s))
             return
         is_below = not self.probing and limiter.knobs != self.current.knobs
         self._held_s = self._held_s if is_below else now_s
-        is_lasting = now_s - self._held_s >= UPDATE_AFTER_S
+        self._judged_s = self._judged_s if self._has_evaluated else now_s
+        is_lasting = self._judged_s - self._held_s >= UPDATE_AFTER_S
         if not self.probing and (limiter.pushed >= PUSHES or is_lasting) and limiter.power_w is not None:
             self.search.above(self.current, (is_lasting and limiter.limit.limit_w) or limiter.power_w)
             self.choose()

@@ -198,8 +198,9 @@ class CappedRun:
         self.device.arm_guard(answered)
 
     def _move_limiter(self) -> None:
-        answered_w, set_w = self._answered_w, self._set_w
-        self.limiter.move_cap(answered_w if answered_w is None or set_w is None else min(answered_w, set_w))
+        own_w, set_w = self._answered_w, self._set_w
+        is_lowered = own_w is not None and set_w is not None and set_w < own_w
+        self.limiter.move_cap(set_w if is_lowered else own_w, is_lowered=is_lowered)
 
     def wait_while(self, others_first: Callable[[], bool]) -> None:
         """Wait between two steps for as long as this returns True.

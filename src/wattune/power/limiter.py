@@ -64,6 +64,10 @@ class PowerLimiter:
         """The power that ended the probe: a mean over the window, or a reading."""
         self.was_early = False
         """True if that power dates from before the probe began."""
+        self.is_lowered = False
+        """True while a cap holds that was set for a while, below the run's own."""
+        self.was_lowered = False
+        """True if one held at any time since the device was brought to its setting: readings may have lowered it."""
         self.ratio: Callable[[Knobs, Knobs], float | None] = lambda low, high: None
         """Power at the second setting over power at the first, as far as it is known."""
         self._device = device
@@ -134,6 +138,7 @@ class PowerLimiter:
         """Bring the device to a setting, to hold it or to probe there. Raises: DeviceError."""
         with self._lock:
             self._probing, self.crossed_w, self.was_early = probe, None, False
+            self.was_lowered = self.is_lowered
             self._go(knobs)
             self._window.restart(self._device.sensor.settle_s)  # at the same setting, another batch draws another power
             self._evaluation, self._blames_work = None, False
@@ -155,9 +160,14 @@ class PowerLimiter:
                 self._work = self._new_guard(steps, self._work)
                 self._work.begin_at(at)
 
-    def move_cap(self, limit_w: float | None) -> None:
-        """Answer readings above this limit from now on, None: none."""
+    def move_cap(self, limit_w: float | None, *, is_lowered: bool = False) -> None:
+        """Answer readings above this limit from now on, None: none.
+
+        ``is_lowered``: a cap that was set for a while, below the run's own.
+        """
         with self._lock:
+            self.is_lowered = is_lowered
+            self.was_lowered = self.was_lowered or is_lowered
             before_w = self.limit.limit_w
             self.limit = replace(self.limit, limit_w=limit_w)
             self._window.cap_w = limit_w
