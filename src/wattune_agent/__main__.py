@@ -93,7 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     add_options(add("guard", _guard, "Run a program: pin, meter, guard, restore. The program follows --."))
     setting = add("set", _set, "Hold another cap in place of the cap of a client of the agent, until that one ends.")
     setting.add_argument(
-        "cap", type=limit, metavar="9W", help="watts at the board's sensor; none: the client's own again"
+        "cap",
+        type=limit,
+        metavar="9W",
+        help="watts at the board's sensor, which the client has to read (wattune does); none: its own again",
     )
     setting.add_argument("--socket", metavar="PATH", default=SOCKET)
     add("restore", _restore, "Restore a board that a killed process left changed.")

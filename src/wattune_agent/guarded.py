@@ -98,6 +98,7 @@ class _Run:
         self._lead_s = (window_s or 0.0) + self._settle_s + PERIOD_S  # of a lower cap that is announced
         if self._moving is not None:
             self._cap_w = cap_w = self._moving.now.limit_w
+            self._followed = self._moving.now, self._moving.held
         self._window_s = window_s
         self._set_w: Optional[float] = None  # the cap that another client of the agent set
         self._asked_w = cap_w
@@ -153,13 +154,13 @@ class _Run:
             self._tell("no clock", "the board has no clock to lower: a program that stays above a limit is stopped")
         elif self._clock_mhz is None and self._settings and not hasattr(self._controller, "guard"):
             self._controller.claim()
-        self._arm()
+        self._arm(self._cap_w)
 
-    def _arm(self) -> None:
+    def _arm(self, cap_w: Optional[float]) -> None:
         """Pass the limits to a controller that can guard them too, for when this process does not."""
-        is_limited = self._cap_w is not None or self._max_temp_c is not None
+        is_limited = cap_w is not None or self._max_temp_c is not None
         if self._settings and is_limited and hasattr(self._controller, "guard"):
-            self._controller.guard(self._cap_w, self._max_temp_c, self._window_s)
+            self._controller.guard(cap_w, self._max_temp_c, self._window_s)
 
     def run(self) -> None:
         """Start the program, guard it until it ends, and restore the board before signals are handled again."""
@@ -302,8 +303,8 @@ class _Run:
                 self._tell("stalled", stalled)
         if self._why:
             return
-        if reading.get("set_cap_w") != self._set_w and self._moving is None:
-            self._set_w = reading.get("set_cap_w")
+        is_set, self._set_w = reading.get("set_cap_w") != self._set_w, reading.get("set_cap_w")
+        if is_set and self._moving is None:
             self._cap_w = self._joules.cap_w = self._asked_w if self._set_w is None else self._set_w
             guard.move_cap(self._cap_w)
         if self._choose(time_s, power_w):
@@ -319,7 +320,7 @@ class _Run:
         for event in guard.take_events():
             self._keep(dict(event, kind="guard", text=told(event, unit=self._board.get("setting_unit", "MHz"))))
         if self._moving is not None:
-            now, held_mhz = self._moving.now, self._clock_mhz if self._held is None else self._held
+            now, held_mhz = self._followed[0], self._clock_mhz if self._held is None else self._held
             self._record.note(time_s, now.asked_w, now.limit_w, held_mhz, self._pause)
         if guard.stopped and (self._moving is None or is_too_hot(temperature_c, self._max_temp_c)):
             self._stop("the limit is exceeded even at the lowest clock")
@@ -365,26 +366,31 @@ class _Run:
     # ------------------------------------------------------------------------------------------ a cap that changes
 
     def _follow(self, time_s: float) -> bool:
-        """Bring the limit to the present cap; returns true if the program is held."""
-        moving = self._moving
-        held_before, now_before = moving.held, moving.now
+        """Bring the limit to the present cap, or a lower one that is set; returns true if the program is held."""
+        moving, (now_before, held_before) = self._moving, self._followed
         problem = moving.look(time_s, self._lead_s, self._program.now_s)
         if problem is not None:
             self._tell(*problem)
-        if moving.held != held_before:
-            self._guard.move_cap(moving.held.limit_w)
-        pause = self._why_held(moving.held, time_s)
+        now, held = self._followed = self._lowered(moving.now), self._lowered(moving.held)
+        if held != held_before:
+            self._guard.move_cap(held.limit_w)
+        pause = self._why_held(held, time_s)
         if pause is not None:
             self._hold(time_s)
         elif self._program.is_held:
             self._program.let_run()
             self._settle_again(time_s)
-        if moving.now != now_before:
-            self._cap_w = self._joules.cap_w = moving.now.limit_w
-            if moving.now.may_run:
-                self._arm()
+        if now != now_before:
+            self._cap_w = self._joules.cap_w = now.limit_w
+            if now.may_run:
+                self._arm(moving.now.limit_w)  # in whose place the agent itself holds the one that is set
         self._pause = pause
         return pause is not None
+
+    def _lowered(self, cap: CapNow) -> CapNow:
+        """The cap, or the lower one that another client of the agent set."""
+        is_lower = self._set_w is not None and self._set_w < cap.most_w
+        return cap._replace(limit_w=self._set_w) if is_lower and cap.may_run else cap
 
     def _why_held(self, cap: CapNow, time_s: float) -> Optional[str]:
         if not cap.may_run:
@@ -395,7 +401,8 @@ class _Run:
         return text.format(self._lowest_w[0], cap.most_w)
 
     def _hold(self, time_s: float) -> None:
-        if self._moving.now == self._moving.held and self._moving.is_last(time_s):
+        moving = self._moving
+        if self._followed == (moving.now, moving.now) and moving.is_last(time_s):
             self._stop("the caps leave nothing to run with any more")
             return
         if not self._program.is_held:

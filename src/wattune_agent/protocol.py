@@ -14,7 +14,8 @@ guard     ``cap_w``, ``max_temp_c``, ``window_s``  take control; while the clien
                                                  holds the lowest clock of a board above a limit. Each may be null;
                                                  without ``window_s``, the cap is on every reading
 set       ``cap_w``                              hold another cap in place of the holder's, for any client, until the
-                                                 holder's ends; null ends that
+                                                 holder's ends; null ends that. The holder reads ``set_cap_w`` and
+                                                 has to keep below that itself; the agent does while it does not read
 renew                                            renew the lease
 restore                                          restore the board and give up control
 ========  =====================================  ===================================================================

@@ -240,7 +240,7 @@ def _(bench):
 
 @fault(
     "a client is stopped (SIGSTOP) under a cap, then killed",
-    "when the lease expires, lowest clock, still guarded; restores when the client is gone",
+    "when the lease expires, held at the lowest clock; restores when the client is gone",
 )
 def _(bench):
     with (

@@ -1,4 +1,4 @@
-"""A cap that changes on a board that an agent holds: the agent's own guard is told each cap, and the clock follows."""
+"""A cap that changes on a board that an agent holds: the agent is told each cap, and the clock follows."""
 
 from __future__ import annotations
 

@@ -168,6 +168,19 @@ def test_the_clock_rises_again_as_far_as_is_known_at_the_time_of_a_rise():
     assert above_s(board, cap.watts, 80.0) == 0
 
 
+def test_a_lower_cap_that_another_client_sets_is_held_under_a_cap_that_changes():
+    board, set_w = Modelled(), [None]
+    read, board.read = board.read, lambda: {**read(), "set_cap_w": set_w[0]}
+    later = [(at_s, lambda watts=watts: set_w.__setitem__(0, watts)) for at_s, watts in ((10, 4.4), (50, 9.5), (70, 2))]
+    later.append((80.0, lambda: set_w.__setitem__(0, None)))
+    cap = CapTrace(times_s=(0.0, 30.0), caps_w=(9.0, 5.6))
+    report, board, _ = guarded(cap, 110.0, board, later=later)
+    assert above_s(board, lambda time_s: 1.01 * (4.4 if 10 < time_s < 50 else cap.watts(time_s)), 70.0) <= WINDOW_S
+    assert [one["cap_w"] for one in report.cap_intervals if one["time_s"] > 50 and one["pause"]] == [2.0]
+    assert (report.ended, report.cap_intervals[-1]["cap_w"]) == ("finished", 5.6)
+    assert {asked[0] for asked in board.armed} == {9.0, 5.6}
+
+
 @pytest.mark.parametrize("to_w", [4.4, 3.4, 0.0])
 def test_an_unannounced_lowering_costs_one_window_at_most(to_w):
     cap = CalledCap(cap_w=lambda time_s: 9.0 if time_s < 20 else to_w)

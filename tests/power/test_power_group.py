@@ -40,6 +40,18 @@ def test_the_limit_is_that_of_a_pool(pools, pushed):
         assert group.power_w() < 8.5
 
 
+def test_the_lowest_cap_that_is_set_for_a_member_holds_for_a_group_of_own_caps():
+    members = boards({}, {}, {})
+    assert device_group(members, pools=[0, 1, 2]).set_cap_w is None
+
+    class Set(SimulatedDevice):
+        set_cap_w = 4.0
+
+    members += [Set(quiet())]
+    assert device_group(members, pools=[0, 1, 2, 3]).set_cap_w == 4.0
+    assert device_group(members, pools=[0, 1, 2, 0]).set_cap_w is None
+
+
 def test_one_device_above_a_cap_of_its_own_brings_all_of_them_down():
     fault = Fault(kind="power", time_s=3.0, duration_s=4.0, gain=1.5)
     group = device_group(boards({}, {"fault": (fault,)}, {}), pools=[0, 1, 2])

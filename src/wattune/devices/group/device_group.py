@@ -68,13 +68,23 @@ class DeviceGroup(Device):
 
     def arm_guard(self, limit: SensorLimit) -> None:
         """Arm each member's guard; with the temperature alone if members share a cap. Raises: DeviceError."""
-        if len(set(self.pools)) < len(self.members):
+        if self._shares_caps:
             if limit.max_temp_c is None:
                 return
             limit = replace(limit, limit_w=None)
         for rank, member in enumerate(self.members):
             with parts.named(rank, member):
                 member.arm_guard(limit)
+
+    @property
+    def set_cap_w(self) -> float | None:
+        """The lowest cap that another client of a member's guard set; None if members share a cap."""
+        set_w = [] if self._shares_caps else [member.set_cap_w for member in self.members]
+        return min((watts for watts in set_w if watts is not None), default=None)
+
+    @property
+    def _shares_caps(self) -> bool:
+        return len(set(self.pools)) < len(self.members)
 
     # -------------------------------------------------------------------------------------------------------- balance
 
