@@ -89,6 +89,16 @@ def test_excluded_time_is_stated(run):
     assert "Time and energy exclude evaluations." in text
 
 
+def test_a_run_shorter_than_the_window_of_its_sensor_says_so(run):
+    plan = run.plan.model_copy(update={"sensor_window_s": 0.422})
+    short = {"plan": plan, "time_s": 0.219, "readings": 2}
+    said = (
+        "Energy and power are mostly of the time before: the run took 0.219 s, and each reading is the mean of 0.422 s."
+    )
+    assert said in summary(plan, run.training.model_copy(update=short))
+    assert "the time before" not in summary(plan, run.training.model_copy(update={**short, "time_s": 0.422}))
+
+
 def test_without_a_cap_nothing_is_exceeded():
     run = samples.run(cap_w=None)
     text = summary(run.plan, run.training)

@@ -197,7 +197,8 @@ def _training(records: RecordSet) -> Section:
         return Section("Training", "", items)
     if trace := training_charts.power_trace(training):
         items.append(trace)
-    items += _notes({"Outcome": [run_text.ending(training), run_text.left_out(training)]})
+    outcome = [run_text.ending(training), run_text.left_out(training), run_text.too_short(training)]
+    items += _notes({"Outcome": outcome})
     if training.cap_intervals:
         items.append(training_charts.interval_rows(training))
     if training.board_events:

@@ -115,6 +115,15 @@ def ending(training: TrainingRecord) -> str:
     return text
 
 
+def too_short(training: TrainingRecord) -> str:
+    """Say that a run was shorter than the sensor's window, whose readings then show the time before; empty if not."""
+    window_s = training.plan.sensor_window_s or 0.0
+    if training.readings is None or training.time_s >= window_s:
+        return ""
+    shown = f"{seconds(training.time_s)}, and each reading is the mean of {seconds(window_s)}"
+    return f"energy and power are mostly of the time before: the run took {shown}"
+
+
 def left_out(training: TrainingRecord) -> str:
     """The parts of the run that time and energy exclude; empty if they include everything."""
     missing = (training.provenance.model_extra or {}).get("left_out")
