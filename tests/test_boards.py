@@ -197,22 +197,19 @@ def test_a_trainer_that_hangs_is_capped_by_the_agent(finished: tuple[Board, Path
         with wattune(board, *command) as process:
             assert wait_for((tmp_path / "training-checkpoint.safetensors").exists, 120), process.poll()
             process.send_signal(signal.SIGSTOP)
-            stopped_s = time.monotonic()
             assert board.limit_mhz() == planned_mhz
             exceed_cap(board, planned_mhz)
             assert wait_for(lambda: board.power_w() > CAP_W, 2)
-            # Two seconds are left to the trainer; from then on the agent answers every reading.
-            assert wait_for(lambda: board.limit_mhz() < planned_mhz, 8)
+            # Two seconds are left to the trainer; from then on it is the lowest clock until the trainer reads again.
+            assert wait_for(lambda: board.limit_mhz() == 306.0, 8)
             assert wait_for(lambda: board.power_w() <= CAP_W, 8)
-            # Ten seconds of silence, and it is the lowest clock until the trainer speaks again.
-            assert wait_for(lambda: time.monotonic() - stopped_s > 11 and board.limit_mhz() == 306.0, 25)
             board.load(0.2)
             process.send_signal(signal.SIGCONT)
             said, _ = process.communicate(timeout=120)
             assert process.returncode == 3, said  # there was no target to reach
         assert wait_for(board.is_as_found, 5), board.changes()
     kinds = {event.kind for event in TrainingRecord.load(tmp_path / "training.json").board_events}
-    assert {"guard", "lease lapsed", "lease renewed"} <= kinds
+    assert {"guard", "reading again"} <= kinds
 
 
 LOWERED = "f={0}/sys/class/devfreq/17000000.gpu/max_freq; until [ $(cat $f || echo 0) -le {1}000000 ]; do {2}; done"

@@ -130,10 +130,7 @@ def test_without_a_cap_the_fastest_is_found_and_with_one_the_fastest_that_keeps_
 def test_a_session_for_energy_takes_less_of_it_than_one_for_time():
     """On a board that draws next to nothing at rest, so that a lower clock and voltage save energy."""
     power = builtin_board("jetson-nano").power.model_copy(update={"base_w": 0.2, "idle_w": 0.1})
-    records = [
-        trained(board(power=power), cap_w=None, passes=15, keep_recipe=True, goal=goal).record
-        for goal in ("energy", "time")
-    ]
+    records = [trained(board(power=power), cap_w=None, passes=15, goal=goal).record for goal in ("energy", "time")]
     least, fast = records
     assert (least.goal, fast.goal) == (Goal("energy"), TIME)
     energy_j = {one.point: one.step_s * one.power_mean_w for one in (*fast.table.cells, *least.table.cells)}
