@@ -16,7 +16,7 @@ MOST_LINES = 150
 SEARCH = ("src/wattune/search", "src/wattune/profiling")
 SAMPLES = ("src/wattune/sample_efficiency", "src/wattune/planning")
 SIMULATOR = ("src/wattune/devices/simulator",)
-SESSION = ("src/wattune/loop", "src/wattune/online", "src/wattune/power")  # online: its name until Nov 27, 2026
+SESSION = ("src/wattune/loop", "src/wattune/power")
 
 MEASURED = {
     "agent_cost": ("benchmarks/agent_cost.py", "src/wattune_agent"),
