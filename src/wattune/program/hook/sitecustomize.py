@@ -46,7 +46,19 @@ class Stamps:
         import time
 
         self._pack, self._time_s, self._sleep = struct.Struct(FORMAT).pack, time.monotonic, time.sleep
-        self._waits = LINES in os.environ
+        self._unread = None  # type: Any  # () -> bytes in the pipe of the standard output; None: no step waits
+        if LINES in os.environ:
+            from array import array
+            from fcntl import ioctl
+            from termios import FIONREAD
+
+            def unread():
+                # type: () -> int
+                counted = array("i", [0])
+                ioctl(1, FIONREAD, counted)
+                return counted[0]
+
+            self._unread = unread
         file = os.open(path, os.O_RDWR)
         try:
             self._page = mmap.mmap(file, SLOTS * SLOT)
@@ -58,7 +70,7 @@ class Stamps:
     def stamp(self, marker):
         # type: (int) -> None
         """Count a step."""
-        if self._waits:
+        if self._unread is not None:
             self._until_read()
         pid = os.getpid()
         if pid != self._pid:
@@ -70,21 +82,15 @@ class Stamps:
     def _until_read(self):
         # type: () -> None
         """Wait until the pipe of the standard output is empty."""
-        from array import array
-
-        unread, until_s = array("i", [0]), self._time_s() + PATIENCE_S
-        while self._waits:
-            try:
-                from fcntl import ioctl
-                from termios import FIONREAD
-
-                ioctl(1, FIONREAD, unread)
-            except (ImportError, OSError):  # no pipe: it was redirected, or closed
-                self._waits = False
-            if not unread[0]:
-                return
-            self._waits = self._waits and self._time_s() < until_s
-            self._sleep(0.001)
+        until_s = self._time_s() + PATIENCE_S
+        try:
+            while self._unread():
+                if self._time_s() > until_s:
+                    self._unread = None
+                    return
+                self._sleep(0.001)
+        except OSError:  # no pipe: it was redirected, or closed
+            self._unread = None
 
     def _free(self, pid):
         # type: (int) -> int
