@@ -30,7 +30,7 @@ from wattune.algorithms.spec import SpecOption, whole
 from wattune.errors import InputError
 
 Segments = int | Literal["auto"]
-"""Number of segments; "auto" is the one that is foreseen to take the least memory, see ``least_memory``."""
+"""Number of segments; "auto" takes the least memory by a forecast, see ``least_memory``."""
 
 
 def _parse(text: str) -> Segments:

@@ -41,7 +41,7 @@ GAPS = 2
 """Crossings of the cap within gaps that exclude nothing: an evaluation is not the step."""
 
 JUDGE_EVERY_S = 0.1
-"""Time between two looks at all that was measured at a point, once there is enough of it."""
+"""Time between two judgements of a point, once enough was measured at it."""
 
 Later = Callable[[Callable[[], Any]], Callable[[], bool]]
 """Begin to run a decision. Returns: a function that says whether the decision is made."""

@@ -23,7 +23,7 @@ FIXED = 0.02
 
 class Measured(NamedTuple):
     """Measurements at one point. ``step_sd_s``: standard deviation of a step's time, None for a single interval;
-    ``seconds``: time measured, without gaps; ``readings_w``: those of steps alone."""
+    ``seconds``: time measured, without gaps; ``readings_w``: readings of steps alone."""
 
     step_s: float
     step_sd_s: float | None

@@ -32,7 +32,7 @@ class Probe(Protocol):
 class JournalEntry(Value):
     """One finished probe: a cell, or a probe that was stopped at the cap.
 
-    Of the file alone: ``rest_w``, see ``Partial``, and ``device_state``, that of the device after the probe.
+    Of the file alone: ``rest_w``, see ``Partial``, and ``device_state``, the state of the device after the probe.
     """
 
     reference: str | None = None

@@ -120,7 +120,7 @@ class PlannedEvaluations(Value):
     """Evaluations and checkpoints of a run until the predicted samples, which ``predicted_s`` of a plan leaves out.
 
     ``number`` of them, one each ``every_samples`` samples: ``evaluation_s`` and ``checkpoint_s`` are the seconds of one
-    evaluation and of writing one checkpoint, ``time_s`` and ``energy_j`` those of all.
+    evaluation and of writing one checkpoint, ``time_s`` and ``energy_j`` the time and energy of all.
     """
 
     every_samples: BatchSize
