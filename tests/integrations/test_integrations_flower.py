@@ -36,8 +36,8 @@ NANO, ORIN = "sim:jetson-nano", "sim:jetson-agx-orin"
 ALONE = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
 
-def grid_of(*mods: PowerCapMod | None) -> InProcessGrid:
-    return InProcessGrid({node: client_app(mod) for node, mod in enumerate(mods, start=1)})
+def grid_of(*mods: PowerCapMod | None, last_first: bool = False) -> InProcessGrid:
+    return InProcessGrid({node: client_app(mod) for node, mod in enumerate(mods, start=1)}, last_first=last_first)
 
 
 def start(grid: InProcessGrid, rounds: int = 1, **options):
@@ -203,11 +203,12 @@ def answering(mod: PowerCapMod, change, *, offers: bool = False):
     return changed
 
 
+@pytest.mark.parametrize("last_first", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_client_that_answers_nonsense_counts_as_failed(fault, caplog):
+def test_a_client_that_answers_nonsense_counts_as_failed(fault, last_first, caplog):
     alone = start(grid_of(mod_of(NANO, 4.2), None), local_steps=20)[1]
     bad = answering(mod_of(NANO, 4.2), FAULTS[fault])
-    strategy, result = start(grid_of(mod_of(NANO, 4.2), bad), local_steps=20)
+    strategy, result = start(grid_of(mod_of(NANO, 4.2), bad, last_first=last_first), local_steps=20)
     for value, other in zip(result.arrays.values(), alone.arrays.values(), strict=True):
         np.testing.assert_array_equal(value.numpy(), other.numpy())
     metrics = result.train_metrics_clientapp[1]

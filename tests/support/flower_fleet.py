@@ -79,10 +79,13 @@ def arrays() -> ArrayRecord:
 
 
 class InProcessGrid(Grid):
-    """A grid whose nodes are ClientApps in this process; ``silent`` ones get messages and never answer."""
+    """A grid whose nodes are ClientApps in this process; ``silent`` ones get messages and never answer.
 
-    def __init__(self, apps: dict[int, ClientApp]):
-        self.apps, self.silent = apps, set[int]()
+    Flower draws the order of its messages. Here the nodes answer in order, or ``last_first``.
+    """
+
+    def __init__(self, apps: dict[int, ClientApp], *, last_first: bool = False):
+        self.apps, self.silent, self.last_first = apps, set[int](), last_first
         self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in apps}
         self.sent: list[Message] = []
         self._ids = itertools.count(1)
@@ -97,7 +100,7 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         replies = []
-        for message in messages:
+        for message in sorted(messages, key=lambda one: one.metadata.dst_node_id, reverse=self.last_first):
             node = message.metadata.dst_node_id
             self.sent.append(message)
             message.metadata.__dict__["_message_id"] = str(next(self._ids))

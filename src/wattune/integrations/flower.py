@@ -382,11 +382,15 @@ def _check_arrays(reply: Message, shapes: Mapping[str, tuple[int, ...]]) -> None
 def _alike(replies: Sequence[Message], failed: Callable[[Message, str], None]) -> list[Message]:
     """Keep the replies with the same metrics as most others, the only ones that Flower averages.
 
-    ``failed`` is called with each other reply. Every reply has one record of metrics.
+    Of forms that equally many have, the one with more metrics counts, then the one with fewer lists, whichever answered
+    first. ``failed`` is called with each other reply. Every reply has one record of metrics.
     """
     forms = [_form(_metrics_of(reply)) for reply in replies]
     counts = Counter(forms)
-    usual, kept = max(counts, key=lambda form: (counts[form], len(form)), default=None), []
+    usual, kept = (
+        min(counts, key=lambda form: (-counts[form], -len(form), _lists(form), sorted(form)), default=None),
+        [],
+    )
     for reply, form in zip(replies, forms, strict=True):
         if form == usual:
             kept.append(reply)
@@ -398,6 +402,10 @@ def _alike(replies: Sequence[Message], failed: Callable[[Message, str], None]) -
 def _form(metrics: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
     """The names of metrics, and the lengths of lists (-1: a number)."""
     return frozenset((name, len(value) if isinstance(value, list) else -1) for name, value in metrics.items())
+
+
+def _lists(form: frozenset[tuple[str, int]]) -> int:
+    return sum(length >= 0 for _, length in form)
 
 
 def _only(records: Mapping[str, Any], kind: str) -> Any:
