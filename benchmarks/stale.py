@@ -38,7 +38,7 @@ MEASURED = {
     "ranks_division": ("benchmarks/ranks/division.py", "benchmarks/groups.py", *SESSION, "src/wattune/search"),
     "ranks_killed": ("benchmarks/ranks/killed.py", *SESSION, "src/wattune_agent"),
     "script": ("benchmarks/script", "src/wattune/script", "src/wattune/search", "src/wattune/power/limiter.py"),
-    "server_fleet": ("benchmarks/server", "src/wattune/server"),
+    "server_fleet": ("benchmarks/server", "src/wattune_server"),
     "session": ("benchmarks/session.py", "benchmarks/session_worlds.py", "src/wattune/search", *SIMULATOR),
     "session_overhead": ("benchmarks/session_overhead.py", *SESSION),
     "startup": ("benchmarks/startup.py", "src/wattune/cli"),

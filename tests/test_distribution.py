@@ -98,7 +98,7 @@ def test_the_wheel_has_both_packages_and_their_files_and_no_more(distributions):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name and ".data/" not in name}
     sources = {
         str(file.relative_to(ROOT / "src"))
-        for package in ("wattune", "wattune_agent")
+        for package in ("wattune", "wattune_agent", "wattune_server")
         for file in (ROOT / "src" / package).rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }

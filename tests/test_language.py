@@ -20,7 +20,7 @@ TO_DO: set[str] = set()
 
 PACKAGES = sorted(
     {p.name for p in (ROOT / "src/wattune").iterdir() if p.is_dir() and p.name != "__pycache__"} - TO_DO
-    | {"", "wattune_agent"}
+    | {"", "wattune_agent", "wattune_server"}
 )
 """Sub-packages of wattune; "" stands for its own modules."""
 
@@ -52,7 +52,7 @@ PHRASES = re.compile(
 
 def sources(package: str) -> list[Path]:
     """The modules of a package."""
-    if package == "wattune_agent":
+    if package.startswith("wattune_"):
         return sorted((ROOT / "src" / package).rglob("*.py"))
     folder = ROOT / "src" / "wattune" / package
     return sorted(folder.rglob("*.py") if package else folder.glob("*.py"))

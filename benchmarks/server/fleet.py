@@ -37,12 +37,12 @@ from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, LOAD, NAMES, ROUND
 from benchmarks.timing import keep, measured_at
 from wattune.errors import InputError
 from wattune.records.served import ServedModel, SweepRequest
-from wattune.server.jobs import queue as jobs
-from wattune.server.settings import sqlite_url
-from wattune.server.store import Database, model_catalog, tokens
-from wattune.server.store.file_store import FileStore
-from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
-from wattune.server.store.statuses import WRITE_EVERY_S
+from wattune_server.jobs import queue as jobs
+from wattune_server.settings import sqlite_url
+from wattune_server.store import Database, model_catalog, tokens
+from wattune_server.store.file_store import FileStore
+from wattune_server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
+from wattune_server.store.statuses import WRITE_EVERY_S
 
 CHANGE_S = 5.0
 """Interval at which a run of the job that the clients wait for ends."""

@@ -16,7 +16,7 @@ from wattune.errors import InputError, ServerRefused, ServerUnavailable
 from wattune.job.folder import RunFolder
 from wattune.records import Plan, ProfileTable, SampleEfficiency, TrainingRecord
 from wattune.records.served import ServedModel, digest
-from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
+from wattune_server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
 
 CAP_W = 4.2
 NOBODY = "http://127.0.0.1:9"

@@ -229,7 +229,7 @@ def test_closed_connection_is_unavailable(connection):
 
 
 def test_hint_of_the_server_is_said_once():
-    from wattune.server.problems import Problem, respond
+    from wattune_server.problems import Problem, respond
 
     body = json.loads(bytes(respond(Problem(403, "no", value="a", hint="do that")).body))
     with faked(lambda asked: Answer(403, body)) as fake, closing(Connection(fake.url)) as connection:

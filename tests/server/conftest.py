@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
-from wattune.server.settings import Settings
-from wattune.server.store import Database, FileStore
+from wattune_server.settings import Settings
+from wattune_server.store import Database, FileStore
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def asked(store: Store) -> Iterator[Any]:
     """The API of a store, as a client that needs no socket."""
     from starlette.testclient import TestClient
 
-    from wattune.server.application import create_app
+    from wattune_server.application import create_app
 
     with TestClient(create_app(*_of(store)), base_url="http://127.0.0.1:8484") as found:
         yield found
@@ -108,8 +108,8 @@ def served(store: Store) -> Iterator[str]:
     """The API in a thread of this process, with a socket; gives its URL."""
     import uvicorn
 
-    from wattune.server import connections
-    from wattune.server.application import create_app
+    from wattune_server import connections
+    from wattune_server.application import create_app
 
     app = create_app(*_of(store))
     config = connections.configured(app, store.settings, timeout_graceful_shutdown=2)

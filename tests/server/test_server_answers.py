@@ -9,8 +9,8 @@ from tests.support.server import dashboard
 from tests.support.server.served import model, request
 
 from wattune.records.served import SweepStatus, digest
-from wattune.server.jobs import queue
-from wattune.server.jobs.answers import JobAnswers
+from wattune_server.jobs import queue
+from wattune_server.jobs.answers import JobAnswers
 
 
 @pytest.fixture

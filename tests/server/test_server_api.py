@@ -19,8 +19,8 @@ from tests.support.server import dashboard as rows
 
 from wattune.records import ProfileTable
 from wattune.records.served import ServedModel, SweepStatus, digest
-from wattune.server import logs
-from wattune.server.store.schema import DeviceRow, JobRow, ModelRow
+from wattune_server import logs
+from wattune_server.store.schema import DeviceRow, JobRow, ModelRow
 
 
 def test_models_are_read_and_deleted(client, store):
@@ -197,7 +197,7 @@ def test_metrics_and_health_show_server_state(client, store: Store):
 
 
 def test_every_response_has_a_logged_request_id(client, caplog):
-    with caplog.at_level("INFO", logger="wattune.server.requests"):
+    with caplog.at_level("INFO", logger="wattune_server.requests"):
         found = client.get("/v1/models/absent", headers={"X-Request-Id": "from-a-proxy.1"})
         other = client.get("/healthz", headers={"X-Request-Id": 'no good" id'})
     assert found.headers["x-request-id"] == "from-a-proxy.1"
@@ -216,7 +216,7 @@ def test_log_is_json_but_for_a_terminal(monkeypatch, is_terminal):
     stderr = io.StringIO()
     monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
     monkeypatch.setattr("sys.stderr", stderr)
-    for name in ("wattune.server", "uvicorn", "uvicorn.access"):
+    for name in ("wattune_server", "uvicorn", "uvicorn.access"):
         logger = logging.getLogger(name)
         for attribute in ("handlers", "level", "propagate"):
             monkeypatch.setattr(logger, attribute, copy.copy(getattr(logger, attribute)))

@@ -15,10 +15,10 @@ from tests.support.server.served import model
 from tests.support.server.served import request as asked
 
 from wattune.errors import OutputError, WattuneError
-from wattune.server.backup import backup
-from wattune.server.jobs import queue
-from wattune.server.store import model_catalog, sessions, tokens
-from wattune.server.store.schema import Base, FileRow
+from wattune_server.backup import backup
+from wattune_server.jobs import queue
+from wattune_server.store import model_catalog, sessions, tokens
+from wattune_server.store.schema import Base, FileRow
 
 
 def filled(store, runs=3):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattune.server.bodies import VALUES, parse_json
-from wattune.server.problems import Problem
+from wattune_server.bodies import VALUES, parse_json
+from wattune_server.problems import Problem
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)

@@ -9,8 +9,8 @@ from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 from tests.support.server.serving import serving
 
-from wattune.server.limits import Limits
-from wattune.server.store import StoreUnavailable
+from wattune_server.limits import Limits
+from wattune_server.store import StoreUnavailable
 
 HTML = {"Accept": "text/html,*/*"}
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
@@ -60,7 +60,7 @@ def test_error_pages_of_limits_and_of_an_unavailable_store(tmp_path, monkeypatch
             def fail(*args, **options):
                 raise StoreUnavailable("the database does not respond: <test>")
 
-            monkeypatch.setattr("wattune.server.store.model_catalog.listing", fail)
+            monkeypatch.setattr("wattune_server.store.model_catalog.listing", fail)
             answer = client.get("/models", headers=HTML)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             assert "does not respond: &lt;test&gt;" in answer.text

@@ -15,8 +15,8 @@ from tests.server.conftest import opened, served
 from tests.support.server import api as made
 from tests.support.server.serving import Serving
 
-from wattune.server.limits import Limits
-from wattune.server.store import tokens
+from wattune_server.limits import Limits
+from wattune_server.store import tokens
 
 WAIT_S = 20.0
 """Time after which a test gives up; what it waits for comes at once."""
@@ -150,7 +150,7 @@ def test_no_body_of_a_stranger_is_read(server, method, path, status):
 
 @pytest.mark.parametrize(("files", "warnings"), [(1024, 1), (4096, 0)])
 def test_few_open_files_are_warned_of(files, warnings):
-    code = "from wattune.server.connections import raise_open_files; raise_open_files()"
+    code = "from wattune_server.connections import raise_open_files; raise_open_files()"
     command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", sys.executable, "-c", code]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert said.count(f"the hard limit of open files is {files}") == said.count("\n") == warnings

@@ -15,7 +15,7 @@ from tests.support.server import dashboard as made
 
 from wattune.cap import PowerCap
 from wattune.planning import plan
-from wattune.server.store import tokens
+from wattune_server.store import tokens
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OPTIONS = (

@@ -13,11 +13,11 @@ from tests.support.server import dashboard as made
 from wattune.cap import PowerCap
 from wattune.planning import plan
 from wattune.reporting import phrases
-from wattune.server.dashboard import run_pages, run_views, views
-from wattune.server.dashboard.responses import ago
-from wattune.server.jobs import queue
-from wattune.server.store.schema import JobRow
 from wattune.workloads.metrics import METRICS
+from wattune_server.dashboard import run_pages, run_views, views
+from wattune_server.dashboard.responses import ago
+from wattune_server.jobs import queue
+from wattune_server.store.schema import JobRow
 
 PAGES = (
     "/",

@@ -15,8 +15,8 @@ import pytest
 from tests.support.server.serving import stored
 
 from wattune.cli import main
-from wattune.server import demo
-from wattune.server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
+from wattune_server import demo
+from wattune_server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -45,7 +45,7 @@ def test_boards_stop_with_the_demo():
 
 def test_boards_stop_if_the_server_is_killed(tmp_path):
     text = (
-        "import time; from wattune.server import demo\n"
+        "import time; from wattune_server import demo\n"
         f"with demo.start({NOWHERE!r}) as boards:\n"
         "    print(*[board.pid for board in boards], flush=True)\n"
         "    time.sleep(60)\n"

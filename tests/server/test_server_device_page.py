@@ -7,7 +7,7 @@ from tests.support import report_records as samples
 from tests.support.server import dashboard as made
 
 from wattune.reporting import phrases
-from wattune.server.dashboard import device_page, run_views
+from wattune_server.dashboard import device_page, run_views
 
 RECORD = samples.run().training
 

@@ -14,7 +14,7 @@ from tests.support.server.story import ENVIRONMENT
 
 from wattune.job.with_server import own_name
 from wattune.records import TrainingRecord
-from wattune.server.store.schema import TrainingRow
+from wattune_server.store.schema import TrainingRow
 
 ROOT = Path(__file__).parent.parent.parent
 ADDRESS = "http://127.0.0.1:8484"

@@ -24,8 +24,8 @@ from tests.support.server.serving import serving, wait_for
 from wattune.errors import OutputError
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
-from wattune.server.routes.operations import READY_S
-from wattune.server.store import Database
+from wattune_server.routes.operations import READY_S
+from wattune_server.store import Database
 
 TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}
 
@@ -152,7 +152,7 @@ def test_database_is_locked_again_after_its_restart(cluster, tmp_path):
 
 
 def store_metrics(store: Store) -> str:
-    from wattune.server.prometheus import Metrics
+    from wattune_server.prometheus import Metrics
 
     return Metrics(store.database).text().decode()
 
@@ -184,7 +184,7 @@ def test_database_lost_within_a_transaction(cluster, tmp_path):
 
 
 def test_locked_database_file_is_503(tmp_path, monkeypatch):
-    monkeypatch.setattr("wattune.server.store.database.BUSY_S", 0.2)
+    monkeypatch.setattr("wattune_server.store.database.BUSY_S", 0.2)
     with opened(tmp_path / "store") as store:
         rows.put_model(store)
         with served(store) as url, httpx.Client(base_url=url, timeout=30) as client:

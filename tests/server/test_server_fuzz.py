@@ -11,7 +11,7 @@ from tests.server.conftest import asked, opened
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 
-from wattune.server.limits import Limits
+from wattune_server.limits import Limits
 
 CALLS = [
     ("PUT", "/v1/devices/nano-1", made.status()),

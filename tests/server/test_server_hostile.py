@@ -15,7 +15,7 @@ from tests.server.conftest import Store, asked, opened, served
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
 
-from wattune.server.limits import Limits
+from wattune_server.limits import Limits
 
 JSON = {"Content-Type": "application/json"}
 

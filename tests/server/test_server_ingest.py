@@ -9,13 +9,13 @@ from tests.support.server.served import request
 
 from wattune.cli import main
 from wattune.errors import InputError
-from wattune.server.ingest import add_model, read_model
-from wattune.server.jobs import queue
-from wattune.server.jobs.sweep_process import SweepConfig, outcome_of, served_proxy
-from wattune.server.store import model_catalog
-from wattune.server.store.schema import FileRow
 from wattune.workloads import MODELS, load_workload
 from wattune.workloads.models import small_cnn
+from wattune_server.ingest import add_model, read_model
+from wattune_server.jobs import queue
+from wattune_server.jobs.sweep_process import SweepConfig, outcome_of, served_proxy
+from wattune_server.store import model_catalog
+from wattune_server.store.schema import FileRow
 
 HEAD = """
 name = "mine"

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from wattune.errors import InputError
-from wattune.server.limits import Limits, _Body, limits_from_environment
-from wattune.server.problems import Problem
+from wattune_server.limits import Limits, _Body, limits_from_environment
+from wattune_server.problems import Problem
 
 DOCS = Path(__file__).parents[2] / "docs" / "server.md"
 

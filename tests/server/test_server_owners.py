@@ -10,10 +10,10 @@ from tests.server.conftest import asked, opened
 from tests.support.server import api as made
 from tests.support.server.served import model, request
 
-from wattune.server import dashboard
-from wattune.server.limits import Limits
-from wattune.server.routes import ROUTERS
-from wattune.server.store import model_catalog, tokens
+from wattune_server import dashboard
+from wattune_server.limits import Limits
+from wattune_server.routes import ROUTERS
+from wattune_server.store import model_catalog, tokens
 
 GRANTS = {"read": {"read"}, "device": {"read", "device"}, "admin": {"read", "device", "admin"}}
 """What a token of each scope may do."""

@@ -13,9 +13,9 @@ from tests.support.server.served import model, pooled, request, status_of
 
 from wattune.errors import InputError
 from wattune.records import LearningCurve
-from wattune.server.jobs import queue
-from wattune.server.jobs.queue import ATTEMPTS, MAX_BACKOFF_S
-from wattune.server.store.schema import FileRow, JobRow
+from wattune_server.jobs import queue
+from wattune_server.jobs.queue import ATTEMPTS, MAX_BACKOFF_S
+from wattune_server.store.schema import FileRow, JobRow
 
 
 def call(store, what, *given, **named):

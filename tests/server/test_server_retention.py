@@ -10,8 +10,8 @@ from tests.support.server import api as made
 from tests.support.server.served import model, request
 
 from wattune.cli import main
-from wattune.server.store import model_catalog, retention
-from wattune.server.store.schema import DeviceRow, FileRow, JobRow, TrainingRow
+from wattune_server.store import model_catalog, retention
+from wattune_server.store.schema import DeviceRow, FileRow, JobRow, TrainingRow
 
 
 @pytest.fixture

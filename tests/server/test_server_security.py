@@ -16,12 +16,12 @@ from tests.server.conftest import Store, opened
 from tests.support.server import api as made
 from tests.support.server.serving import wait_for
 
-from wattune.server import security
-from wattune.server.application import create_app
-from wattune.server.limits import Buckets, Limits
-from wattune.server.settings import is_loopback
-from wattune.server.store import sessions, tokens
-from wattune.server.store.schema import SessionRow
+from wattune_server import security
+from wattune_server.application import create_app
+from wattune_server.limits import Buckets, Limits
+from wattune_server.settings import is_loopback
+from wattune_server.store import sessions, tokens
+from wattune_server.store.schema import SessionRow
 
 LOCAL = "http://127.0.0.1:8484"
 
@@ -174,7 +174,7 @@ def test_revoked_token_is_rejected_though_the_clock_was_set_back(local, sqlite_s
     with sqlite_store.database.session() as session:
         tokens.revoke(session, "read-token", time.time())
     wrong_s = time.time() - 3600
-    monkeypatch.setattr("wattune.server.security.time.time", lambda: wrong_s)
+    monkeypatch.setattr("wattune_server.security.time.time", lambda: wrong_s)
     wait_for(lambda: local.get(made.READ, headers=shown).status_code == 401, timeout_s=20)
 
 

@@ -13,9 +13,9 @@ from tests.support.server.served import model, request
 from tests.support.server.serving import Serving, lives, serving, wait_for
 
 from wattune.cli import main
-from wattune.server.jobs import queue
-from wattune.server.store import model_catalog, tokens
-from wattune.server.store.schema import JobRow, ModelRow
+from wattune_server.jobs import queue
+from wattune_server.store import model_catalog, tokens
+from wattune_server.store.schema import JobRow, ModelRow
 
 LONG = {"budget_samples": 200_000, "target": 0.9999, "options": {"classes": 5, "channels": 1, "width": 16}}
 """A model of which no run ends while a test looks at it."""
@@ -40,7 +40,7 @@ def job(server, job_id):
 @pytest.fixture
 def refused(capsys, monkeypatch):
     """Call ``wattune serve`` in this process: (options) -> (exit code, the one line that it says)."""
-    monkeypatch.setattr("wattune.server.logs.configure", lambda: None)  # it would last, for all tests of this process
+    monkeypatch.setattr("wattune_server.logs.configure", lambda: None)  # it would last, for all tests of this process
 
     def call(*options):
         code = main(["serve", *map(str, options)])

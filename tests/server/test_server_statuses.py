@@ -9,9 +9,9 @@ from sqlalchemy import event, select
 from tests.support.server import api as made
 
 from wattune.records.served import DeviceStatus
-from wattune.server.store import StoreUnavailable
-from wattune.server.store.schema import DeviceRow
-from wattune.server.store.statuses import Statuses
+from wattune_server.store import StoreUnavailable
+from wattune_server.store.schema import DeviceRow
+from wattune_server.store.statuses import Statuses
 
 
 def status(name, **changes):
@@ -58,7 +58,7 @@ def test_statuses_wait_for_the_database(store, statuses, monkeypatch):
 
 
 def test_waiting_statuses_are_limited(store, statuses, monkeypatch):
-    monkeypatch.setattr("wattune.server.store.statuses.MOST", 2)
+    monkeypatch.setattr("wattune_server.store.statuses.MOST", 2)
     statuses.put(status("a"), 1.0)
     statuses.put(status("b"), 1.0)
     with pytest.raises(StoreUnavailable, match="too many devices"):

@@ -23,14 +23,14 @@ from tests.support.server.serving import Serving, free_port, wait_for
 from wattune.algorithms import load_checkpoint
 from wattune.proxy import estimate
 from wattune.records import LearningCurve
-from wattune.server.ingest import add_example
-from wattune.server.jobs import queue, runners
-from wattune.server.jobs.runners import Runners
-from wattune.server.jobs.sweep_process import SweepConfig, outcome_of
-from wattune.server.store import model_catalog
-from wattune.server.store.schema import FileRow, JobRow
 from wattune.workloads import example_workload
 from wattune.workloads.served import proxy_workload
+from wattune_server.ingest import add_example
+from wattune_server.jobs import queue, runners
+from wattune_server.jobs.runners import Runners
+from wattune_server.jobs.sweep_process import SweepConfig, outcome_of
+from wattune_server.store import model_catalog
+from wattune_server.store.schema import FileRow, JobRow
 
 SECOND_LONG = {
     "options": {"classes": 5, "channels": 1, "width": 16},
@@ -317,6 +317,6 @@ def test_example_is_added_to_an_empty_store_once(sqlite_store):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count private memory")
 def test_memory_of_a_sweep_is_limited():
-    code = "from wattune.server.jobs.sweep_process import limit_memory; limit_memory(300 << 20); bytearray(400 << 20)"
+    code = "from wattune_server.jobs.sweep_process import limit_memory; limit_memory(300 << 20); bytearray(400 << 20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert "MemoryError" in done.stderr

@@ -12,8 +12,8 @@ from tests.server.conftest import opened
 from tests.support.server import api as made
 
 from wattune.cli import main
-from wattune.server.application import create_app
-from wattune.server.security import TOKEN_CACHE_S
+from wattune_server.application import create_app
+from wattune_server.security import TOKEN_CACHE_S
 
 
 @pytest.fixture

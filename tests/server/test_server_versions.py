@@ -17,11 +17,11 @@ from tests.server.conftest import opened
 from tests.server.test_server_backup import restored
 
 from wattune.cli import main
-from wattune.server.backup import copy_before_migration
-from wattune.server.jobs import queue
-from wattune.server.store import Database, tokens
-from wattune.server.store.database import MIGRATIONS, StoreUnavailable, revisions
-from wattune.server.store.schema import Base, TrainingRow
+from wattune_server.backup import copy_before_migration
+from wattune_server.jobs import queue
+from wattune_server.store import Database, tokens
+from wattune_server.store.database import MIGRATIONS, StoreUnavailable, revisions
+from wattune_server.store.schema import Base, TrainingRow
 
 STORE_0008 = Path(__file__).with_name("store_0008.sql")
 
@@ -29,7 +29,7 @@ STORE_0008 = Path(__file__).with_name("store_0008.sql")
 @pytest.fixture
 def wattune(capsys, monkeypatch):
     """Call the command line in this process: (arguments) -> (exit code, all that it says)."""
-    monkeypatch.setattr("wattune.server.logs.configure", lambda: None)
+    monkeypatch.setattr("wattune_server.logs.configure", lambda: None)
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])

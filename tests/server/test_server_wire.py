@@ -14,7 +14,7 @@ from tests.support.server.story import ENVIRONMENT, offer, own_data, small
 from tests.support.server.wire import Detector, recorded
 
 from wattune.records import TrainingRecord
-from wattune.server.store.schema import TrainingRow
+from wattune_server.store.schema import TrainingRow
 
 WATCHED = """
 import sys

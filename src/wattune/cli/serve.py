@@ -58,9 +58,9 @@ def serve(
 
     Ctrl-C or SIGTERM stops the server; unfinished jobs resume when it is started again.
     """
-    from wattune.server.lifecycle import serve as run
-    from wattune.server.limits import limits_from_environment
-    from wattune.server.settings import Settings, memory_for, sqlite_url
+    from wattune_server.lifecycle import serve as run
+    from wattune_server.limits import limits_from_environment
+    from wattune_server.settings import Settings, memory_for, sqlite_url
 
     if demo and (given := store or database or proxy) is not None:
         raise InputError("--demo with --store, --database or --proxy", value=str(given), allowed="--demo alone")

@@ -14,7 +14,7 @@ from wattune.cli.output import emit
 from wattune.errors import InputError, OutputError
 
 if TYPE_CHECKING:
-    from wattune.server.store import Database
+    from wattune_server.store import Database
 
 store = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -38,8 +38,8 @@ def add(
     \b
     Example:  wattune store add workload.toml --store fleet
     """
-    from wattune.server.ingest import add_model, read_model
-    from wattune.server.store import FileStore
+    from wattune_server.ingest import add_model, read_model
+    from wattune_server.store import FileStore
 
     local = read_model(workload)
     folder = store or STORE
@@ -66,7 +66,7 @@ def backup(
     """
     opened = opened_store(folder, database)
     try:
-        from wattune.server.backup import backup as write
+        from wattune_server.backup import backup as write
 
         count = write(folder, opened, target)
     finally:
@@ -93,8 +93,8 @@ def prune(
     before_s = time.time() - units.parse(older, "s", name="--older", bare=False)
     opened = opened_store(folder, database)
     try:
-        from wattune.server.store import FileStore
-        from wattune.server.store.retention import prune as remove
+        from wattune_server.store import FileStore
+        from wattune_server.store.retention import prune as remove
 
         opened.check_schema()
         with opened.session() as session:
@@ -109,8 +109,8 @@ def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Datab
 
     Raises: InputError if there is no store, or its database is elsewhere and no ``url`` is given; OutputError.
     """
-    from wattune.server.settings import sqlite_file, sqlite_url
-    from wattune.server.store import Database
+    from wattune_server.settings import sqlite_file, sqlite_url
+    from wattune_server.store import Database
 
     if makes and not folder.exists():
         try:

@@ -59,7 +59,7 @@ def make(
     \b
     Example:  wattune token make nano-1 --scope device --device nano-1 --expires 90d --store fleet
     """
-    from wattune.server.store import tokens
+    from wattune_server.store import tokens
 
     tokens.check(name, scope, device)  # before a store is created for it
     now_s = time.time()
@@ -73,7 +73,7 @@ def make(
 @token.command("list")
 def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
     """List the tokens of a server, without their secrets."""
-    from wattune.server.store import tokens
+    from wattune_server.store import tokens
 
     with _session(store, database, reads_only=True) as session:
         rows = tokens.listing(session)
@@ -101,7 +101,7 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
 @token.command()
 def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> None:
     """Revoke a token. The server rejects it within a second."""
-    from wattune.server.store import tokens
+    from wattune_server.store import tokens
 
     with _session(store, database) as session:
         tokens.revoke(session, name, time.time())

@@ -15,8 +15,8 @@ from tests.support import report_records as samples
 from tests.support.server import dashboard as made
 
 from wattune.records.served import ServedModel
-from wattune.server.store import model_catalog, tokens
-from wattune.server.store.schema import Base
+from wattune_server.store import model_catalog, tokens
+from wattune_server.store.schema import Base
 
 READ = f"/v1/profiles?key={'0' * 64}"
 """A path that whoever may read may read."""

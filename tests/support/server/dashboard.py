@@ -11,9 +11,9 @@ from tests.support import report_records as samples
 
 from wattune.records import Evaluation, LearningCurve, ProfileTable, TrainingRecord, provenance
 from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
-from wattune.server.jobs import queue
-from wattune.server.store import model_catalog, profiles, training_records
-from wattune.server.store.schema import DeviceRow, JobRow, TrainingRow
+from wattune_server.jobs import queue
+from wattune_server.store import model_catalog, profiles, training_records
+from wattune_server.store.schema import DeviceRow, JobRow, TrainingRow
 
 MODEL = ServedModel(
     model="resnet8-digits",

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from wattune.records.served import ServedModel, SweepRequest, SweepStatus
-from wattune.server.jobs import queue
-from wattune.server.store import model_catalog
+from wattune_server.jobs import queue
+from wattune_server.store import model_catalog
 
 DIGITS = {"source": "digits", "size": 8, "classes": [5, 6, 7, 8, 9]}
 

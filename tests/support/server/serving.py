@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from wattune.server.settings import sqlite_url
-from wattune.server.store import Database
+from wattune_server.settings import sqlite_url
+from wattune_server.store import Database
 
 START_S = 60.0
 

@@ -15,8 +15,8 @@ from tests.server.conftest import opened
 
 from wattune.records import TrainingRecord
 from wattune.records.served import ServedFile, ServedModel
-from wattune.server.store import model_catalog
 from wattune.workloads import Workload, load_workload, served_model
+from wattune_server.store import model_catalog
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SMALL = ROOT / "tests" / "cli" / "small.toml"

@@ -1,0 +1,239 @@
+"""Routes of the pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from wattune.cap import PowerCap
+from wattune.errors import OutputError, WattuneError
+from wattune.planning import plan
+from wattune.records import LearningCurve, Plan, ProfileTable, SampleEfficiency
+from wattune.records.served import SweepStatus
+from wattune.reporting import batch_size_charts, heat_maps, metric_charts
+from wattune.reporting.page import Figure
+from wattune_server import security
+from wattune_server.dashboard import views
+from wattune_server.dashboard.responses import Fields, Key, Name, Reader, message, not_found, respond
+from wattune_server.jobs import queue
+from wattune_server.problems import Problem
+from wattune_server.store import FileStore, model_catalog
+from wattune_server.store import profiles as store_profiles
+from wattune_server.store.schema import OPEN, JobRow, ModelRow, TrainingRow
+from wattune_server.store.statuses import READER_S
+
+router = APIRouter()
+
+MAX_CELLS = 4096
+"""Maximum number of cells of a map: sparse measurements can make a map of the square of their number."""
+
+
+@router.get("/")
+def devices(
+    request: Request, identity: Reader, find: Key = "", state: Key = "", sort: Key = "device", order: Key = ""
+) -> Response:
+    """List the devices, live."""
+    query = views.DeviceQuery(find, state, sort, order == "desc")
+    request.app.state.statuses.flush(READER_S)
+    with request.app.state.database.session(reads_only=True) as session:
+        now_s = time.time()
+        device_views, total = views.devices(session, now_s, query)
+        fleet = views.fleet(session, now_s)
+        open_jobs = session.scalar(select(func.count()).select_from(JobRow).where(JobRow.state.in_(OPEN)))
+        runs_total = views.count(session, TrainingRow)
+        model = session.scalar(select(ModelRow.name).order_by(ModelRow.name).limit(1))
+    return respond(
+        request,
+        "devices.html",
+        section="Devices",
+        devices=device_views,
+        total=total,
+        query=query,
+        states=views.STATES,
+        as_cards=total <= views.CARDS and not query.filters,
+        fleet=fleet,
+        jobs_open=open_jobs or 0,
+        runs_total=runs_total,
+        model=model,
+        url=str(request.base_url).rstrip("/"),
+    )
+
+
+@router.get("/jobs")
+def jobs(request: Request, identity: Reader) -> Response:
+    """List the newest jobs."""
+    with request.app.state.database.session(reads_only=True) as session:
+        statuses = queue.listing(session, limit=views.PAGE_ROWS)
+    return respond(request, "jobs.html", section="Jobs", jobs=statuses)
+
+
+@router.get("/jobs/{job_id}")
+def job(request: Request, identity: Reader, job_id: Name) -> Response:
+    """Show one job: its runs, their learning curves so far, and the final curve."""
+    with request.app.state.database.session(reads_only=True) as session:
+        status = queue.status(session, job_id)
+        record = session.scalar(select(JobRow.curve).where(JobRow.id == job_id))
+    if status is None:
+        return not_found(request, "job", "/jobs")
+    curve = None if record is None else SampleEfficiency.parse(record)
+    curves, lost_runs = _curves(request.app.state.files, status)
+    figures: list[Figure] = []
+    if curves:
+        figures.append(metric_charts.learning_curves("curves", "Learning curves of the proxy", curves))
+    if curve is not None:
+        figures.append(batch_size_charts.samples_to_target(curve))
+    return respond(
+        request,
+        "job.html",
+        section="Jobs",
+        job=status,
+        curve=curve,
+        figures=figures,
+        lost=lost_runs,
+        may_change=identity.may("admin"),
+    )
+
+
+@router.post("/jobs/{job_id}/cancel", dependencies=[Depends(security.require("admin"))])
+def cancel(request: Request, job_id: Name) -> Response:
+    """Cancel a job."""
+    return _change(request, job_id, queue.cancel)
+
+
+@router.post("/jobs/{job_id}/retry", dependencies=[Depends(security.require("admin"))])
+def retry(request: Request, job_id: Name) -> Response:
+    """Restart a job that ended without a curve."""
+    return _change(request, job_id, queue.retry)
+
+
+@router.get("/profiles")
+def profiles(request: Request, identity: Reader) -> Response:
+    """List the newest profiles."""
+    with request.app.state.database.session(reads_only=True) as session:
+        rows = store_profiles.listing(session, limit=views.PAGE_ROWS)
+    return respond(request, "profiles.html", section="Profiles", profiles=rows)
+
+
+@router.get("/profiles/{profile_id}")
+def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "", job: Key = "") -> Response:
+    """Show a profile as two maps, and the operating point chosen under a cap."""
+    with request.app.state.database.session(reads_only=True) as session:
+        row = views.profile(session, profile_id)
+        if row is None:
+            return not_found(request, "profile", "/profiles")
+        table, publisher, created_s = row
+        curves = views.curves(session, table, job or None)
+    if len({cell.shape for cell in table.cells}) * len({cell.knobs for cell in table.cells}) > MAX_CELLS:
+        text = f"It has {len(table.cells)} cells, too many to draw. GET /v1/profiles/{profile_id} returns the record."
+        return message(request, "A large profile", text, status=200, back="/profiles")
+    values: dict[str, Any] = {"id": profile_id, "table": table, "publisher": publisher, "created_s": created_s}
+    return respond(request, "profile.html", section="Profiles", **values, **_choice(table, curves, cap, job))
+
+
+@router.get("/models")
+def models(request: Request, identity: Reader) -> Response:
+    """List the models."""
+    with request.app.state.database.session(reads_only=True) as session:
+        rows = model_catalog.listing(session, limit=views.PAGE_ROWS)
+        total = session.scalar(select(func.count()).select_from(ModelRow)) or 0
+    return respond(request, "models.html", section="Models", models=rows, total=total)
+
+
+@router.get("/login")
+def login(request: Request, next: str = "/") -> Response:
+    """Show the sign-in form."""
+    if not security.requires_token(request):
+        return RedirectResponse(_local_path(next), 303)
+    return respond(request, "login.html", next=_local_path(next), problem=None)
+
+
+@router.post("/login")
+def sign_in(request: Request, fields: Fields) -> Response:
+    """Sign in with a token."""
+    next = _local_path(fields.get("next", "/"))
+    answer = RedirectResponse(next, 303)
+    try:
+        security.sign_in(request, answer, fields.get("token", ""))
+    except Problem as problem:
+        if problem.status != 401:
+            raise
+        reason = f"Sign-in failed: {problem.fields['what']}."
+        return respond(request, "login.html", status=401, next=next, problem=reason)
+    return answer
+
+
+@router.post("/logout")
+def sign_out(request: Request, identity: Reader) -> Response:
+    """Sign out."""
+    answer = RedirectResponse("/login", 303)
+    security.sign_out(request, answer)
+    return answer
+
+
+def _change(request: Request, job_id: str, change: Callable[[Session, str, float], bool]) -> Response:
+    try:
+        with request.app.state.database.session() as session:
+            is_there = change(session, job_id, time.time())
+    except queue.WrongState as error:  # it has ended meanwhile
+        return message(request, "Too late", f"{error}.", status=409, back=f"/jobs/{job_id}")
+    request.app.state.job_answers.forget(job_id)
+    return RedirectResponse(f"/jobs/{job_id}", 303) if is_there else not_found(request, "job", "/jobs")
+
+
+def _local_path(path: str) -> str:
+    """Validate a redirect target: a path of this server, or "/" for anything else."""
+    try:
+        parts = urlsplit(path)
+    except ValueError:  # a bracket that is not closed
+        return "/"
+    is_ours = not parts.scheme and not parts.netloc and path.startswith("/") and "\\" not in path
+    return path if is_ours and not path.startswith("//") and path.isprintable() else "/"
+
+
+def _curves(files: FileStore, status: SweepStatus) -> tuple[list[LearningCurve], int]:
+    """Read the learning curves so far; return them and the number of unreadable ones."""
+    curves, lost_runs = [], 0
+    for run in status.runs:
+        if run.curve is not None:
+            try:
+                curves.append(LearningCurve.model_validate_json(files.read(run.curve)))
+            except OutputError:
+                lost_runs += 1
+    return curves, lost_runs
+
+
+def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]], cap: str, job: str) -> dict[str, Any]:
+    """Plan with the profile under the cap, and draw it as the report does."""
+    selected = next((entry for entry in curves if entry[0] == job), curves[0] if curves else None)
+    job_id, curve = ("", None) if selected is None else (selected[0], selected[2])
+    problem = f"There is no finished job {job[:8]}." if job and job != job_id else ""
+    wanted = PowerCap.parse(cap) if cap.strip() else PowerCap()
+    chosen: Plan | None = None
+    if curve is not None and table.measured:
+        try:
+            chosen = plan(table, curve, cap=wanted)
+        except WattuneError as error:
+            problem = f"{error}."
+    figures: list[Figure | None] = []
+    if table.measured:
+        figures += [heat_maps.time_map(table, chosen), heat_maps.power_map(table, chosen)]
+    if chosen is not None:
+        figures.append(batch_size_charts.time_to_target(chosen, table, curve))
+    if curve is not None:
+        figures.append(batch_size_charts.samples_to_target(curve))
+    return {
+        "problem": problem,
+        "curves": curves,
+        "job_id": job_id,
+        "cap": cap.strip(),
+        "chosen": chosen,
+        "figures": [figure for figure in figures if figure is not None],
+    }
