@@ -1,4 +1,4 @@
-"""The papers' flow around ``examples/program`` on a live Nano, by the Python and torch of `make test-old-torch`.
+"""The papers' flow around ``examples/program`` on live boards, by the Python and torch of `make test-old-torch`.
 
 Profile under the cap, estimate, pick and train to the target; killed on the way, and with Baseline 1 beside it.
 """
@@ -6,7 +6,10 @@ Profile under the cap, estimate, pick and train to the target; killed on the way
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,49 +17,89 @@ from typing import Any
 from tests.support.live_board import COMMAND, ENVIRONMENT, ROOT, Board, live, wait_for
 
 from benchmarks.timing import keep
-from wattune.records import Plan, TrainingRecord
+from wattune.records import Plan, ProfileTable, TrainingRecord
 
+CAPS_W = {"nano": 4.2, "tx2-nx": 4.5}
 KILLED_AFTER_S = (2, 5, 8, 12, 15, 20, 25, 30, 35, 40, 50, 60)
 TRAIN = f"{ROOT}/examples/program/train.py --epochs 400"
+STEPS = "until LC_ALL=C grep -qz . $WATTUNE_STEPS; do sleep 0.02; done"
+"""Shell that returns at the first step: the program loads the board from then on, as its start would take minutes."""
 
 
 def main(arguments: list[str]) -> None:
     """Measure, and store the results; ``arguments``: the program's Python."""
-    with TemporaryDirectory() as name, live(Path(name) / "board", "nano", seconds=3600) as board:
-        run, baseline = Path(name) / "run", Path(name) / "baseline"
-        killed = [_is_restored_after(seconds, arguments[0], run, board) for seconds in KILLED_AFTER_S]
-        own = _finished(_words(board, arguments[0], run), board, run)
-        alone = _finished(_words(board, arguments[0], baseline, "8"), board, baseline)
-    kills = {"killed": len(killed), "restored": sum(killed)}
-    keep("program_flow", {"python": arguments[0][-18:], "cap_w": 3.6, **kills, "wattune": own, "baseline_1": alone})
+    keep("program_flow", {"python": arguments[0][-18:], **{name: _flow(name, arguments[0]) for name in CAPS_W}})
 
 
-def _words(board: Board, python: str, output: Path, batch_sizes: str = "8,32,128") -> list[str]:
-    """The command of a run or of its continuation. The program loads the board from when it has imported torch."""
-    if (output / "run.json").exists():
-        return [*COMMAND, "run", "--output", str(output), "--resume"]
-    load = board.root / "load"
-    train = f"{python} {TRAIN} --batch-size {{batch_size}} --lr {{rate}} --seed {{seed}}"
-    words = ["run", "--device", f"jetson?root={board.root}", "--cap", "3.6W", "--output", str(output)]
-    words += ["--target", "0.9", "--metric", "val acc: ([0-9.]+)", "--batch-sizes", batch_sizes]
-    words += ["--rate", "0.1@32,linear", "--command", f"sh -c ': > {load}; (sleep 5; echo $$ > {load}) & exec {train}'"]
-    return [*COMMAND, *words]
+def _flow(family: str, python: str) -> dict[str, Any]:
+    with TemporaryDirectory() as name, live(Path(name) / "board", family, seconds=3600) as board:
+        run, baseline = (Flow(board, CAPS_W[family], python, Path(name) / part) for part in ("run", "baseline"))
+        killed = [run.is_restored_after(seconds) for seconds in KILLED_AFTER_S]
+        kills = {"killed": len(killed), "restored": sum(killed)}
+        return {"cap_w": CAPS_W[family], **kills, "wattune": run.figures(), "baseline_1": baseline.figures("8")}
 
 
-def _is_restored_after(seconds: float, python: str, output: Path, board: Board) -> bool:
-    """Kill the run after some seconds; return whether its program ends, and the board is restored as by its user."""
-    with subprocess.Popen(_words(board, python, output), env=ENVIRONMENT, stderr=subprocess.DEVNULL) as process:
-        time.sleep(seconds)
-        process.kill()
-    restore = [*COMMAND[:2], "wattune_agent", "restore", "--sysfs-root", str(board.root)]
-    subprocess.run(restore, env=ENVIRONMENT, check=True, capture_output=True)
-    is_over = wait_for(lambda: subprocess.run(["pgrep", "-f", TRAIN], capture_output=True).returncode, 20.0)
-    return is_over and wait_for(board.is_as_found, 5.0)
+class Flow:
+    """One run on the board, killed and continued."""
 
+    def __init__(self, board: Board, cap_w: float, python: str, output: Path):
+        self._board, self._cap_w, self._python, self._output = board, cap_w, python, output
+        self._seen: list[tuple[float, float]] = []
 
-def _finished(words: list[str], board: Board, output: Path) -> dict[str, Any]:
-    subprocess.run(words, env=ENVIRONMENT, check=True)
-    assert wait_for(board.is_as_found, 5.0), board.changes()
-    plan, record = Plan.load(output / "plan.json"), TrainingRecord.load(output / "training.json")
-    names = ("reached", "samples", "time_s", "energy_j", "power_window_w", "above_cap_s")
-    return {**{name: getattr(record, name) for name in names}, "batch_size": plan.batch_size, "mhz": plan.clock_mhz}
+    def is_restored_after(self, seconds: float) -> bool:
+        """Kill the run after some seconds; return whether its program ends, and the user restores the board."""
+        with self._watched(), subprocess.Popen(self._words(), env=ENVIRONMENT, stderr=subprocess.DEVNULL) as process:
+            time.sleep(seconds)
+            process.kill()
+        restore = [*COMMAND[:2], "wattune_agent", "restore", "--sysfs-root", str(self._board.root)]
+        subprocess.run(restore, env=ENVIRONMENT, check=True, capture_output=True)
+        is_over = wait_for(lambda: subprocess.run(["pgrep", "-f", TRAIN], capture_output=True).returncode, 20.0)
+        return is_over and wait_for(self._board.is_as_found, 5.0)
+
+    def figures(self, batch_sizes: str = "8,32,128") -> dict[str, Any]:
+        """Run to the end; ``above_s``: seconds of all its parts with the mean over a second above the cap."""
+        with self._watched():
+            subprocess.run(self._words(batch_sizes), env=ENVIRONMENT, check=True)
+        assert wait_for(self._board.is_as_found, 5.0), self._board.changes()
+        plan, table = Plan.load(self._output / "plan.json"), ProfileTable.load(self._output / "profile.json")
+        record = TrainingRecord.load(self._output / "training.json")
+        names = ("reached", "samples", "time_s", "energy_j", "power_window_w", "above_cap_s")
+        return {
+            **{name: getattr(record, name) for name in names},
+            **{"batch_size": plan.batch_size, "mhz": plan.clock_mhz},
+            **{"cells": len(table.measured), "aborted": len(table.aborted), **self._above()},
+        }
+
+    def _words(self, batch_sizes: str = "8,32,128") -> list[str]:
+        """The command of the run or of its continuation."""
+        if (self._output / "run.json").exists():
+            return [*COMMAND, "run", "--output", str(self._output), "--resume"]
+        load = self._board.root / "load"
+        train = f"{self._python} {TRAIN} --batch-size {{batch_size}} --lr {{rate}} --seed {{seed}}"
+        words = ["run", "--device", f"jetson?root={self._board.root}", "--cap", f"{self._cap_w}W"]
+        words += ["--target", "0.9", "--metric", "val acc: ([0-9.]+)", "--batch-sizes", batch_sizes]
+        words += ["--rate", "0.1@32,linear", "--output", str(self._output)]
+        return [*COMMAND, *words, "--command", f"sh -c ': > {load}; ({STEPS}; echo $$ > {load}) & exec {train}'"]
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Read the board's sensor, whatever wattune reads."""
+        sensor, over = next(self._board.root.rglob("in_power0_input")), threading.Event()
+
+        def look() -> None:
+            while not over.wait(0.1):
+                self._seen.append((time.monotonic(), float(sensor.read_text()) / 1e3))
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            yield
+        finally:
+            over.set()
+            looking.join()
+
+    def _above(self) -> dict[str, float]:
+        spans = [self._seen[at - 9 : at + 1] for at in range(9, len(self._seen))]
+        means = [(sum(watts for _, watts in span) / 10, span[-1][0] - span[-2][0]) for span in spans]
+        above_s = sum(seconds for mean_w, seconds in means if mean_w > self._cap_w)
+        return {"above_s": above_s, "highest_w": max(mean_w for mean_w, _ in means)}

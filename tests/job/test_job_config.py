@@ -161,6 +161,7 @@ def test_the_options_of_a_device_become_part_of_its_name(tmp_path):
         ({**SERVED, "workload": "f"}, "workload with a server: f"),
         ({"server": "http://x", "data": "d"}, "model is missing"),
         ({"server": "http://x", "model": "m"}, "data is missing"),
+        ({"server": "http://x", "model": "m", "command": "c {batch_size}"}, "server with a command: http://x"),
         ({**SERVED, "seeds": 101}, "seeds: 101; allowed: 1 to 100 with a server"),
         ({"strategy": "full", "profile": "p.json"}, "strategy: full; allowed: none if a profile is given"),
         ({"carbon": "c", "tariff": "t", "deadline": "1h"}, "a forecast of carbon and one of the price"),

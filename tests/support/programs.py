@@ -29,7 +29,7 @@ parser.add_argument("--stubborn", action="store_true")
 given = parser.parse_args()
 (given.folder / "pid").write_text(str(os.getpid()))
 with open(given.folder / "calls", "a") as calls:
-    print(given.batch, file=calls)
+    print(given.batch, (given.folder / "cur_freq").read_text().strip(), file=calls)
 if given.stubborn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -429,16 +429,16 @@ class RunConfig(BaseModel):
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
         goal, forecast = self.whole_goal, self.carbon or self.tariff
-        if self.server is None:
-            self._refuse(OF_SERVER, "without a server")
-        else:
-            self._refuse(("workload",), "with a server")
-            self.require("model", "data", command="run")
         if self.command is None:
             self._refuse(OF_PROGRAM, "without a command")
             self._refuse(() if self.server else ("data",), "without a server or a command")
         else:
             self._refuse(NOT_OF_PROGRAM, "with a command")
+        if self.server is None:
+            self._refuse(OF_SERVER, "without a server")
+        else:
+            self._refuse(("workload",), "with a server")
+            self.require("model", "data", command="run")
         for is_refused, what, value, allowed in (
             (
                 self.lower_is_better and self.command is None,

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, cast
 
 from wattune import planning, profiling
+from wattune.cap import SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.job.coercion import Progress, as_record
 from wattune.job.config import RunConfig
 from wattune.job.folder import RunArguments, RunFolder
 from wattune.job.run import ResumableRun
-from wattune.point import OperatingPoint
+from wattune.point import Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.power.limiter import check_limit
 from wattune.profiling.program.counted import counted_work
 from wattune.profiling.program.profile_command import program_key
-from wattune.program.learning import learn
+from wattune.program.learning import learn, watched
 from wattune.program.workload import ProgramWorkload
 from wattune.proxy.program_run import ProgramRun
 from wattune.records import (
@@ -29,10 +31,12 @@ from wattune.records import (
     LearningCurve,
     Plan,
     ProfileTable,
+    SampleEfficiency,
     StepWork,
     TrainingRecord,
     provenance,
 )
+from wattune.search.observation import capped_powers
 
 FIGURES: Final = (
     *("time_s", "energy_j", "power_mean_w", "power_peak_w", "above_cap_s", "readings", "readings_above_cap"),
@@ -74,6 +78,33 @@ class ProgramJob(ResumableRun):
             progress=self.progress_of("profile"),
         )
 
+    def estimate(self, table: ProfileTable) -> SampleEfficiency:
+        """Samples to target per batch size. On a board its runs draw power as training does, so they keep the cap.
+
+        All run at the lowest of the batch sizes' highest settings below it, or lower. Raises: SafetyStop.
+        """
+        if not self.board.executes_steps or self.folder.load(SampleEfficiency) is not None:
+            return super().estimate(table)
+        limit, highest = self.limit(table), dict[int, Knobs]()
+        capped_w = capped_powers(table, limit.window_s)
+        for cell in sorted(table.measured, key=lambda cell: cell.knobs.order):
+            if limit.allows(capped_w(cell)):
+                highest[cell.batch_size] = cell.knobs
+        with self._capped(limit, min(highest.values(), key=lambda knobs: knobs.order)):
+            return super().estimate(table)
+
+    @contextmanager
+    def _capped(self, limit: SensorLimit, knobs: Knobs) -> Iterator[CappedRun]:
+        """Context in which programs run at this setting or lower, below the limit and the highest temperature."""
+
+        def look() -> None:
+            run.check()
+            run.monitor.look(run.meter.elapsed_s)
+
+        with CappedRun(self.board, replace(limit, max_temp_c=self.cap.max_temp_c), knobs) as run, watched(look):
+            run.start()
+            yield run
+
     def train(self, plan: Plan) -> TrainingRecord:
         """The program, run to its target at the planned point."""
         record = self.folder.load(TrainingRecord)
@@ -106,16 +137,11 @@ class ProgramJob(ResumableRun):
                 expected = round(plan.expected_samples or at.samples)
                 progress(at.samples, expected, f"metric {at.metric:.4g} after {at.samples:,} samples")
 
-        def look() -> None:
-            run.check()
-            run.monitor.look(run.meter.elapsed_s)
-
         learned = learn(
             self.program,
             plan.batch_size,
             seed=self.config.seed,
             now_s=lambda: run.meter.elapsed_s,
-            look=look,
             on_evaluation=told,
         )
         return learned.ended, learned.samples
@@ -146,9 +172,7 @@ class ProgramJob(ResumableRun):
         ended: Ending = "stopped for safety"
         samples, reason = 0, None
         board.select(plan.knobs)
-        limit = replace(plan.limit, max_temp_c=self.cap.max_temp_c)
-        with CappedRun(board, limit, plan.knobs) as run:
-            run.start()
+        with self._capped(plan.limit, plan.knobs) as run:
             try:
                 ended, samples = make(run, lambda at: evaluations.append(_costed(at, run)))
             except SafetyStop as stop:

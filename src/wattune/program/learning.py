@@ -6,7 +6,9 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -26,6 +28,19 @@ UNSEEN: Final = 3
 """Metrics in the output without any step, after which the steps count as unseen."""
 
 HINT = "the pattern may not fit; give --samples REGEX if the program trains without torch"
+
+_look: ContextVar[Callable[[], None]] = ContextVar("look", default=lambda: None)
+
+
+@contextmanager
+def watched(look: Callable[[], None]) -> Iterator[None]:
+    """Context in which ``look`` is called ten times a second while a program learns; it may raise to end the run."""
+    before = _look.set(look)
+    try:
+        yield
+    finally:
+        _look.reset(before)
+
 
 Ended = Literal["target reached", "budget used up", "diverged"]
 
@@ -125,18 +140,17 @@ def learn(
     seed: int = 0,
     budget_samples: int | None = None,
     now_s: Callable[[], float] = time.monotonic,
-    look: Callable[[], None] = lambda: None,
     on_evaluation: Callable[[Evaluation], None] | None = None,
 ) -> Learned:
     """Run a program until its target, a metric that is not finite, or its end; after ``budget_samples`` it cannot win.
 
-    ``now_s``: the clock of the evaluations' times; ``look`` is called ten times a second, and may raise to end the run.
-    The program gets SIGTERM at the target, and ``END_S`` seconds to save what it has learned.
+    ``now_s``: the clock of the evaluations' times. At the target the program gets SIGTERM, and ``END_S`` seconds to
+    save what it has learned.
 
     Raises: InputError if it cannot be started; WorkloadError if it fails, prints no metric, or its steps are not seen;
-    OutOfDeviceMemory; what ``look`` raises.
+    OutOfDeviceMemory; what the one who ``watched`` it raises.
     """
-    news = threading.Event()
+    news, look = threading.Event(), _look.get()
     with StepPage() as page, page.stamped():
         learning = ProgramLearning(workload, batch_size, page, budget_samples, on_evaluation)
         words = workload.words(batch_size, seed=seed)

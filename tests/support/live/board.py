@@ -17,9 +17,9 @@ from typing import Any
 from tests.support.live.clock import LiveClock
 from tests.support.live.memory import LiveMemory
 from tests.support.live.meter import History, LiveMeter
-from tests.support.live.power import MODELS, STATES, Model
+from tests.support.live.power import BOARDS, Model
 
-BOARDS = Path(__file__).parent.parent.parent / "boards"
+RECORDS = Path(__file__).parent.parent.parent / "boards"
 CPU_LIMITS = ("scaling_min_freq", "scaling_max_freq", "scaling_cur_freq")
 HEAT_STEP_S = 0.5
 """How often the kernel looks at a zone that is too hot (passive polling of a Tegra210 device tree)."""
@@ -27,19 +27,19 @@ HEAT_STEP_S = 0.5
 
 def load_record(name: str) -> dict[str, Any]:
     """A board record of the test data."""
-    record: dict[str, Any] = json.loads((BOARDS / f"{name}.json").read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
     return record
 
 
 class LiveBoard:
-    """The physics of one family of ``MODELS`` ("orin-nano": newer kernel, "nano": older, "cpu-laptop") or ``STATES``.
+    """The physics of one of ``BOARDS`` ("orin-nano": newer kernel, "nano": older, "cpu-laptop", ...).
 
     ``load``: 0 to 1, or more where others draw from the same rail; set it at any time, ``ambient_c`` as well.
     """
 
     def __init__(self, family: str = "orin-nano", *, now_s: float = 0.0, settle_s: float = 0.05) -> None:
         self.family = family
-        self.model: Model = {**MODELS, **STATES}[family]
+        self.model: Model = BOARDS[family]
         self.record = load_record(self.model.record)
         self.now_s = now_s
         self.ambient_c = 25.0

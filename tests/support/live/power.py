@@ -54,6 +54,12 @@ def _nano(ghz: float, load: float, asleep: bool) -> dict[str, float]:
     return {"POM_5V_IN": 1.2 + 0.9 * load + gpu_w + cpu_w, "POM_5V_GPU": gpu_w, "POM_5V_CPU": cpu_w}
 
 
+def _tx2_nx(ghz: float, load: float, asleep: bool) -> dict[str, float]:
+    processors_w = 0.2 + (0.0 if asleep else 0.1) + load * (1.8 * ghz + 2.6 * ghz**3)
+    soc_w = 0.6 + 0.7 * load
+    return {"VDD_IN": 1.3 + processors_w + soc_w, "VDD_CPU_GPU": processors_w, "VDD_SOC": soc_w}
+
+
 def _cpu_laptop(ghz: float, load: float, asleep: bool) -> dict[str, float]:
     package_w = 4.7 + load * (2.2 * ghz + 0.32 * ghz**3)
     dram_w = 0.5 + 0.7 * load
@@ -146,3 +152,6 @@ STATES = {
     "nano-170": replace(MODELS["nano"], instead=((_LISTED, _many(76.8, 921.6)), *MODELS["nano"].instead)),
 }
 """The same families in states in which a user's board may be."""
+
+TX2_NX = replace(MODELS["nano"], record="tx2-nx-jp4", whole="VDD_IN", power=_tx2_nx, memory="bpmp")
+BOARDS = {**MODELS, **STATES, "tx2-nx": TX2_NX}
