@@ -36,6 +36,7 @@ ALONE = {
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",
     "program_flow": "benchmarks.program_flow",
+    "program_metrics": "benchmarks.program_metrics",
     "ranks": "benchmarks.ranks.command",
     "report_picture": "benchmarks.report_picture",
     "script": "benchmarks.script.command",

@@ -9,7 +9,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,18 +23,20 @@ from wattune.records import Plan, ProfileTable, TrainingRecord
 
 CAPS_W = {"nano": 4.2, "tx2-nx": 4.5}
 KILLED_AFTER_S = (2, 5, 8, 12, 15, 20, 25, 30, 35, 40, 50, 60)
-TRAIN = f"{ROOT}/examples/program/train.py --epochs 400"
 STEPS = "until LC_ALL=C grep -qz . $WATTUNE_STEPS; do sleep 0.02; done"
 """Shell that returns at the first step: the program loads the board from then on, as its start would take minutes."""
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, and store the results; ``arguments``: the program's Python."""
-    keep("program_flow", {"python": arguments[0][-18:], **{name: _flow(name, arguments[0]) for name in CAPS_W}})
+    """Measure both boards at a time, and store the results; ``arguments``: the program's Python."""
+    with ThreadPoolExecutor() as pool:
+        flows = pool.map(partial(_flow, arguments[0]), CAPS_W)
+        keep("program_flow", {"python": arguments[0][-18:], **dict(zip(CAPS_W, flows, strict=True))})
 
 
-def _flow(family: str, python: str) -> dict[str, Any]:
+def _flow(python: str, family: str) -> dict[str, Any]:
     with TemporaryDirectory() as name, live(Path(name) / "board", family, seconds=3600) as board:
+        (Path(name) / "train.py").symlink_to(ROOT / "examples/program/train.py")  # a name of its own, to be looked for
         run, baseline = (Flow(board, CAPS_W[family], python, Path(name) / part) for part in ("run", "baseline"))
         killed = [run.is_restored_after(seconds) for seconds in KILLED_AFTER_S]
         kills = {"killed": len(killed), "restored": sum(killed)}
@@ -44,22 +48,23 @@ class Flow:
 
     def __init__(self, board: Board, cap_w: float, python: str, output: Path):
         self._board, self._cap_w, self._python, self._output = board, cap_w, python, output
+        self._train = f"{output.parent}/train.py --epochs 400"
         self._seen: list[tuple[float, float]] = []
 
     def is_restored_after(self, seconds: float) -> bool:
         """Kill the run after some seconds; return whether its program ends, and the user restores the board."""
-        with self._watched(), subprocess.Popen(self._words(), env=ENVIRONMENT, stderr=subprocess.DEVNULL) as process:
+        with self._watched(), subprocess.Popen(self._words(), cwd=self._output.parent, env=ENVIRONMENT) as process:
             time.sleep(seconds)
             process.kill()
         restore = [*COMMAND[:2], "wattune_agent", "restore", "--sysfs-root", str(self._board.root)]
         subprocess.run(restore, env=ENVIRONMENT, check=True, capture_output=True)
-        is_over = wait_for(lambda: subprocess.run(["pgrep", "-f", TRAIN], capture_output=True).returncode, 20.0)
+        is_over = wait_for(lambda: subprocess.run(["pgrep", "-f", self._train], capture_output=True).returncode, 20.0)
         return is_over and wait_for(self._board.is_as_found, 5.0)
 
     def figures(self, batch_sizes: str = "8,32,128") -> dict[str, Any]:
         """Run to the end; ``above_s``: seconds of all its parts with the mean over a second above the cap."""
         with self._watched():
-            subprocess.run(self._words(batch_sizes), env=ENVIRONMENT, check=True)
+            subprocess.run(self._words(batch_sizes), cwd=self._output.parent, env=ENVIRONMENT, check=True)
         assert wait_for(self._board.is_as_found, 5.0), self._board.changes()
         plan, table = Plan.load(self._output / "plan.json"), ProfileTable.load(self._output / "profile.json")
         record = TrainingRecord.load(self._output / "training.json")
@@ -75,7 +80,7 @@ class Flow:
         if (self._output / "run.json").exists():
             return [*COMMAND, "run", "--output", str(self._output), "--resume"]
         load = self._board.root / "load"
-        train = f"{self._python} {TRAIN} --batch-size {{batch_size}} --lr {{rate}} --seed {{seed}}"
+        train = f"{self._python} {self._train} --batch-size {{batch_size}} --lr {{rate}} --seed {{seed}}"
         words = ["run", "--device", f"jetson?root={self._board.root}", "--cap", f"{self._cap_w}W"]
         words += ["--target", "0.9", "--metric", "val acc: ([0-9.]+)", "--batch-sizes", batch_sizes]
         words += ["--rate", "0.1@32,linear", "--output", str(self._output)]
