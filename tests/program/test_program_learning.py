@@ -44,7 +44,7 @@ signal.signal(signal.SIGTERM, end)
 """
 LEARNS = """
 for share in epochs():
-    print(f"train acc 1.0 val acc: {share:.4f}")
+    print(f"train acc 1.0 val acc: \\x1b[1m{share:.4f}\\x1b[0m")
 """
 
 

@@ -36,6 +36,9 @@ KEPT = 200
 LONGEST = 4096
 """Bytes of a line that are kept where it does not end."""
 
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+"""What sets a color in a terminal, in the middle of what is looked for."""
+
 OURS = {"PYTHONUNBUFFERED": "1"}
 """Variables that the program gets besides: Python then prints a line when it is printed, also into a pipe."""
 
@@ -243,6 +246,6 @@ class Process:
         return os.read(pipe, 65536)
 
     def _take(self, line: bytes) -> None:
-        text = line[-LONGEST:].decode("utf-8", "replace")
+        text = COLOR.sub("", line[-LONGEST:].decode("utf-8", "replace"))
         self._lines.append(text)
         self._on_line(self._now_s(), text)

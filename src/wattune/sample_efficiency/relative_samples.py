@@ -155,5 +155,5 @@ def never_reached(runs: Sequence[LearningCurve]) -> TargetNotReached:
     also = f"; {diverged} diverged" if diverged else ""
     return TargetNotReached(
         f"no run of {name} reached the target {target:g} within {budget:,} samples{extent}{also}; "
-        "set a target within reach, or let runs train for longer (budget_samples)"
+        "set a target within reach, or let the training be longer (a workload's budget_samples)"
     )
