@@ -79,7 +79,7 @@ class ProgramJob(ResumableRun):
         )
 
     def estimate(self, table: ProfileTable) -> SampleEfficiency:
-        """Samples to target per batch size. On a board its runs draw power as training does, so they keep the cap.
+        """Samples to target per batch size. On a board its runs stay below the cap, as training does.
 
         All run at the lowest of the batch sizes' highest settings below it, or lower. Raises: SafetyStop.
         """

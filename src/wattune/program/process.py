@@ -37,7 +37,7 @@ LONGEST = 4096
 """Bytes of a line that are kept where it does not end."""
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-"""What sets a color in a terminal, in the middle of what is looked for."""
+"""Escape sequence of a color, which may be in the middle of a pattern."""
 
 OURS = {"PYTHONUNBUFFERED": "1"}
 """Variables that the program gets besides: Python then prints a line when it is printed, also into a pipe."""
