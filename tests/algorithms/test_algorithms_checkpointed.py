@@ -178,10 +178,27 @@ def normalized() -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
+class Recurrent(nn.LSTM):
+    """From sequences of six steps to sequences."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x.reshape(len(x), 6, -1))[0]
+
+
+def recurrent() -> nn.Module:
+    layers = [Recurrent(before, width, batch_first=True) for before, width in ((8, 16), (16, 16), (16, 16), (16, 64))]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(384, 10))
+
+
 @pytest.mark.parametrize(
     "trainable",
-    [deep(4), Example(resnet8, images(16)), Example(normalized, images(16))],
-    ids=["plain", "resnet", "normalized"],
+    [
+        deep(4),
+        Example(resnet8, images(16)),
+        Example(normalized, images(16)),
+        Example(recurrent, images(4)),
+    ],
+    ids=["plain", "resnet", "normalized", "recurrent"],
 )
 def test_auto_takes_no_more_memory_than_any_number_of_segments(trainable):
     numbers = range(2, len(parts(trainable.model(0))) + 1)

@@ -100,9 +100,8 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         """Count the operations of the call's backward pass."""
         counter, wanted = ctx.counter, ctx.needs_input_grad[4:]
-        inputs = [
-            x.detach().requires_grad_(need) for x, need in zip(ctx.saved_tensors[: len(wanted)], wanted, strict=True)
-        ]
+        saved = ctx.saved_tensors  # without a reference, those of a checkpointed call are freed at once
+        inputs = [x.detach().requires_grad_(need) for x, need in zip(saved, wanted, strict=False)]
         workspace = inputs[0].new_empty(ctx.workspace)
         with torch.enable_grad(), counter.switched("paused"):
             outputs = ctx.call(*inputs)
@@ -111,5 +110,5 @@ class _Fused(torch.autograd.Function):
             found = iter(torch.autograd.grad(outputs, leaves, gradients, allow_unused=True))
         results = [next(found) if need else None for need in wanted]
         counter.hold(results)
-        del workspace
+        del saved, workspace
         return (None, None, None, None, *results)
