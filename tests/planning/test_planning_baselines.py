@@ -82,13 +82,15 @@ def test_one_high_reading_of_a_reference_does_not_lower_the_fixed_clock():
     def read(power: ReferencePower, outlier_w: float) -> ReferencePower:
         # Two seconds of readings, which scatter by 80 mW around their mean.
         figures = {"power_mean_w": power.power_peak_w - 0.2, "power_std_w": 0.08, "step_s": 0.02, "steps": 100}
+        figures["power_window_w"] = power.power_peak_w - 0.17
         return power.model_copy(update={**figures, "power_peak_w": power.power_peak_w + outlier_w})
 
     for outlier_w in (0.0, 0.04):
         powers = tuple(
             read(power, outlier_w if power.clock_mhz == fixed else 0.0) for power in profile.reference.powers
         )
-        noisy = profile.model_copy(update={"reference": ReferenceSet(set_version=1, powers=powers)})
+        reference = ReferenceSet(set_version=1, powers=powers)
+        noisy = profile.model_copy(update={"reference": reference, "cap_window_s": 1.0, "sensor_window_s": 0.1})
         choice = pick("largest batch, fixed clock", noisy, curve(), SensorLimit(CAP_W, window_s=1.0))
         assert choice.clock_mhz >= fixed
     by_reading = pick("largest batch, fixed clock", noisy, curve(), SensorLimit(CAP_W))
@@ -122,12 +124,36 @@ def test_a_batch_that_always_exceeds_the_cap_is_named_with_its_lowest_point():
     assert "exceeds the cap of 2.5 W" in choice.why_not
 
 
-def test_cells_that_a_staircase_skipped_are_left_out():
+def test_a_cell_that_a_staircase_skipped_is_named_and_not_chosen():
     profile = board()
     fixed = worst_clock(profile, CAP_W)
     cells = tuple(c for c in profile.cells if (c.batch_size, c.clock_mhz) != (8, fixed))
     found = plan(profile.model_copy(update={"cells": cells}), curve(), cap=PowerCap(CAP_W))
-    assert "best batch, fixed clock" not in [b.rule for b in found.baselines]
+    baseline = next(b for b in found.baselines if b.rule == "best batch, fixed clock")
+    assert (baseline.batch_size, baseline.clock_mhz, baseline.feasible) == (8, fixed, False)
+    assert "did not measure this point" in baseline.why_not
+
+
+def test_the_batch_size_of_a_baseline_is_not_that_of_the_sizes_that_a_guided_profile_measured():
+    some = board((16, 64)).model_copy(update={"strategy": "guided"})
+    rules = [b.rule for b in plan(some, curve(), cap=PowerCap(CAP_W)).baselines]
+    assert rules == []  # 8 and 128 were not measured
+    measured = board((8, 16, 128)).model_copy(update={"strategy": "guided"})
+    for rule, size in (("best batch, then clock", 8), ("largest batch, own clock", 128)):
+        assert pick(rule, measured, curve(), SensorLimit(CAP_W)).batch_size == size
+
+
+def test_a_fixed_clock_leaves_room_for_the_noise_of_hours():
+    profile = board()
+    fixed = worst_clock(profile, CAP_W)
+    # The mean is far below the cap at the fixed clock, or so near that a few seconds' readings did not cross it.
+    for below_w, is_kept in ((0.6, True), (0.1, False)):
+        figures = {"power_mean_w": CAP_W - below_w, "power_std_w": 0.08, "step_s": 0.02, "steps": 100}
+        figures["power_peak_w"] = CAP_W - below_w + 0.09
+        powers = tuple(p.model_copy(update=figures if p.clock_mhz == fixed else {}) for p in profile.reference.powers)
+        near = profile.model_copy(update={"reference": ReferenceSet(set_version=1, powers=powers)})
+        choice = pick("largest batch, fixed clock", near, curve(), SensorLimit(CAP_W))
+        assert (choice.clock_mhz == fixed) == is_kept
 
 
 def test_the_largest_batch_that_fits_is_taken():

@@ -15,15 +15,23 @@ from wattune.devices import Device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.job.coercion import Progress
+from wattune.planning.baselines import batch_size_of
+from wattune.planning.table import PlanningTable
 from wattune.point import OperatingPoint
+from wattune.profiling.cell_probe import CellProbe
+from wattune.profiling.recording import absent_points
+from wattune.profiling.rows import rows_of
+from wattune.profiling.strategies import staircase, stays_under
 from wattune.program.workload import ProgramWorkload
 from wattune.proxy import curve as curve_of
 from wattune.proxy import sweep
 from wattune.records import (
+    AbortedProbe,
     Candidate,
     Comparison,
     ComparisonRow,
     Plan,
+    ProfileCell,
     ProfileTable,
     SampleEfficiency,
     TrainingRecord,
@@ -79,13 +87,19 @@ def compare_rules(
     highest = cap.highest() if isinstance(cap, CapSource) else cap
     moving = cap if isinstance(cap, CapSource) else None
     limit = highest.at_sensor(profile.supply, profile.sensor_window_s)
-    picks = {rule: planning.pick(rule, profile, efficiency, limit, goal) for rule in planning.RULES if rule != FASTEST}
+    start = device.state_dict()
+    whole = profile
+    # With several knobs there is no fixed clock, and a row has hundreds of settings.
+    if isinstance(workload, Workload) and len(device.knobs) == 1:
+        whole = _with_rows_of_baselines(device, workload, profile, efficiency, limit)
+    picks = {rule: planning.pick(rule, whole, efficiency, limit) for rule in (OURS, *planning.BASELINES)}
+    picks[OURS] = planning.pick(OURS, profile, efficiency, limit, goal)
     if moving is not None:
         ours = planning.plan(profile, efficiency, cap=moving, goal=goal)
         picks[OURS] = Candidate(**ours.point.fields(), feasible=True)
     runs = sweep(
         workload,
-        batch_sizes=profile.batch_sizes,
+        batch_sizes=whole.batch_sizes,
         seeds=seeds,
         folder=folder,
         algorithm=profile.algorithm,
@@ -96,16 +110,16 @@ def compare_rules(
     # If no run reached the target, the fastest is unknown.
     own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
     if own is not None:
-        wanted |= {_Priced(point, FASTEST) for point in _contenders(profile, own, cap, limit)}
+        wanted |= {_Priced(point, FASTEST) for point in _contenders(whole, own, cap, limit)}
     pricing: Callable[..., TrainingRecord] = price or training.price
     # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
-    start = device.state_dict()
     known: dict[tuple[OperatingPoint, str], list[TrainingRecord]] = {}
     trainings: dict[_Priced, list[TrainingRecord]] = {}
     for number, one in enumerate(sorted(wanted, key=lambda one: (one.point.order, one.rule))):
         if progress is not None:
             progress(number, len(wanted), f"pricing batch size {one.point.batch_size}")
-        settings = None if moving is None else _settings(one, profile, efficiency, moving, goal)
+        by = profile if one.rule == OURS else whole
+        settings = None if moving is None else _settings(one, by, efficiency, moving, goal)
         # Rules that choose the same point are priced once, if they also choose the same settings under other caps.
         key = (one.point, "" if settings is None else one.rule)
         if key not in known:
@@ -135,6 +149,34 @@ def compare_rules(
         rows=_relative(rows),
         provenance=provenance(device.kind, device=profile.device, data=workload.data_fingerprint()),
     )
+
+
+def _with_rows_of_baselines(
+    device: Device, workload: Workload, profile: ProfileTable, efficiency: SampleEfficiency, limit: SensorLimit
+) -> ProfileTable:
+    """The profile with the cells measured that the baselines need, at the batch sizes that they choose.
+
+    A staircase and a guided profile measure what wattune's own pick needs: along the cap, or less.
+    """
+    table = PlanningTable(profile, efficiency, limit.window_s)
+    sizes = {size for rule in planning.BASELINES if (size := batch_size_of(rule, table)) is not None}
+    known: dict[OperatingPoint, ProfileCell | AbortedProbe] = {cell.point: cell for cell in profile.cells}
+    known |= {probe.point: probe for probe in profile.aborted}
+    probe = CellProbe(device, workload.without_weights(), profile.algorithm, steps=5, limit=limit.strict)
+
+    def look_up(point: OperatingPoint) -> ProfileCell | AbortedProbe:
+        if point not in known:
+            known[point] = probe.measure(point)[0]
+        return known[point]
+
+    for shape in rows_of(workload, profile.algorithm):
+        if shape.batch in sizes:
+            replayed = device.replayed_table
+            absent = () if replayed is None else absent_points(replayed, [shape], device.combinations())
+            staircase([shape], device.climbs(), look_up, absent, stays_under(limit.strict, device.sensor))
+    cells = tuple(cell for _, cell in sorted(known.items()) if isinstance(cell, ProfileCell))
+    aborted = tuple(probe for _, probe in sorted(known.items()) if isinstance(probe, AbortedProbe))
+    return profile.model_copy(update={"cells": cells, "aborted": aborted})
 
 
 def _row(

@@ -32,10 +32,14 @@ BASELINES = tuple(rule for rule in RULES if rule not in ("wattune", "fastest"))
 """The rules that a plan lists beside its pick; "fastest" needs the target trained at every batch size."""
 
 
-class RulePick(NamedTuple):
-    """The choice of a rule: a measured option or a stopped probe, and why it was not chosen (None: nothing)."""
+NOT_MEASURED = "the profile did not measure this point; `wattune compare` does"
 
-    option: Option | AbortedProbe
+
+class RulePick(NamedTuple):
+    """The choice of a rule: a measured option, a stopped probe, or a point that was not measured; and why it was not
+    chosen (None: nothing)."""
+
+    option: Option | AbortedProbe | OperatingPoint
     feasible: bool
     why_not: str | None
 
@@ -47,8 +51,9 @@ def pick(
     Only "wattune" knows a ``goal``; all other rules choose for the time.
 
     None if nothing stays under the cap, or the profile does not say what the rule would choose: no reference powers, a
-    device without a clock, a cell that was not measured. If the rule's only choice exceeds the cap, it is returned with
-    ``feasible`` False and why. With several micro-batch sizes, a fixed clock goes with the largest one that fits.
+    device without a clock, a batch size that was not measured. If the rule's only choice exceeds the cap, or was not
+    measured, it is returned with ``feasible`` False and why. With several micro-batch sizes, a fixed clock goes with
+    the largest one that fits.
 
     Raises: UnknownName; RecordError if the records do not fit together.
     """
@@ -64,7 +69,9 @@ def pick(
 def fields(choice: RulePick, table: PlanningTable) -> dict[str, object]:
     """The point of a choice and what it takes, as fields of a Candidate."""
     option = choice.option
-    return option.point.fields() if isinstance(option, AbortedProbe) else figures(option, table.reference_samples)
+    if isinstance(option, Option):
+        return figures(option, table.reference_samples)
+    return (option if isinstance(option, OperatingPoint) else option.point).fields()
 
 
 def choose(rule: str, table: PlanningTable, limit: SensorLimit, goal: Goal = TIME) -> RulePick | None:
@@ -75,14 +82,23 @@ def choose(rule: str, table: PlanningTable, limit: SensorLimit, goal: Goal = TIM
     if rule == "fastest":
         option = fastest(table.at.values(), limit)
         return None if option is None else RulePick(option, True, None)
-    batch_size = max(table.largest_shape) if rule.startswith("largest batch") else _best_batch(table)
-    if batch_size is None:
+    batch_size = batch_size_of(rule, table)
+    if batch_size is None or batch_size not in table.largest_shape:
         return None
     return (_at_fixed_setting if rule.endswith("fixed clock") else _at_own_setting)(table, batch_size, limit)
 
 
-def _best_batch(table: PlanningTable) -> int | None:
-    relative_samples = {b: relative for b, relative in table.relative_samples.items() if relative is not None}
+def batch_size_of(rule: str, table: PlanningTable) -> int | None:
+    """The batch size that a baseline chooses, before any clock: of all that the profile was to choose from, whether or
+    not a guided one measured them. None if no size reached the target."""
+    sizes = set(table.largest_shape)
+    if table.profile.strategy == "guided":
+        unfit = {cell.batch_size for cell in table.profile.cells if cell.out_of_memory}
+        sizes |= {point.batch_size for point in table.efficiency.points} - unfit
+    if rule.startswith("largest batch"):
+        return max(sizes)
+    curve = {point.batch_size: point.relative_samples for point in table.efficiency.points}
+    relative_samples = {b: relative for b in sizes if (relative := curve.get(b)) is not None}
     # Of two batch sizes that need equally many samples, the larger takes fewer steps.
     return min(relative_samples, key=lambda b: (relative_samples[b], -b), default=None)
 
@@ -111,7 +127,7 @@ def _at_fixed_setting(table: PlanningTable, batch_size: int, limit: SensorLimit)
     if (probe := table.aborted.get(point)) is not None:
         return _stopped(probe, limit)
     if (option := table.at.get(point)) is None:
-        return None
+        return RulePick(point, False, NOT_MEASURED)
     if not keeping:
         return RulePick(option, False, "no setting is known at which every reference workload stays under the cap")
     return _judged(option, limit)

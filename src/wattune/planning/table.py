@@ -17,7 +17,7 @@ from wattune.records import (
 from wattune.revision import name_of
 from wattune.sample_efficiency.choice import posterior_of
 from wattune.sample_efficiency.posterior import CurvePosterior
-from wattune.search.observation import capped_powers
+from wattune.search.observation import capped_powers, highest_later
 
 
 class Option(NamedTuple):
@@ -85,7 +85,8 @@ class PlanningTable:
 def worst_case(profile: ProfileTable, window_s: float | None) -> dict[Knobs, float]:
     """Knobs -> the highest power of all reference workloads, in watts, in the terms of a cap over this window.
 
-    As for the profile's own cells, that is a mean with its error, or without a window the highest reading. Only knobs
+    That is the highest mean with the sensor's error, or without a window the highest reading that its noise allows: the
+    clock that is chosen from it is trained at for hours, and must not depend on which readings were high. Only knobs
     at which every reference workload was measured to the end: at any others the worst is unknown.
     """
     reference = profile.reference
@@ -100,12 +101,10 @@ def worst_case(profile: ProfileTable, window_s: float | None) -> dict[Knobs, flo
 
 
 def _reference_w(power: ReferencePower, profile: ProfileTable, window_s: float | None) -> float:
-    if window_s is None:
-        return power.power_peak_w
     if power.power_mean_w is None or power.step_s is None:  # an older file
-        return power.power_window_w or power.power_peak_w
+        return power.power_peak_w if window_s is None else power.power_window_w or power.power_peak_w
     figures = power.model_dump(include=set(ProfileCell.model_fields) & set(ReferencePower.model_fields))
-    return capped_powers(profile, window_s)(ProfileCell(**figures))
+    return highest_later(ProfileCell(**figures), profile.sensor_window_s or 0.0, profile.cap_window_s, window_s)
 
 
 def _options(

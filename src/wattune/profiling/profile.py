@@ -9,6 +9,7 @@ from wattune.algorithms import canonical
 from wattune.cap import NO_LIMIT, SensorLimit
 from wattune.devices import Device
 from wattune.errors import InputError, OutOfDeviceMemory
+from wattune.files import cache_folders
 from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.board_health import happened
@@ -19,7 +20,7 @@ from wattune.profiling.journal import Journal, Partial, total_cost
 from wattune.profiling.key import profile_key
 from wattune.profiling.memory_fit import can_travel, is_needed
 from wattune.profiling.recording import absent_points, rows_in
-from wattune.profiling.reference_power import climb, reference_set, references
+from wattune.profiling.reference_power import measure as measure_references
 from wattune.profiling.rows import rows_of
 from wattune.profiling.strategies import Climbs, checked, full, least_power, staircase, stays_under
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency, provenance
@@ -61,8 +62,8 @@ def profile(
     cap by all that is known, at the price of about one clock.
 
     ``reference``: also measure the peak power of the reference workloads at every clock, or up to the cap. That is
-    needed once for a device, so its cost stands apart from the profile's, in the reference set. It serves the rules
-    that wattune is compared with, not its own pick, and takes minutes of a real board: None is yes if the device
+    done once for a device and kept, so its cost stands apart from the profile's, in the reference set. It serves the
+    rules that wattune is compared with, not its own pick, and takes minutes of a real board: None is yes if the device
     does not execute the steps and has one knob. With several, it has to be measured at hundreds of settings.
 
     ``partial``: a file that is replaced after every cell, from which a later call with the same key, cap, strategy
@@ -104,8 +105,8 @@ def profile(
     # A clock that suits any workload can only be chosen where there is one to set.
     if reference is None:
         reference = not device.executes_steps and len(device.knobs) == 1
-    others = references(workload.data_type) if reference and device.knobs and workload and table is None else ()
-    total = _probes(strategy, len(rows), climbs) + len(others) * sum(map(len, climbs))
+    reference = bool(reference and device.knobs and table is None)
+    total = _probes(strategy, len(rows), climbs)
 
     def report(name: str, point: OperatingPoint) -> None:
         if progress is not None:
@@ -165,7 +166,7 @@ def profile(
         full(rows, climbs, measure, absent)
     else:
         staircase(rows, climbs, measure, absent, stays_under(limit, device.sensor))
-    own = [note for note in notebook.notes if note.reference is None]
+    own = notebook.notes
     if all(note.cell is not None and note.cell.out_of_memory for note in own):
         smallest = min(batch_size for batch_size, _ in rows)
         raise OutOfDeviceMemory(f"no batch size of {name} fits in the memory of {device.name}, not even {smallest}")
@@ -173,10 +174,20 @@ def profile(
     if stopped and not any(note.cell is not None and not note.cell.out_of_memory for note in own):
         least = min(stopped, key=least_power)
         notebook.measure(None, beyond(least), least)
-        others = ()  # no rule has a setting under this cap either
-        own = [note for note in notebook.notes if note.reference is None]
-    for other in others:
-        climb(device, other, notebook, report, limit=limit)
+        reference = False  # no rule has a setting under this cap either
+        own = notebook.notes
+    powers = None
+    if reference and workload is not None:
+        largest = max(note.result.point.shape for note in own if note.cell is None or not note.cell.out_of_memory)
+        powers = measure_references(
+            device,
+            workload,
+            algorithm,
+            largest,
+            report,
+            limit=limit,
+            folder=cache_folders()[0] if device.executes_steps else None,
+        )
     if progress is not None:
         progress(len(notebook.notes), len(notebook.notes), "done")
     return ProfileTable(
@@ -187,7 +198,7 @@ def profile(
         if steered
         else tuple(sorted((note.cell for note in own if note.cell), key=lambda c: c.point.order)),
         aborted=tuple(note.aborted for note in own if note.aborted is not None),
-        reference=reference_set(notebook.notes),
+        reference=powers,
         key=key,
         cost=total_cost(own),
         sensor_window_s=device.sensor.window_s,

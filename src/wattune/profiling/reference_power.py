@@ -1,16 +1,23 @@
-"""Peak power of the fixed set of reference workloads: what a clock that suits any workload is chosen from."""
+"""Peak power of the fixed set of reference workloads: what a clock that suits any workload is chosen from.
+
+A board's references are measured once and kept, so that every profile of the board chooses from the same figures. A
+simulated board has nothing to keep: a new one always measures the same.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from wattune.cap import SensorLimit
-from wattune.devices import Device
+from wattune.devices import Device, SimulatedDevice
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.cell_probe import CellProbe
-from wattune.profiling.journal import Journal, JournalEntry, total_cost
+from wattune.profiling.journal import Journal, JournalEntry, Partial, total_cost
+from wattune.profiling.key import profile_key
 from wattune.records import AbortedProbe, ReferencePower, ReferenceSet
 from wattune.workloads import REFERENCE_VERSION, Workload, reference_workloads
 
@@ -20,6 +27,11 @@ ALGORITHM = "backprop"
 STEPS = 1
 """Steps that a reference probe has to measure: its power counts and not its time, so the sensor's windows decide."""
 
+WINDOWS = 10
+"""Windows of the sensor that a reference is measured for: it is measured once, and serves every later profile."""
+
+Report = Callable[[str, OperatingPoint], None]
+
 
 @cache
 def references(data_type: str) -> tuple[Workload, ...]:
@@ -27,43 +39,95 @@ def references(data_type: str) -> tuple[Workload, ...]:
     return tuple(replace(workload, data_type=data_type) for workload in reference_workloads())
 
 
-def climb(
+def measure(
     device: Device,
     workload: Workload,
-    notebook: Journal,
-    report: Callable[[str, OperatingPoint], None],
+    algorithm: str,
+    shape: BatchShape,
+    report: Report,
     *,
     limit: SensorLimit,
+    folder: Path | None,
+) -> ReferenceSet | None:
+    """Powers of the reference workloads, and of ``workload`` at its largest ``shape``: no reference may be as heavy.
+
+    ``folder``: keeps what the board has measured under this window of the cap, which is not measured again. None: a
+    simulated board, of which a new one measures them.
+    """
+    begin = Partial(
+        key=profile_key(device, references(workload.data_type)[0], ALGORITHM),
+        strategy=f"references {REFERENCE_VERSION}",
+        cap_window_s=limit.window_s,
+        steps=STEPS,
+        rows=(),
+        host_s_per_sample=0.0,
+    )
+    own = f"{workload.name} {algorithm} {_digest(profile_key(device, workload, algorithm).model_dump_json())}"
+    if folder is None and isinstance(device, SimulatedDevice):
+        knobs = [knob.name for knob in device.knobs]
+        device = SimulatedDevice(device.board, device.processor)
+        device.select(knobs)
+    kept = _digest(f"{begin.key} {begin.strategy} {begin.cap_window_s}")
+    notebook = Journal(folder and folder / f"references-{kept}.jsonl", device, begin)
+    for reference in references(workload.data_type):
+        sizes = (reference.batch_sizes[-1] >> i for i in range(reference.batch_sizes[-1].bit_length()))
+        _climb(device, reference, reference.name, ALGORITHM, [BatchShape(b, b) for b in sizes], notebook, report, limit)
+    _climb(device, workload, own, algorithm, [shape], notebook, report, limit)
+    names = {own, *(reference.name for reference in references(workload.data_type))}
+    return _reference_set([note for note in notebook.notes if note.reference in names])
+
+
+def _climb(
+    device: Device,
+    workload: Workload,
+    name: str,
+    algorithm: str,
+    shapes: list[BatchShape],
+    notebook: Journal,
+    report: Report,
+    limit: SensorLimit,
 ) -> None:
-    """Probe a reference workload along each of the device's climbs, up to the first probe that is stopped at the cap;
-    with its largest batch size, halved until it fits in memory.
+    """Probe a workload along each of the device's climbs, up to the first probe that is stopped at the cap; at the
+    first of the shapes that fits in memory.
 
     Source: arXiv 2502.18323, section 4 (Baseline 1: clocks at which the limit holds for any model and batch size).
     """
-    batch_size = workload.batch_sizes[-1]
-    halved = [batch_size >> i for i in range(batch_size.bit_length())]
-    rows = notebook.missing([BatchShape(size, size) for size in halved], workload.name)
-    probe = CellProbe(device, workload, ALGORITHM, steps=STEPS, limit=limit, rows=rows, calm=notebook.is_calm(limit))
+    probe = CellProbe(
+        device,
+        workload,
+        algorithm,
+        steps=STEPS,
+        limit=limit,
+        windows=WINDOWS,
+        rows=notebook.missing(shapes, name),
+        calm=notebook.is_calm(limit),
+    )
     for steps in device.climbs():
         left = list(steps)
-        while left and batch_size:
-            point = OperatingPoint(BatchShape(batch_size, batch_size), left[0])
+        while left and shapes:
+            point = OperatingPoint(shapes[0], left[0])
             report(workload.name, point)
-            result = notebook.look_up(workload.name, probe, point)
+            result = notebook.look_up(name, probe, point)
+            if isinstance(result, AbortedProbe) and limit.allows(result.power_w):  # stopped under a lower cap
+                notebook.measure(name, probe, point)
+                result = notebook.look_up(name, probe, point)
             if isinstance(result, AbortedProbe):
                 break
             if result.out_of_memory:
-                batch_size //= 2
+                shapes = shapes[1:]
             else:
                 left.pop(0)
 
 
-def reference_set(notes: Sequence[JournalEntry]) -> ReferenceSet | None:
-    """The peak powers among these notes, and their cost; None if there are none."""
-    of_references = [note for note in notes if note.reference is not None]
-    powers = tuple(power for note in of_references if (power := _power(note)) is not None)
-    cost = total_cost(of_references)
-    return ReferenceSet(set_version=REFERENCE_VERSION, powers=powers, cost=cost) if powers else None
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _reference_set(notes: Sequence[JournalEntry]) -> ReferenceSet | None:
+    """The peak powers among these notes, the latest at each point, and their cost; None if there are none."""
+    latest = {(note.reference, note.result.point): note for note in notes}
+    powers = tuple(power for note in latest.values() if (power := _power(note)) is not None)
+    return ReferenceSet(set_version=REFERENCE_VERSION, powers=powers, cost=total_cost(notes)) if powers else None
 
 
 _FIGURES = ("power_peak_w", "power_window_w", "power_mean_w", "power_std_w", "step_s", "steps")

@@ -160,6 +160,23 @@ def highest_power(cell: ProfileCell, averaging_s: float, window_s: float | None)
     return stats.highest_w(readings, scatter_w)
 
 
+def highest_later(
+    cell: ProfileCell, averaging_s: float, measured_window_s: float | None, window_s: float | None
+) -> float:
+    """The highest power, in the terms of a cap over ``window_s`` seconds, that hours of training at a cell may show.
+
+    The arguments are those of ``capped_power``. The noise of a sensor adds ``NOISE_LIMIT`` standard deviations; no mean
+    over a window is above the highest reading.
+    """
+    highest_w, sd_w = highest_power(cell, averaging_s, measured_window_s if window_s is not None else None)
+    assert cell.power_mean_w is not None  # of a measured cell
+    noise_w = min(cell.power_std_w or 0.0, NOISE_MOST * cell.power_mean_w)
+    if window_s is None:
+        return highest_w + PICKED * sd_w + NOISE_LIMIT * noise_w
+    noise_w = windowed(SensorModel(window_s=averaging_s), window_s, noise_w).noise_w
+    return min(cell.power_peak_w or math.inf, highest_w + PICKED * sd_w + NOISE_LIMIT * noise_w)
+
+
 def capped_power(
     cell: ProfileCell, averaging_s: float | None, measured_window_s: float | None, window_s: float | None
 ) -> float:
