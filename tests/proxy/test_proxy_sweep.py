@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from tests.support import proxy_runs as made
 from tests.support.forked import Forked
 
+from wattune.algorithms import open_algorithm
 from wattune.errors import InputError, Interrupted, OutputError, RecordError, UnknownName
 from wattune.proxy import sweep
 from wattune.proxy.run import CHECKPOINT_EVERY, ProxyRun
@@ -253,3 +255,21 @@ def test_ctrl_c_ends_the_sweep_at_once(tmp_path, everybody):
     assert "wattune.errors.Interrupted: interrupted after 0 of 4 runs" in errors
     assert errors.count("Traceback") <= 2  # this process only: KeyboardInterrupt, and Interrupted from it
     wait_until(lambda: not group(process.pid))
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_trained(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises(InputError, match=r"the executor: cuda; allowed: a machine with a GPU.*"):
+        sweep(made.workload(), batch_sizes=[8], seeds=[0], folder=tmp_path, executor="cuda")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_goes_on_only_on_the_kind_of_processor_that_it_began_on(tmp_path):
+    workload = made.workload(target=1.01, metric=made.Metric("accuracy", "max", accuracy))
+    run = ProxyRun(workload.fingerprint(), 8, 0, "backprop", tmp_path)
+    algorithm = open_algorithm("backprop", workload, 8)
+    run._checkpoint(algorithm, 0, [])
+    with pytest.raises(RecordError, match=r"begun on another kind of processor: cpu; allowed: gpu"):
+        replace(run, on="gpu")._resume(algorithm)
+    assert run._resume(algorithm) == (0, [])

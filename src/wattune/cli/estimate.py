@@ -79,7 +79,10 @@ def estimate(
     executor: Annotated[
         str | None,
         typer.Option(
-            "--executor", metavar="WHERE", help="Train on a Ray cluster: ray or ray:ADDRESS (default: this machine)."
+            "--executor",
+            "--on",
+            metavar="WHERE",
+            help="Train on this machine's GPU: cuda; or on a Ray cluster: ray or ray:ADDRESS (default: CPU).",
         ),
     ] = None,
     output: File = None,
@@ -106,7 +109,7 @@ def estimate(
         raise InputError("--cap needs --profile")
     if step_times is not None and profile is not None:
         raise InputError("--step-times and --profile cannot be combined")
-    if processes is not None and executor is not None:
+    if processes is not None and executor not in (None, "cuda"):
         raise InputError("--processes and --executor cannot be combined", hint="the cluster schedules the runs")
     seconds = profile if step_times is None else _step_seconds(step_times)
     if from_runs is None:

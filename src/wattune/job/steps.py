@@ -158,7 +158,7 @@ def estimate(
     (12), ``step_times`` the result of ``step_times``; batch sizes that have no chance on the device are then not
     trained. ``folder`` has the learning curves, from which
     an interrupted estimate continues. ``executor`` "ray" or "ray:ADDRESS": train over a Ray cluster, not in processes
-    of this machine.
+    of this machine; "cuda": in processes that share the machine's GPU.
 
     Raises: WorkloadError, RecordError, OutputError, InputError.
     """

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from wattune.algorithms import TrainingAlgorithm, learn, load_checkpoint, open_algorithm, save_checkpoint, state_bytes
+from wattune.errors import RecordError
 from wattune.proxy.training_run import TrainingRun
 from wattune.records import Evaluation, LearningCurve
 from wattune.workloads import Workload
@@ -18,7 +20,9 @@ CHECKPOINT_EVERY = 5
 
 @dataclass(frozen=True)
 class ProxyRun(TrainingRun):
-    """A run of a workload, trained here."""
+    """A run of a workload, trained here, on this kind of processor."""
+
+    on: Literal["cpu", "gpu"] = "cpu"
 
     @property
     def checkpoint_path(self) -> Path | None:
@@ -47,7 +51,7 @@ class ProxyRun(TrainingRun):
 
         Raises: RecordError for a checkpoint of another run; OutputError; what the workload raises.
         """
-        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed)
+        algorithm = open_algorithm(self.algorithm, workload, self.batch_size, seed=self.seed, on=self.on)
         samples, evaluations = self._resume(algorithm)
         batches = workload.batches(self.batch_size, seed=self.seed, start=samples)
         reached, budget = False, self.budget(workload)
@@ -89,6 +93,7 @@ class ProxyRun(TrainingRun):
             "batch_size": self.batch_size,
             "seed": self.seed,
             "algorithm": self.algorithm,
+            "on": self.on,
             "samples": samples,
             "evaluations": [evaluation.model_dump() for evaluation in evaluations],
         }
@@ -100,5 +105,12 @@ class ProxyRun(TrainingRun):
             return 0, []
         state, extra = load_checkpoint(path)
         self._check_identity(path, (extra["fingerprint"], extra["batch_size"], extra["seed"], extra["algorithm"]))
+        if (begun_on := extra.get("on", "cpu")) != self.on:
+            raise RecordError(
+                f"{path} was begun on another kind of processor",
+                value=begun_on,
+                allowed=self.on,
+                hint="go on there, or remove the file",
+            )
         algorithm.load_state_dict(state)
         return extra["samples"], [Evaluation(**evaluation) for evaluation in extra["evaluations"]]

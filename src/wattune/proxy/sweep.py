@@ -43,7 +43,8 @@ def sweep(
     to the number of cores, at most that of runs. A workload that cannot be pickled, or is defined in a notebook, is
     trained in this process. Finished curves are saved in ``folder`` as ``b008-s0.json`` and reused by a rerun; an
     unfinished run resumes from its checkpoint, at most ``CHECKPOINT_EVERY`` evaluations back. ``executor`` "ray" or
-    "ray:ADDRESS": on a cluster, one run per core, without checkpoints. A program is run once at a time, on all cores.
+    "ray:ADDRESS": on a cluster, one run per core, without checkpoints; "cuda": on the GPU of this machine, as many
+    processes at a time. A program is run once at a time, on all cores.
 
     Returns the curves by batch size and seed.
 
@@ -57,6 +58,10 @@ def sweep(
     with trainer(workload, folder=folder, algorithm=algorithm, **how) as train:
         # Small batches take the most steps, so they start first and the last process ends soonest.
         return train([RunRequest(b, s) for b in sizes for s in dict.fromkeys(seeds)])
+
+
+CUDA = "cuda"
+"""Executor that trains on the GPU of this machine."""
 
 
 class RunRequest(NamedTuple):
@@ -85,11 +90,17 @@ def trainer(
     """
     if processes is not None and processes < 1:
         raise InputError("processes", value=processes, allowed="1 or more")
-    if executor is not None:
-        cluster_address(executor)
+    on_cluster = executor if executor != CUDA else None
+    if on_cluster is not None:
+        cluster_address(on_cluster)
     if isinstance(workload, ProgramWorkload) and executor is None and processes not in (None, 1):
         raise InputError("processes", value=processes, allowed="1: a program has all cores")
     kind, algorithm = kind_of_run(workload, algorithm)
+    on: dict[str, Any] = {}
+    if executor == CUDA:
+        if isinstance(workload, ProgramWorkload):
+            raise InputError("executor", value=executor, allowed="none: a program chooses its processor itself")
+        on = {"on": _gpu()}
     if folder is not None:
         folder = folder.absolute()  # code of a user may change the current one
         check_writable(folder)
@@ -102,7 +113,7 @@ def trainer(
         def get(requests: Sequence[RunRequest]) -> list[LearningCurve]:
             nonlocal train
             runs = [
-                kind(fingerprint, request.batch_size, request.seed, algorithm, folder, request.budget_samples)
+                kind(fingerprint, request.batch_size, request.seed, algorithm, folder, request.budget_samples, **on)
                 for request in requests
             ]
             finished = {run: curve for run in runs if (curve := run.finished(workload)) is not None}
@@ -113,9 +124,9 @@ def trainer(
             remaining = [run for run in runs if run not in curves]
             if remaining and train is None:
                 workload.check()
-                if executor is not None:
+                if on_cluster is not None:
                     report(len(curves), total, f"{_runs(len(remaining))} to train on the cluster")
-                    train = stack.enter_context(cluster_training(workload, executor))
+                    train = stack.enter_context(cluster_training(workload, on_cluster))
                 elif isinstance(workload, ProgramWorkload):
                     train = partial(in_order, workload)
                 else:
@@ -155,6 +166,17 @@ def kind_of_run(workload: AnyWorkload, algorithm: str) -> tuple[type[Any], str]:
     from wattune.proxy.run import ProxyRun
 
     return ProxyRun, canonical(algorithm)
+
+
+def _gpu() -> str:
+    """Return "gpu". Raises: InputError if torch has none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(
+            "the executor", value=CUDA, allowed="a machine with a GPU that torch can use", hint="leave it out"
+        )
+    return "gpu"
 
 
 def _runs(count: int) -> str:
