@@ -35,6 +35,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.devices import SimulatedDevice, builtin_board
+from wattune.devices.simulator.exact_steps import exact
 
 pytestmark = pytest.mark.slow
 
@@ -187,3 +188,18 @@ def test_our_limits_are_within_the_clocks_of_the_baselines(nano):
     assert set(limits) == set(ENDS)
     for limit, rung in (("P1", "baseline P1"), ("P2", "baseline P2")):
         assert nano.worst_w(CLOCKS[NANO][rung])[0] <= limits[limit]
+
+
+@pytest.mark.parametrize(
+    ("model", "clocks", "times_s", "needed_w"),
+    [(RESNET18, (844.8, 921.6), (4607, 4170), 1.5), (MOBILENET_V2, (384.0, 537.6), (8082, 5940), 0.0)],
+)
+def test_the_base_power_that_the_published_energies_need(model, clocks, times_s, needed_w):
+    """docs/calibration.md: less energy at the lower clock, by the published times, than at the higher one."""
+    board = builtin_board(NANO)
+    steps = {knobs["clock_mhz"]: step for knobs, step in exact(board, "gpu", work(model, 32)).items()}
+    low_w, high_w = (steps[clock].power_mean_w for clock in clocks)
+    share = times_s[1] / times_s[0]
+    assert low_w > share * high_w  # more energy, as the board is
+    base_w = board.power.base_w - (low_w - share * high_w) / (1 - share)
+    assert needed_w - 0.1 < base_w < needed_w

@@ -216,3 +216,12 @@ def test_batch_sizes_are_told_apart_by_what_the_goal_makes_least():
             cells = [one for one in profile.cells if one.batch_size == size and one.power_peak_w <= 6.0]
             least = min(one.step_s / size * float(goal.price(one.power_mean_w, None)) for one in cells)
             assert mean == pytest.approx(math.log(least))
+
+
+def test_a_goal_of_energy_is_doubted_on_the_board_that_disagrees_with_the_published_energy():
+    def doubts(device: str, goal: Goal) -> list[str]:
+        notes = plan(board().model_copy(update={"device": device}), curve(), cap=CAP, goal=goal).notes
+        return [note for note in notes if "rely on it for energy" in note]
+
+    assert len(doubts("sim:jetson-nano", Goal("energy"))) == 1
+    assert doubts("sim:jetson-nano", TIME) == doubts("sim:jetson-tx2-nx", Goal("energy")) == []

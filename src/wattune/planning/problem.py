@@ -51,6 +51,13 @@ OTHER_CAP = (
 """Note of a plan for another cap than its profile was made for, unless the profile is a full grid."""
 
 
+ENERGY_DOUBTED = {
+    "sim:jetson-nano": "on this simulated board the energy of a sample falls up to the highest clock, but a real "
+    "Jetson Nano is published to take less at a lower one: measure a real board before you rely on it for energy"
+}
+"""Board -> note of a plan for another goal than time; docs/calibration.md has the figures."""
+
+
 class Problem(NamedTuple):
     """A goal over the points under a cap, the highest one if it changes.
 
@@ -118,6 +125,7 @@ def record(problem: Problem, chosen: TablePick, *, is_constant: bool = True) -> 
             *(() if why_no_rival is None or one_size else (why_no_rival,)),
             *_notes(pick.cell, efficiency),
             *((ONE_SEED,) if not one_size and _has_one_seed(efficiency) else ()),
+            *(() if objective.goal.is_time else (note for d, note in ENERGY_DOUBTED.items() if d == profile.device)),
             *((OTHER_CAP,) if is_constant and _is_for_another_cap(profile, limit) else ()),
             *profile.notes,
         ),
