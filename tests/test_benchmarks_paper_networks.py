@@ -132,3 +132,34 @@ def test_a_workload_file_names_them_as_the_page_shows(batches, tmp_path, monkeyp
     workload.check()
     assert (workload.train_samples, workload.test_samples) == (40, 10)
     assert isinstance(workload.model(0), MobileNetV2)
+
+
+TABLE_1 = sorted((ROOT / "benchmarks" / "paper" / "table1").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", TABLE_1, ids=lambda path: path.stem)
+def test_the_workload_files_of_table_1_load(path):
+    work = load_workload(path)
+    x, y = work.without_weights().example(4)
+    model = work.without_weights().model(0)
+    assert len(model(x)) == len(y) == 4
+    assert hasattr(model, "fc")  # the layer that is drawn again
+    for one in (work, work.proxy) if work.proxy else (work,):
+        rule = one.optimizer
+        assert (rule.name, rule.learning_rate) == (("adamw", 1e-3) if work.task == "language" else ("adam", 5e-4))
+    if "resnet18" in work.name or "transformer" in work.name:
+        assert work.batch_sizes[-1] == 128
+    else:
+        assert work.batch_sizes[-1] == 64  # 128 does not fit
+
+
+def test_the_workload_files_have_the_targets_of_table_1():
+    targets = {path.stem: load_workload(path).target for path in TABLE_1}
+    assert {name: target for name, target in targets.items() if target is not None} == {
+        "resnet18-svhn": 0.92,
+        "resnet18-cinic": 0.76,
+        "mobilenet-v2-svhn": 0.915,
+        "mobilenet-v2-cinic": 0.74,
+        "transformer-austen": 0.62,
+        "transformer-dickens": 0.61,
+    }
