@@ -22,7 +22,7 @@ from benchmarks.timing import keep
 from wattune.records import Plan, ProfileTable, TrainingRecord
 
 CAPS_W = {"nano": 4.2, "tx2-nx": 4.5}
-KILLED_AFTER_S = (2, 5, 8, 12, 15, 20, 25, 30, 35, 40, 50, 60)
+KILLED_AFTER_S = (2, 4, 6, 8, 10, 12, 15, 18, 21, 25, 30, 35)
 STEPS = "until LC_ALL=C grep -qz . $WATTUNE_STEPS; do sleep 0.02; done"
 """Shell that returns at the first step: the program loads the board from then on, as its start would take minutes."""
 
