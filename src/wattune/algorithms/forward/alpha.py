@@ -78,13 +78,9 @@ class Alpha:
         ]
         self._head = {id(p) for p in ([p for layer, p in trained if layer == trained[-1][0]] if head is None else head)}
 
-    def rate(self, step: int) -> float:
-        """Factor of the learning rate below the head."""
-        return self.schedule.at(step * self.batch_size)
-
     def learning(self, parameters: Iterable[nn.Parameter], step: int) -> list[nn.Parameter]:
         """List the parameters that are perturbed and change in this step."""
-        rate = self.rate(step)
+        rate = self.schedule.at(step * self.batch_size)
         return [p for p in parameters if p.requires_grad and (rate or id(p) in self._head)]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
@@ -100,14 +96,14 @@ class Alpha:
     @contextmanager
     def applied(self, optimizer: torch.optim.Optimizer, step: int) -> Iterator[None]:
         """Multiply the learning rate below the head, for the duration of the context."""
-        groups, rate = optimizer.param_groups, self.rate(step)
+        groups, rate = optimizer.param_groups, self.schedule.at(step * self.batch_size)
         if 0 < rate < 1:  # what has a rate of 0 has no gradient
-            above = [{**group, "params": [p for p in group["params"] if id(p) in self._head]} for group in groups]
-            below = [
-                {**group, "params": [p for p in group["params"] if id(p) not in self._head], "lr": group["lr"] * rate}
+            optimizer.param_groups = [
+                {**group, "params": own, "lr": group["lr"] * (1 if is_head else rate)}
+                for is_head in (False, True)
                 for group in groups
+                if (own := [p for p in group["params"] if (id(p) in self._head) == is_head])
             ]
-            optimizer.param_groups = [group for group in (*below, *above) if group["params"]]
         try:
             yield
         finally:
