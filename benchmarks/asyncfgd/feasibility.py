@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -154,26 +153,22 @@ def table(model: SyntheticModel, spec: str, rows: Rows) -> ProfileTable:
 def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:
     """Every case, with the best choice under its limit and the cost of each algorithm."""
     for model in MODELS:
-        tables, refused = _tables(model)
+        tables = _tables(model)
         print(f"{model.name} counted", flush=True)
         whole_bytes = max(cell.memory_bytes or 0.0 for cell in tables["backprop"].cells)
         for share in SHARES:
-            yield {"model": model.name, "share": share, **_case(tables, refused, samples, share * whole_bytes)}
+            yield {"model": model.name, "share": share, **_case(tables, samples, share * whole_bytes)}
 
 
-def _tables(model: SyntheticModel) -> tuple[dict[str, ProfileTable], dict[str, str]]:
-    tables, refused = {}, {}
+def _tables(model: SyntheticModel) -> dict[str, ProfileTable]:
+    tables = {}
     for name, spec in ALGORITHMS.items():
-        try:
+        with suppress(InputError):  # the algorithm refuses the model
             tables[name] = table(model, spec, ROWS)
-        except InputError as error:
-            refused[name] = str(error)
-    return tables, refused
+    return tables
 
 
-def _case(
-    tables: dict[str, ProfileTable], refused: dict[str, str], samples: dict[str, Ratio], limit_bytes: float
-) -> dict[str, Any]:
+def _case(tables: dict[str, ProfileTable], samples: dict[str, Ratio], limit_bytes: float) -> dict[str, Any]:
     sizes = sorted({cell.batch_size for cell in tables["backprop"].cells})
     curves = {
         name: curve(profile.algorithm, samples[name].least, sizes)
@@ -192,25 +187,16 @@ def _case(
     for name, profile in tables.items():
         least = min(cell.memory_bytes or 0.0 for cell in profile.cells)
         own = curves["backprop" if learns_as(profile.algorithm) == "backprop" else name]
-        figures[name] = {"least_bytes": least, "fits": least <= limit_bytes, "cost": None, "memory_bytes": None}
-        try:
+        figures[name] = {"least_bytes": least, "fits": least <= limit_bytes, "cost": None}
+        with suppress(CapError, NoFeasiblePoint):
             best = plan(profile, own, cap=PowerCap(CAP_W), memory_bytes=limit_bytes)
-        except (CapError, NoFeasiblePoint):
-            continue
-        assert best.predicted_s is not None
-        figures[name] |= {
-            "cost": best.predicted_s / free.predicted_s,
-            "memory_bytes": best.predicted_memory_bytes,
-            "batch_size": best.batch_size,
-            "micro_batch_size": best.micro_batch_size or best.batch_size,
-            "clock_mhz": best.clock_mhz,
-        }
+            assert best.predicted_s is not None
+            figures[name]["cost"] = best.predicted_s / free.predicted_s
     by_spec = {spec: name for name, spec in ALGORITHMS.items()}
     return {
         "limit_bytes": limit_bytes,
         "chosen": None if chosen is None else by_spec[chosen.algorithm],
         "algorithms": figures,
-        "refused": refused,
     }
 
 
@@ -222,7 +208,6 @@ def main(arguments: Sequence[str] = ()) -> None:
     if arguments:
         raise InputError("arguments of asyncfgd", value=" ".join(arguments), allowed="none")
     torch.set_num_threads(1)
-    begun_s = time.perf_counter()
     samples = ratios(json.loads(ACCURACY.read_text()))
     results: dict[str, Any] = {
         "board": BOARD,
@@ -231,7 +216,6 @@ def main(arguments: Sequence[str] = ()) -> None:
         "ratios": {name: ratio._asdict() for name, ratio in samples.items()},
         "cases": list(cases(samples)),
     }
-    results["seconds"] = round(time.perf_counter() - begun_s, 1)
     keep("asyncfgd_feasibility", results)
 
 
