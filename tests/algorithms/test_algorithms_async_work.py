@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks.asyncfgd.memory_probe import measure
 from tests.support.algorithm_examples import Example, vectors
 from tests.support.pipeline_examples import layers, opened, trained
 from torch import Tensor, nn
@@ -50,7 +51,16 @@ class Undelayed(Estimate):
 def test_a_tick_has_the_work_of_a_plain_step() -> None:
     plain = open_algorithm("forward-gradient", wide(), 256).work()
     tick = opened(wide(), "modules=4", batch_size=256).work()
-    assert tick.flops == pytest.approx(plain.flops, rel=0.01)
+    threads = opened(wide(), "modules=4,backend=threads", batch_size=256).work()
+    assert tick.flops == threads.flops == pytest.approx(plain.flops, rel=0.01)
+    assert threads.peak_memory_bytes > 1.5 * tick.peak_memory_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
+def test_the_memory_of_threads_is_that_of_a_process(perturb: str) -> None:
+    found = measure(f"async-fgd:modules=4,perturb={perturb},backend=threads", depth=64, batch=64)
+    assert found["modelled_mb"] == pytest.approx(found["peak_mb"], rel=0.15)
 
 
 # --------------------------------------------------------------------------------------------- what is refused

@@ -17,6 +17,7 @@ from torch import nn
 
 from wattune.algorithms.algorithm import part, state_errors
 from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
+from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.counter import Counter
 from wattune.algorithms.forward import forward_ad, partition
@@ -31,6 +32,7 @@ from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, one_of, whole
 from wattune.errors import InputError, WorkloadError
+from wattune.records import StepWork
 
 COUNTED_SAMPLES = 32
 """Samples of the batch for counting the costs of parts: enough to compare them, and fast."""
@@ -64,8 +66,8 @@ class AsyncForwardGradient(ForwardGradient):
     K-th of PyTorch's, so ``torch.set_num_threads(1)`` for both). With threads, ``run`` takes K-1 batches more than it
     has yielded Steps, and yields the rest at the end of its batches.
 
-    The work of a step is that of "sequential", with up to K-1 copies of a module's trained parameters. Threads have K
-    working sets instead of one, and the activations and tangents of K-1 batches in flight.
+    The work of a step has up to K-1 copies of a module's trained parameters. That of threads has the same operations,
+    and the memory of K working sets in place of one.
 
     Raises: as ``ForwardGradient``; InputError also for micro-batches and an invalid number of modules, WorkloadError if
     the model is not a sequence.
@@ -141,6 +143,22 @@ class AsyncForwardGradient(ForwardGradient):
             ends = tuple(int(end) for end in state["cuts"])
         super().load_state_dict(state)
         self._use(replace(self._estimate, ends=ends))
+
+    def work(self) -> StepWork:
+        """The work of one step. In threads each module has a working set, K-1 of them that of a forward gradient."""
+        work, size, ends = super().work(), self.batch_size, self._estimate.ends
+        if not self._in_threads:
+            return work
+        # A module holds its input, beside what a layer needs; but the list of activities' tangents is handed on.
+        cut = () if self._estimate.perturb == "activities" else ends
+        plain = replace(self._estimate, ends=cut, has_exact_end=False)
+        alone = step_counting.step_work(self._trainable, self.module, self._optimizer, size, size, plain)
+        old = [p for stage in self.stages for p in stage.trained * max(0, len(cut) - 1 - stage.index)]
+        old_bytes = sum(p.numel() * p.element_size() for p in old)
+        # A small evaluation takes what is there always: parameters, gradients, the optimizer's state.
+        set_bytes = max(0.0, alone.peak_memory_bytes - self.evaluation_work(1).peak_memory_bytes - old_bytes)
+        peak_bytes = work.peak_memory_bytes + (len(ends) - 1) * set_bytes
+        return work.model_copy(update={"peak_memory_bytes": peak_bytes})
 
     # ---------------------------------------------------------------------------------------------------------- pieces
 
