@@ -126,7 +126,7 @@ def test_an_unknown_executor_is_refused(executor):
 
 
 def test_a_missing_ray_is_reported_in_one_line(monkeypatch):
-    monkeypatch.setattr("wattune.remote.executor.find_spec", lambda name: None)
+    monkeypatch.setattr("wattune.proxy.executor.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"Ray is not installed: ray; pip install 'wattune\[cluster\]'"):
         estimate(example_workload(), executor="ray")
 
@@ -151,7 +151,7 @@ class Connected:
 
 def test_an_existing_connection_is_used_and_left_open(monkeypatch):
     ours = Connected()
-    monkeypatch.setattr("wattune.remote.executor.find_spec", lambda name: ours)
+    monkeypatch.setattr("wattune.proxy.executor.find_spec", lambda name: ours)
     monkeypatch.setitem(sys.modules, "ray", ours)
     with ray_cluster.connected("ray:127.0.0.1:9") as ray:
         assert ray is ours

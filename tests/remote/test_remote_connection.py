@@ -229,9 +229,11 @@ def test_closed_connection_is_unavailable(connection):
 
 
 def test_hint_of_the_server_is_said_once():
-    from wattune_server.problems import Problem, respond
+    from wattune_server.problems import Problem, answer
 
-    body = json.loads(bytes(respond(Problem(403, "no", value="a", hint="do that")).body))
+    body = json.loads(
+        bytes(answer(Problem(403, "no", value="a", hint="do that"), {"path": "/v1/jobs", "headers": []}).body)
+    )
     with faked(lambda asked: Answer(403, body)) as fake, closing(Connection(fake.url)) as connection:
         with pytest.raises(ServerRefused) as refusal:
             connection.request("GET", "/v1/models")

@@ -62,7 +62,7 @@ def test_pending_uploads_are_delivered_in_order_after_outage(tmp_path, said):
         fake.answer = registry
         with Client(fake.url, cache=tmp_path, notify=said.append) as server:  # another run
             server.jobs = None
-            server._get("/v1/models")  # whatever is asked first
+            server._request("GET", "/v1/models")  # whatever is asked first
             assert list(registry.kept.values()) == ["one", "two"]
             assert server.pending == 0
 
@@ -147,7 +147,7 @@ def test_failing_upload_does_not_block_others_and_is_reported_once(tmp_path, sai
         assert server.publish_profile(table("bad"), device="d") is None
         assert server.publish_profile(table("good"), device="d") is not None
         for _ in range(3):
-            server._get("/v1/models")
+            server._request("GET", "/v1/models")
         assert server.pending == 1
         assert len([asked for asked in fake.asked if asked.method == "POST"]) == 2
     assert len([text for text in said if "not this one" in text]) == 1

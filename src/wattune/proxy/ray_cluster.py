@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from wattune.errors import InputError, WattuneError, WorkloadError
 from wattune.program.workload import ProgramWorkload
+from wattune.proxy.executor import cluster_address
 from wattune.proxy.training_run import Results, TrainRuns
 from wattune.records import LearningCurve
-from wattune.remote import cluster_address
 
 if TYPE_CHECKING:
     from wattune.workloads import Workload

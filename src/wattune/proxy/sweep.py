@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from wattune.errors import InputError, Interrupted
 from wattune.files import check_writable
 from wattune.program.workload import ProgramWorkload
+from wattune.proxy.executor import cluster_address
 from wattune.proxy.program_run import ProgramRun, check_curves, check_first_metrics, in_order
 from wattune.proxy.ray_cluster import cluster_training
 from wattune.proxy.training_run import TrainingRun, TrainRuns
 from wattune.records import LearningCurve
-from wattune.remote import cluster_address
 
 if TYPE_CHECKING:
     from wattune.workloads import Workload

@@ -5,21 +5,18 @@ Each upload is a file until the server has acknowledged it, so that none is lost
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 import secrets
-import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from wattune.errors import OutputError, RecordError, ServerError, ServerRefused, ServerUnavailable
@@ -31,8 +28,7 @@ PRIVATE = 0o700
 """Permissions of the folders, which other users must not read."""
 
 
-@dataclass(frozen=True)
-class CacheEntry:
+class CacheEntry(NamedTuple):
     """A value from the cache, and the day it was stored, such as 2026-11-20."""
 
     value: Any
@@ -42,23 +38,19 @@ class CacheEntry:
 class Cache:
     """Cache folder of one server: ``$XDG_CACHE_HOME/wattune/servers/<host-port>``, or in ``parent``.
 
-    If the user's cache is not writable, a private folder in the temporary folder is used. Raises: OutputError if that
-    is not writable either.
+    Raises: OutputError if it cannot be written. A folder for temporary files is no substitute: it loses the outbox.
     """
 
     def __init__(self, url: str, parent: Path | None = None):
-        parents = [parent] if parent is not None else [folder / "servers" for folder in cache_folders()]
-        for index, candidate in enumerate(parents):
-            self.folder = candidate / _name(url)
-            try:
-                if index:
-                    _make_private(candidate.parent)
-                self.folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
-                with tempfile.TemporaryFile(dir=self.folder):
-                    break
-            except OSError as error:
-                if index == len(parents) - 1:
-                    raise OutputError(f"cannot write to {self.folder}", value=error.strerror or str(error)) from error
+        self.folder = (parent or cache_folders()[0] / "servers") / _name(url)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise OutputError(
+                f"cannot write to {self.folder}", value=error.strerror or str(error), hint="set XDG_CACHE_HOME"
+            ) from error
 
     def put(self, kind: str, name: str, value: object) -> None:
         """Store a JSON value with the current time. Raises: OutputError."""
@@ -111,16 +103,6 @@ def file_lock(path: Path, *, blocking: bool) -> Iterator[bool]:
             yield False
             return
         yield True
-
-
-def _make_private(folder: Path) -> None:
-    """Create a folder that only this user can access. Raises: OSError if it belongs to another user."""
-    folder.mkdir(exist_ok=True, mode=PRIVATE)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
-        raise PermissionError(errno.EPERM, "the folder belongs to another user", str(folder))
-    if stat.S_IMODE(status.st_mode) != PRIVATE:
-        folder.chmod(PRIVATE)
 
 
 def _name(url: str) -> str:
@@ -193,16 +175,11 @@ class Outbox:
                     if path.exists():
                         self._refuse(path, str(error))
                     continue  # another process has delivered it
-                except ServerUnavailable:
-                    raise
-                except ServerError as error:
-                    first = first or error
-                    self._not_before_s[name] = time.monotonic() + BACKOFF_S
-                    continue
-                except ServerRefused as error:
-                    if error.status in NOT_DUE_TO_UPLOAD:
+                except (ServerError, ServerRefused) as error:
+                    status = error.status if isinstance(error, ServerRefused) else None
+                    if isinstance(error, ServerUnavailable) or status in NOT_DUE_TO_UPLOAD:
                         raise
-                    if error.status in PERMANENT:
+                    if status in PERMANENT:
                         self._refuse(path, str(error))
                         continue
                     first = first or error

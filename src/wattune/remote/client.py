@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -59,7 +58,8 @@ class Client:
         backoff_s: tuple[float, ...] = BACKOFF_S,
     ):
         self._connection = Connection(url, token=token, backoff_s=backoff_s)
-        self._cache = Cache(self._connection.url, cache)
+        self.url = self._connection.url
+        self._cache = Cache(self.url, cache)
         self._notify = notify or (lambda text: None)
         self._outage_timeout_s = outage_timeout_s
         self._outbox = Outbox(self._cache.folder / "outbox", self._notify)
@@ -72,9 +72,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def notify_once(self, text: str) -> None:
@@ -86,11 +84,6 @@ class Client:
     def close(self) -> None:
         """Close all connections."""
         self._connection.close()
-
-    @property
-    def url(self) -> str:
-        """URL of the server."""
-        return self._connection.url
 
     @property
     def pending(self) -> int:
@@ -107,7 +100,7 @@ class Client:
         if not re.fullmatch(MODEL_NAME, name):
             raise InputError("model", value=name, allowed="lower-case letters, digits, dots, dashes and underscores")
         try:
-            model = self._record(ServedModel, self._get(f"/v1/models/{name}"))
+            model = self._record(ServedModel, self._request("GET", f"/v1/models/{name}"))
         except ServerUnavailable:
             entry = self._cache.get("models", name)
             if entry is None:
@@ -155,7 +148,7 @@ class Client:
         known: Any = None
         while True:
             headers = {} if known is None else {"If-None-Match": f'"{digest(known)}"'}
-            data = self._retrying(job)(self._get, f"/v1/jobs/{job}", headers=headers)
+            data = self._retrying(job)(self._request, "GET", f"/v1/jobs/{job}", headers=headers)
             if data is not None and data != known:
                 known, status = data, self._status(data)
                 if status.state == "done":
@@ -179,7 +172,7 @@ class Client:
         try:
             self._retrying(job)(self.start, request, model)
             status = self._when_done(job, progress)
-            data = self._retrying(job)(self._get, f"/v1/jobs/{job}/curve")
+            data = self._retrying(job)(self._request, "GET", f"/v1/jobs/{job}/curve")
         except ServerUnavailable as error:
             entry = self._cache.get("curves", job)
             if entry is None:
@@ -205,13 +198,8 @@ class Client:
 
     def put_status(self, status: DeviceStatus) -> None:
         """Report the status of the device; dropped if the server is unavailable."""
-        self._request(
-            "PUT",
-            f"/v1/devices/{quote(status.device, safe='')}",
-            body=status.model_dump(mode="json"),
-            retries=False,
-            timeout_s=STATUS_S,
-        )
+        path, body = f"/v1/devices/{quote(status.device, safe='')}", status.model_dump(mode="json")
+        self._request("PUT", path, body=body, retries=False, timeout_s=STATUS_S)
 
     def upload_training(self, record: TrainingRecord, *, device: str, model: str) -> str | None:
         """Upload the record of a training run; return its id, or None if the upload is pending."""
@@ -266,15 +254,7 @@ class Client:
         return answers
 
     def _send(self, upload: dict[str, Any]) -> Any:
-        return self._connection.request(
-            upload["method"],
-            upload["path"],
-            params=upload["params"],
-            body=upload["body"],
-        )
-
-    def _get(self, path: str, **options: Any) -> Any:
-        return self._request("GET", path, **options)
+        return self._connection.request(upload["method"], upload["path"], params=upload["params"], body=upload["body"])
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
         try:

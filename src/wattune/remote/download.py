@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from wattune.errors import OutputError, ServerError
-from wattune.files import sha256_of
+from wattune.files import sha256_of, write_bytes
 from wattune.records.served import ServedFile
 from wattune.remote.cache import file_lock
 from wattune.remote.connection import Connection
@@ -33,28 +34,27 @@ def download(connection: Connection, at: str, expected: ServedFile, path: Path) 
     Raises: ServerUnavailable if the connection is lost; ServerError if the content never matches its description;
     ServerRefused; OutputError.
     """
-    part = path.with_suffix(".part")
     try:
         # If another process on this machine is downloading the file, wait for it instead of downloading twice.
         with file_lock(path.with_suffix(".lock"), blocking=True):
             if not is_whole(path, expected):
-                connection.retrying(ATTEMPTS, _Damaged)(_fetch, connection, at, expected, part)
-                os.replace(part, path)
+                fetch = connection.retrying(ATTEMPTS, _Damaged)
+                fetch(lambda: write_bytes(path, _content(connection, at, expected)))
     except OSError as error:
         raise OutputError(f"cannot write {path}", value=error.strerror or str(error)) from error
     return path
 
 
-def _fetch(connection: Connection, at: str, expected: ServedFile, part: Path) -> None:
-    """Download to the file ``part``. Raises: ServerUnavailable, _Damaged, ServerError."""
+def _content(connection: Connection, at: str, expected: ServedFile) -> Iterator[bytes]:
+    """Receive the file, in parts. Raises: ServerUnavailable, _Damaged, ServerError."""
     headers = {"Accept": "application/octet-stream", "Accept-Encoding": "identity"}
-    with connection.stream("GET", at, headers=headers) as response, part.open("wb") as file:
-        for content in response.iter_bytes():
-            file.write(content)
-            if file.tell() > expected.bytes:
+    digest, size = hashlib.sha256(), 0
+    with connection.stream("GET", at, headers=headers) as response:
+        for part in response.iter_bytes():
+            digest.update(part)
+            size += len(part)
+            if size > expected.bytes:
                 raise ServerError(f"the file from {connection.url} is larger than expected")
-        file.flush()
-        os.fsync(file.fileno())
-    if not is_whole(part, expected):
-        part.unlink(missing_ok=True)
+            yield part
+    if digest.hexdigest() != expected.sha256:
         raise _Damaged(f"the file from {connection.url} does not match its SHA-256")

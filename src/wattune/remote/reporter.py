@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from pydantic import ValidationError
@@ -41,9 +40,7 @@ class Reporter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
             # Only the type: the message of an error may quote private data.
             self.update(step="failed", says=f"ended by {kind.__name__}")
