@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support import report_records as samples
 
-STATUSES, LOOKS, OTHERS = 46, 40, 8
+STATUSES, LOOKS, OTHERS = 46, 40, 7
 CALLS = STATUSES + LOOKS + OTHERS
 """Calls of a device in a run, counted in the log of a server on which two simulated boards ran."""
 MODEL = "resnet8-fleet"
@@ -55,7 +55,6 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     trainings: dict[str, str] = field(default_factory=dict)
     profiles: dict[str, str] = field(default_factory=dict)
-    lateness_s: float = 0.0
     window: tuple[float, float] = (0.0, 0.0)
     """Moments of ``time.perf_counter`` between which the load is as given."""
 
@@ -102,8 +101,6 @@ def device(number: int, port: int, token: str, tally: Tally, shared: World, pace
         left_s = next_s - time.monotonic()
         if left_s > 0:
             time.sleep(left_s)
-        else:
-            tally.lateness_s = max(tally.lateness_s, -left_s)
 
     def call(*arguments: Any, **headers: str) -> bytes:
         content = client.call(*arguments, **headers)
@@ -124,7 +121,6 @@ def device(number: int, port: int, token: str, tally: Tally, shared: World, pace
         if len(content) < 4 * WEIGHTS:
             tally.wrong.append(f"weights of {len(content)} bytes")
         call("POST job", "POST", "/v1/jobs", json.dumps(ASKED).encode())
-        call("GET profiles", "GET", f"/v1/profiles?key={name.encode().hex():0<64}")
         for step in range(LOOKS // 3):
             report("profile", step / LOOKS)
             for _ in range(3):
@@ -152,13 +148,11 @@ def run(
     shared: World,
     together: int,
     rate_per_s: float | None,
-    *,
-    at_once: bool = True,
 ) -> Tally:
     """Run all clients, ``together`` at a time, at this rate of calls or as fast as they can.
 
-    ``at_once``: they begin their runs together, so all do the expensive parts of a run at the same time; if False, at
-    times evenly spread over one run, and only calls count that begin while ``together`` of them are there.
+    With a rate they begin at times evenly spread over one run, and only calls count that begin while ``together`` of
+    them are there; without one together, so all do the expensive parts of a run at the same time.
 
     Returns their results, whose window is the time in which calls count.
     """
@@ -176,7 +170,7 @@ def run(
             device(number, port, token, tally, shared, pace_s)
 
     begin = time.perf_counter()
-    apart_s = (1 if at_once else CALLS) * pace_s
+    apart_s = CALLS * pace_s
     threads = [threading.Thread(target=work) for _ in range(together)]
     for thread in threads:
         thread.start()
@@ -184,6 +178,6 @@ def run(
     for thread in threads:
         thread.join()
     tally.window = begin, time.perf_counter()
-    if not at_once:
+    if rate_per_s is not None:
         tally.window = begin + apart_s, begin + apart_s * (len(device_tokens) // together)
     return tally

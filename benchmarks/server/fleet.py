@@ -1,12 +1,12 @@
 """A fleet of simulated clients against a real server: `python -m benchmarks fleet`.
 
 Each client makes the calls that a device makes in a run, `CALLS` in all: 46 statuses, 40 looks at the job that it waits
-for, and 8 others. It has its own token and connection. The clients are threads of one process on the same machine,
+for, and 7 others. It has its own token and connection. The clients are threads of one process on the same machine,
 which takes its share of the cores, so the figure to trust is the CPU time of the API process per call.
 
-Per database: `mix` is these calls as fast as they go, which is also the highest rate; `paced` is 60 % of that rate, in
-several rounds, for the latency, of 300 devices that begin their runs at different times; `at_once` is the same of
-devices that all begin together. A look is at a job that is running, a run of which ends every few seconds.
+Per database: `mix` is these calls as fast as they go, which is also the highest rate; `paced` is 60 % of that rate,
+for the latency, of 300 devices that begin their runs at different times. Then a bare Starlette route gets the same
+load. A look is at a job that is running, a run of which ends every few seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.server import dashboard
 from tests.support.server.postgresql import Cluster, binaries
 
 from benchmarks.server.clients import ASKED, MODEL, WEIGHTS, Tally, World, run, world
-from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, LOAD, NAMES, ROUNDS
+from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, LOAD, NAMES
 from benchmarks.timing import keep, measured_at
 from wattune.errors import InputError
 from wattune.records.served import ServedModel, SweepRequest
@@ -48,7 +48,7 @@ CHANGE_S = 5.0
 """Interval at which a run of the job that the clients wait for ends."""
 
 DEVICES, TOGETHER = 300, 50
-"""Devices of the paced rounds, and how many of them are in a run at one time."""
+"""Devices of ``paced``, and how many of them are in a run at one time."""
 
 NAME = "server_fleet"
 
@@ -58,7 +58,7 @@ def prepare(store: Path, database: Database, devices: int) -> tuple[list[str], W
     rng = random.Random(0)
     header = json.dumps({"w": {"dtype": "F32", "shape": [WEIGHTS], "data_offsets": [0, 4 * WEIGHTS]}}).encode()
     weights = len(header).to_bytes(8, "little") + header + rng.randbytes(4 * WEIGHTS)
-    sha256, size = FileStore(store / "files").write_parts([weights])
+    sha256, size = FileStore(store / "files").write(weights), len(weights)
     model = ServedModel.parse(
         {
             "record": "model",
@@ -142,6 +142,25 @@ def server(store: Path, url: str | None) -> Iterator[tuple[int, int]]:
             process.stdout.close()  # type: ignore[union-attr]
 
 
+def bare_route(rate_per_s: float | None, devices: int = DEVICES) -> dict[str, float]:
+    """Latency of a bare route under the same load, with the clients of ``paced``."""
+    command = [sys.executable, "-m", "benchmarks.server.bare"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            tally = run(port, ["none"] * devices, world("0" * 32, "1" * 32), TOGETHER, rate_per_s)
+        finally:
+            process.terminate()
+    assert not tally.wrong, tally.wrong[0]
+    return json_calls(tally)
+
+
+def json_calls(tally: Tally) -> dict[str, float]:
+    """Latency of all calls but the downloads of weights."""
+    return figures([s for what, times in tally.seconds().items() if what != "GET weights" for s in times])
+
+
 def peak_bytes(pid: int) -> float:
     """Peak resident bytes of a process."""
     peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
@@ -155,7 +174,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | None, *, at_once: bool) -> dict[str, Any]:
+def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | None) -> dict[str, Any]:
     """Measure one server on one database under this load; no ``rate_per_s``: as fast as it answers."""
     store = folder / "store"
     with server(store, url) as (pid, port):
@@ -164,32 +183,27 @@ def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | Non
             device_tokens, shared = prepare(store, database, devices)
             before_s, begin = cpu_s(pid), time.perf_counter()
             with worked_on(database, shared.running):
-                tally = run(port, device_tokens, shared, TOGETHER, rate_per_s, at_once=at_once)
+                tally = run(port, device_tokens, shared, TOGETHER, rate_per_s)
             used_s, total_s = cpu_s(pid) - before_s, time.perf_counter() - begin
             peak = peak_bytes(pid)
             has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
-            load = os.getloadavg()[0]
             missing = lost(database, tally, devices)
         finally:
             database.close()
     count, seconds = sum(map(len, tally.calls.values())), tally.seconds()
-    json_calls = [s for what, times in seconds.items() if what != "GET weights" for s in times]
     return {
-        "load_average": load,
         "devices": devices,
         "together": TOGETHER,
         "seconds": total_s,
         "calls": {what: figures(times) for what, times in sorted(seconds.items())},
-        "json calls": figures(json_calls),
+        "json calls": json_calls(tally),
         "calls_per_s": sum(map(len, seconds.values())) / (tally.window[1] - tally.window[0]),
         "api_cpu_s_per_call": used_s / count,
         "wrong answers": len(tally.wrong),
         "first wrong answers": tally.wrong[:5],
         "lost": missing,
-        "api_cpu_share": used_s / total_s,
         "api_resident_peak_bytes": peak,
         "api_has_torch": has_torch,
-        "a device was late by at most (s)": tally.lateness_s,
     }
 
 
@@ -209,25 +223,23 @@ def main(arguments: list[str]) -> None:
         rounds = [turn(name, 100) for _ in range(COST_ROUNDS)]
         # Other work on the cores adds to the CPU time, so the round with the least counts.
         mix = min(rounds, key=lambda one: float(one["api_cpu_s_per_call"]))
+        mix["cpu_s_per_call_by_round"] = [one["api_cpu_s_per_call"] for one in rounds]
         rate_per_s = LOAD * mix["calls_per_s"]
-        databases[name] = {
-            "mix": {**mix, "cpu_s_per_call_by_round": [one["api_cpu_s_per_call"] for one in rounds]},
-            "paced": [turn(name, DEVICES, rate_per_s, at_once=False) for _ in range(ROUNDS)],
-            "at_once": turn(name, 100, rate_per_s),
-        }
+        paced = {**turn(name, DEVICES, rate_per_s), "bare route": bare_route(rate_per_s)}
+        databases[name] = {"mix": mix, "paced": paced}
     keep(NAME, {"measured_at": moment, "aims": AIMS, "databases": databases})
 
 
-def turn(name: str, devices: int, rate_per_s: float | None = None, *, at_once: bool = True) -> dict[str, Any]:
+def turn(name: str, devices: int, rate_per_s: float | None = None) -> dict[str, Any]:
     """Run one measurement on this database."""
     with tempfile.TemporaryDirectory(prefix="wattune-fleet-") as folder:
         if name == "sqlite":
-            return measure(Path(folder), None, devices, rate_per_s, at_once=at_once)
+            return measure(Path(folder), None, devices, rate_per_s)
         if binaries() is None:
             sys.exit("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
         cluster = Cluster(durable=True)
         try:
             cluster.start()
-            return measure(Path(folder), cluster.new(), devices, rate_per_s, at_once=at_once)
+            return measure(Path(folder), cluster.new(), devices, rate_per_s)
         finally:
             cluster.close()
