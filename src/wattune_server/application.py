@@ -9,11 +9,10 @@ from anyio import create_task_group, sleep, to_thread
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
-from wattune_server import dashboard, problems
+from wattune_server import api, dashboard, problems
 from wattune_server.jobs.answers import JobAnswers
 from wattune_server.limits import Buckets, Limiter
 from wattune_server.prometheus import Metrics
-from wattune_server.routes import ROUTERS
 from wattune_server.security import TokenCache
 from wattune_server.settings import Settings
 from wattune_server.store import Database, FileStore
@@ -32,11 +31,11 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.metrics = metrics
     app.state.token_cache = TokenCache()
     app.state.statuses = Statuses(database)
-    app.state.job_answers = JobAnswers(database)
+    app.state.job_answers = JobAnswers()
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
     problems.install(app, dashboard.problem_page)
-    for router in (*ROUTERS, *dashboard.ROUTERS):
+    for router in (api.router, dashboard.router):
         app.include_router(router)
     app.mount("/static", dashboard.static)
     # The middleware that is added last is the outermost.

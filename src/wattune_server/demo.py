@@ -15,9 +15,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count, cycle
 from pathlib import Path
+from typing import Any, NamedTuple
 
 MODEL = "resnet8-digits"
 
@@ -31,12 +31,8 @@ SHUTDOWN_S = 5.0
 """Timeout in seconds after which a board is killed on shutdown."""
 
 
-@dataclass(frozen=True)
-class DemoBoard:
-    """A simulated board, and the caps that it trains under, one run after the other.
-
-    The first profile is of the whole grid, and later ones begin where a profile on the server says.
-    """
+class DemoBoard(NamedTuple):
+    """A simulated board, and the caps that it trains under, one run after the other."""
 
     name: str
     device: str
@@ -92,20 +88,10 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
     _wait_for_model(url)
     turns = count() if runs is None else range(runs)
     for turn, cap_w in zip(turns, cycle(board.caps_w), strict=False):
-        output = folder / f"{turn}-{time.time_ns()}"
-        strategy = "full" if turn == 0 else None
+        more: dict[str, Any] = {"strategy": "full" if turn == 0 else None, "seed": turn, "device_name": board.name}
+        more["output"] = folder / f"{turn}-{time.time_ns()}"
         try:
-            run(
-                board.device,
-                server=url,
-                model=MODEL,
-                data=data,
-                cap_w=cap_w,
-                device_name=board.name,
-                output=output,
-                strategy=strategy,
-                seed=turn,
-            )
+            run(board.device, server=url, model=MODEL, data=data, cap_w=cap_w, **more)
         except WattuneError as error:
             print(f"wattune demo: {board.name}: {error}", file=sys.stderr)
         time.sleep(PAUSE_S if runs is None else 0)
@@ -113,19 +99,19 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
 
 def _wait_for_model(url: str) -> None:
     """Wait until the server has the model. Raises: ServerUnavailable, ServerRefused after ``STARTUP_S``."""
-    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
     from wattune.errors import ServerRefused, ServerUnavailable
     from wattune.remote import Client
 
-    retrying = Retrying(
-        retry=retry_if_exception_type((ServerUnavailable, ServerRefused)),  # it is starting, or training the model
-        stop=stop_after_delay(STARTUP_S),
-        wait=wait_fixed(1.0),
-        reraise=True,
-    )
-    with Client(url) as server:
-        retrying(server.model, MODEL)
+    until_s = time.monotonic() + STARTUP_S
+    with Client(url, backoff_s=()) as server:
+        while True:
+            try:
+                server.model(MODEL)
+                return
+            except (ServerUnavailable, ServerRefused):  # it is starting, or training the model
+                if time.monotonic() > until_s:
+                    raise
+            time.sleep(0.5)
 
 
 def _end_with_parent() -> None:

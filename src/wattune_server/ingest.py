@@ -6,6 +6,7 @@ import logging
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import numpy as np
 from sqlalchemy import select
 
 from wattune.errors import WorkloadError
-from wattune.files import parts
 from wattune.records.served import FACTORIES, SOURCES, ServedFile, ServedModel
 from wattune.workloads import Data, Workload, load_workload
 from wattune.workloads.example import pretrained
@@ -67,16 +67,28 @@ def add_model(local: LocalModel, database: Database, files: FileStore) -> tuple[
 
     Raises: WorkloadError, RecordError, InputError if the model cannot be served; OutputError, StoreUnavailable.
     """
-    importer = _Import(files)
-    data = _data(local.proxy, local.data, local.path.resolve().parent, importer)
-    model = served_model(local.workload, factory=local.factory, data=data, weights=_weights(local.workload, importer))
+    sizes: dict[str, int] = {}
+
+    def add(path: Path) -> str:
+        try:
+            sha256, sizes[sha256] = files.copy(path)
+        except OSError as error:
+            raise WorkloadError(f"cannot read {path}", value=error.strerror) from error
+        return sha256
+
+    data = _data(local.proxy, local.data, local.path.resolve().parent, add)
+    source, weights = local.workload.model.weights, None
+    if source is not None:
+        sha256 = add(Path(source() if callable(source) else source))
+        weights = ServedFile(sha256=sha256, bytes=sizes[sha256])
+    model = served_model(local.workload, factory=local.factory, data=data, weights=weights)
     proxy = served_proxy(model, files.path, local.proxy.target)
     if proxy.fingerprint() != local.proxy.fingerprint():
         raise WorkloadError(
             f"{local.path.name} uses proxy settings that a server does not support", hint="see docs/server.md"
         )
     with database.session() as session:
-        for sha256, size in importer.sizes.items():
+        for sha256, size in sizes.items():
             model_catalog.add_file(session, sha256, size, time.time())
         return model, model_catalog.put(session, model, time.time())
 
@@ -102,46 +114,20 @@ def add_example(database: Database, files: FileStore) -> bool:
     return True
 
 
-class _Import:
-    """Files of one model, copied into the store."""
-
-    def __init__(self, files: FileStore):
-        self._files = files
-        self.sizes: dict[str, int] = {}
-
-    def add(self, path: Path) -> str:
-        try:
-            with path.open("rb") as file:
-                sha256, size = self._files.write_parts(parts(file))
-        except OSError as error:
-            raise WorkloadError(f"cannot read {path}", value=error.strerror) from error
-        self.sizes[sha256] = size
-        return sha256
-
-
-def _weights(workload: Workload, importer: _Import) -> ServedFile | None:
-    weights = workload.model.weights
-    if weights is None:
-        return None
-    path = Path(weights() if callable(weights) else weights)
-    sha256 = importer.add(path)
-    return ServedFile(sha256=sha256, bytes=importer.sizes[sha256])
-
-
-def _data(proxy: Workload, table: dict[str, Any], folder: Path, importer: _Import) -> dict[str, Any]:
+def _data(proxy: Workload, table: dict[str, Any], folder: Path, add: Callable[[Path], str]) -> dict[str, Any]:
+    """Table of the proxy's data in the store; ``add`` copies a file into the store and returns its hash."""
     source = table["source"]
     file_keys = [key for key in SOURCES.get(source, ()) if key in table]
     if source in SOURCES and all(_is_file(table[key], folder, source) for key in file_keys):
-        return {**table, **{key: f"sha256:{importer.add(folder / table[key])}" for key in file_keys}}
-    proxy_data = proxy.loaded
-    if not isinstance(proxy_data, Data):
+        return {**table, **{key: f"sha256:{add(folder / table[key])}" for key in file_keys}}
+    if not isinstance(proxy.loaded, Data):
         raise WorkloadError("a server's proxy cannot use data loaders", allowed="arrays, or a data source")
     data: dict[str, Any] = {"source": "npz"}
     with tempfile.TemporaryDirectory(prefix="wattune-") as temporary:
-        for part, (x, y) in (("train", proxy_data.train), ("test", proxy_data.test)):
+        for part, (x, y) in (("train", proxy.loaded.train), ("test", proxy.loaded.test)):
             path = Path(temporary, f"{part}.npz")
             np.savez_compressed(path, inputs=x.numpy(), targets=y.numpy())
-            data[part] = f"sha256:{importer.add(path)}"
+            data[part] = f"sha256:{add(path)}"
     return data
 
 

@@ -6,37 +6,33 @@ import logging
 import shutil
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
-import uvicorn
 from sqlalchemy import select
 
 from wattune.errors import InputError, Interrupted
-from wattune_server import connections, logs
+from wattune_server import logs
 from wattune_server.application import create_app
 from wattune_server.backup import copy_before_migration
+from wattune_server.connections import Server
 from wattune_server.jobs.runners import Runners
 from wattune_server.locks import database_locked, store_locked
 from wattune_server.settings import Settings, is_loopback, sqlite_file, sqlite_url
 from wattune_server.store import Database, FileStore, tokens
 from wattune_server.store.schema import JobRow
 
-SHUTDOWN_S = 5
-"""Timeout in seconds of open requests after a signal."""
-
 log = logging.getLogger("wattune_server.lifecycle")
 
 Say = Callable[[str], None]
 
 
-def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
+def serve(settings: Settings, *, say: Say, is_demo: bool = False) -> None:
     """Serve until a signal arrives: SIGTERM returns, SIGINT raises Interrupted.
 
-    ``say`` is called with the address when the server is ready. ``demo``: simulated boards use the server meanwhile.
+    ``say`` is called with the address when the server is ready. ``is_demo``: simulated boards use the server meanwhile.
 
     Raises: InputError if another server uses the store, the address cannot be bound, or it is reachable from other
     machines without a proxy or without a token; OutputError; StoreUnavailable.
@@ -45,10 +41,10 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
     with ExitStack() as stack:
         signals = stack.enter_context(_noting_signals())
         # What can be refused without the store comes first, so that no folder is left behind.
-        _check_proxy(settings)
-        listening = stack.enter_context(_listening(settings))
-        if not sqlite_file(settings.store).exists() and settings.database_url == sqlite_url(settings.store):
+        is_new = not sqlite_file(settings.store).exists() and settings.database_url == sqlite_url(settings.store)
+        if settings.proxy is None or is_new:
             check_address(settings, None)
+        listening, url = stack.enter_context(_listening(settings))
         stack.enter_context(store_locked(settings.store))
         database = Database(settings.database_url)
         stack.callback(database.close)
@@ -59,41 +55,36 @@ def serve(settings: Settings, *, say: Say, demo: bool = False) -> None:
         database.upgrade()
         check_address(settings, database)
         _clean_up(settings, database)
-        url = _url(settings, listening)
         stack.enter_context(Runners(settings, database, keep_lock))
-        if demo:
-            stack.enter_context(_demo(url))
         ready = f"wattune is serving on {url}, store: {settings.store}"
-        if demo:
+        if is_demo:
+            from wattune_server import demo
+
+            stack.enter_context(demo.start(url))
             ready += (
                 "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
             )
         app = create_app(settings, database, FileStore(settings.store / "files"))
-        config = connections.configured(app, settings, timeout_graceful_shutdown=SHUTDOWN_S)
-        server = _Server(config, signals, on_start=lambda: say(ready))
-        server.run(sockets=[listening])
+        Server(app, settings, signals=signals, on_start=lambda: say(ready)).run(sockets=[listening])
     if signal.SIGINT in signals:
         raise Interrupted("interrupted: the server has stopped; unfinished jobs resume at the next start")
 
 
-def _check_proxy(settings: Settings) -> None:
-    """Refuse to listen beyond this machine without a reverse proxy: tokens must not cross a network unencrypted."""
-    if settings.proxy is None and not is_loopback(settings.host):
+def check_address(settings: Settings, database: Database | None) -> None:
+    """Refuse to let other machines in without a reverse proxy, since tokens must not cross a network unencrypted, and
+    to serve behind one without a token. ``database``: None if it does not exist yet.
+
+    Raises: InputError, StoreUnavailable.
+    """
+    if settings.proxy is None and is_loopback(settings.host):
+        return
+    if settings.proxy is None:
         raise InputError(
             "listening on an address that other machines can reach needs a reverse proxy with TLS",
             value=settings.host,
             allowed="127.0.0.1 without --proxy",
             hint="see 'Behind a reverse proxy' in docs/server.md",
         )
-
-
-def check_address(settings: Settings, database: Database | None) -> None:
-    """Refuse to serve behind a proxy without authentication. ``database``: None if it does not exist yet.
-
-    Raises: InputError, StoreUnavailable.
-    """
-    if settings.proxy is None:
-        return
     if database is not None:
         with database.session(reads_only=True) as session:
             if tokens.any_exist(session):
@@ -107,7 +98,8 @@ def check_address(settings: Settings, database: Database | None) -> None:
 
 
 @contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
+def _listening(settings: Settings) -> Iterator[tuple[socket.socket, str]]:
+    """Listen; yield the socket and the URL. Raises: InputError."""
     host = settings.host.strip("[]")
     try:
         family = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)[0][0]
@@ -118,13 +110,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
             f"cannot listen on {settings.host}:{settings.port}", value=reason, hint="give another --port or --host"
         ) from error
     with listener:
-        yield listener
-
-
-def _url(settings: Settings, listening: socket.socket) -> str:
-    host = settings.host.strip("[]")
-    url_host = f"[{host}]" if ":" in host else host
-    return f"http://{url_host}:{listening.getsockname()[1]}"
+        yield listener, f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
 def _clean_up(settings: Settings, database: Database) -> None:
@@ -135,28 +121,8 @@ def _clean_up(settings: Settings, database: Database) -> None:
     for folder in work.iterdir() if work.is_dir() else ():
         if folder.name not in unfinished:
             shutil.rmtree(folder, ignore_errors=True)
-    for temporary in (settings.store / "files").glob(".incoming-*"):
+    for temporary in (settings.store / "files").glob("*/.*"):
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _demo(url: str) -> Iterator[None]:
-    """Run simulated boards as devices of this server until it stops."""
-    from wattune_server import demo
-
-    stopping = threading.Event()
-
-    def play() -> None:
-        with demo.start(url):
-            stopping.wait()
-
-    thread = threading.Thread(target=play, name="wattune-demo")
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()
 
 
 @contextmanager
@@ -173,17 +139,3 @@ def _noting_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn server that reports readiness, and stops at once if a signal arrived before its own handlers."""
-
-    def __init__(self, config: uvicorn.Config, signals: list[int], on_start: Callable[[], None]):
-        super().__init__(config)
-        self._signals, self._on_start = signals, on_start
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.should_exit = self.should_exit or bool(self._signals)
-        if not self.should_exit:
-            self._on_start()

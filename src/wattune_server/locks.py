@@ -5,13 +5,11 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
-from sqlalchemy import text
-from sqlalchemy.engine import Connection
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from wattune.errors import InputError, OutputError
 from wattune_server.store import Database, StoreUnavailable
@@ -46,35 +44,25 @@ def database_locked(database: Database) -> Iterator[Callable[[], None]]:
     """Lock a PostgreSQL database, which servers with different folders could share. Raises: InputError.
 
     Gives a function to call now and then: it takes the lock again if the database has lost it with its connections.
+    It raises InputError if another server has the lock, and StoreUnavailable.
     """
     if database.is_sqlite:
         yield lambda: None
         return
     with database.engine.connect() as connection:
+
+        def keep() -> None:
+            try:
+                is_ours = connection.scalar(select(func.pg_try_advisory_lock(_LOCK)))
+                connection.commit()  # the lock is the connection's, not the transaction's
+            except SQLAlchemyError as error:
+                connection.invalidate()
+                connection.rollback()  # the next call connects again
+                raise StoreUnavailable("the database does not respond: its lock is taken again once it does") from error
+            if not is_ours:
+                raise InputError("another server uses this database", hint="give another --database")
+
         # The database releases the lock of a killed server only once it notices the lost connection.
-        retrying = Retrying(
-            retry=retry_if_result(lambda is_ours: not is_ours), stop=stop_after_delay(_LOCK_S), wait=wait_fixed(0.2)
-        )
-        try:
-            retrying(_try_lock, connection)
-        except RetryError as error:
-            raise InputError("another server uses this database", hint="give another --database") from error
-        yield partial(_keep, connection)
-
-
-def _keep(connection: Connection) -> None:
-    """Take the lock, which the connection may have already. Raises: InputError, StoreUnavailable."""
-    try:
-        is_ours = _try_lock(connection)
-    except SQLAlchemyError as error:
-        connection.invalidate()
-        connection.rollback()  # the next call connects again
-        raise StoreUnavailable("the database does not respond: its lock is taken again once it does") from error
-    if not is_ours:
-        raise InputError("another server uses this database", hint="end one of them")
-
-
-def _try_lock(connection: Connection) -> bool:
-    is_ours = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}))
-    connection.commit()  # the lock is the connection's, not the transaction's
-    return is_ours
+        is_taken, until = retry_if_exception_type(InputError), stop_after_delay(_LOCK_S)
+        Retrying(retry=is_taken, stop=until, wait=wait_fixed(0.2), reraise=True)(keep)
+        yield keep

@@ -32,48 +32,15 @@ _TEMPORARY = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, 
 """System errors that are temporary or that an operator can fix: the request itself was correct."""
 
 
-class Problem(Exception):
-    """Error response to a request. ``what``, ``value``, ``allowed``, ``hint``: as in ``InputError``."""
+class Problem(InputError):
+    """Error response to a request, which says the same as an ``InputError``."""
 
     def __init__(
-        self,
-        status: int,
-        what: str,
-        *,
-        value: object = None,
-        allowed: str | None = None,
-        hint: str | None = None,
-        headers: dict[str, str] | None = None,
+        self, status: int, what: str, *, value: object = None, headers: dict[str, str] | None = None, **more: str | None
     ):
-        super().__init__(what)
+        super().__init__(_plain(what), value=None if value is None else _plain(value), **more)
         self.status = status
         self.headers = headers or {}
-        printable = None if value is None else _plain(value)
-        self.fields = {"what": _plain(what), "value": printable, "allowed": allowed, "hint": hint}
-
-    @property
-    def detail(self) -> str:
-        """The complete error message on one line."""
-        parts = [self.fields["what"] or ""]
-        if self.fields["value"] is not None:
-            parts = [f"{parts[0]}: {self.fields['value']}"]
-        if self.fields["allowed"]:
-            parts.append(f"allowed: {self.fields['allowed']}")
-        if self.fields["hint"]:
-            parts.append(self.fields["hint"])
-        return "; ".join(parts)
-
-
-def respond(problem: Problem) -> Response:
-    """Build the response for a problem."""
-    content = {
-        "type": "about:blank",
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "detail": problem.detail,
-        **{name: text for name, text in problem.fields.items() if text is not None},
-    }
-    return JSONResponse(content, problem.status, problem.headers, media_type="application/problem+json")
 
 
 def as_problem(error: BaseException) -> Problem | None:
@@ -109,9 +76,18 @@ def wants_page(scope: Scope) -> bool:
 def answer(problem: Problem, scope: Scope) -> Response:
     """Build the response: a page for browsers, if the application has any, or else problem+json."""
     page = getattr(scope["app"].state, "problem_page", None) if "app" in scope and wants_page(scope) else None
-    if page is None:
-        return respond(problem)
-    response: Response = page(Request(scope), problem)
+    if page is not None:
+        response: Response = page(Request(scope), problem)
+    else:
+        said = {name: getattr(problem, name) for name in ("what", "value", "allowed", "hint")}
+        content = {
+            "type": "about:blank",
+            "title": HTTPStatus(problem.status).phrase,
+            "status": problem.status,
+            "detail": str(problem),
+            **{name: text for name, text in said.items() if text is not None},
+        }
+        response = JSONResponse(content, problem.status, media_type="application/problem+json")
     response.headers.update(problem.headers)
     return response
 
@@ -129,14 +105,7 @@ def install(app: FastAPI, page: Callable[[Request, Problem], Response] | None = 
             return RedirectResponse(f"/login?next={quote(place)}", 303)
         return answer(problem, request.scope)
 
-    kinds: tuple[type[Exception], ...] = (
-        Problem,
-        WattuneError,
-        RequestValidationError,
-        HTTPException,
-        ClientDisconnect,
-    )
-    for kind in kinds:
+    for kind in (WattuneError, RequestValidationError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, handle)
 
 

@@ -93,13 +93,19 @@ def _of_store(session: Session, now_s: float) -> Iterator[Metric]:
     jobs = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).all())
     oldest_s = session.scalar(select(func.min(JobRow.created_s)).where(JobRow.state == "waiting"))
     oldest_wait_s = 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
-    yield _by("wattune_jobs", "Jobs.", "state", jobs)
-    yield _one("wattune_queue_oldest_seconds", "Age of the oldest waiting job.", oldest_wait_s)
-    yield _one("wattune_devices", "Devices that ever reported.", rows(DeviceRow))
+    by_state = GaugeMetricFamily("wattune_jobs", "Jobs.", labels=("state",))
+    for state, count in sorted(jobs.items()):
+        by_state.add_metric([state], count)
+    yield by_state
     online = rows(DeviceRow, DeviceRow.seen_s > now_s - SEEN_S)
-    yield _one("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", online)
-    yield _one("wattune_profiles", "Profiles stored.", rows(ProfileRow))
-    yield _one("wattune_trainings", "Training records stored.", rows(TrainingRow))
+    for name, what, value in (
+        ("wattune_queue_oldest_seconds", "Age of the oldest waiting job.", oldest_wait_s),
+        ("wattune_devices", "Devices that ever reported.", rows(DeviceRow)),
+        ("wattune_devices_seen", f"Devices that reported within {SEEN_S:.0f} s.", online),
+        ("wattune_profiles", "Profiles stored.", rows(ProfileRow)),
+        ("wattune_trainings", "Training records stored.", rows(TrainingRow)),
+    ):
+        yield GaugeMetricFamily(name, what, value=value)
 
 
 def _of_devices(session: Session, now_s: float) -> Iterator[Metric]:
@@ -121,14 +127,3 @@ def _of_devices(session: Session, now_s: float) -> Iterator[Metric]:
                 side = [status.get("cap_side", "module")] if more else []
                 family.add_metric([status["device"], status.get("kind") or "unknown", *side], status[field])
         yield family
-
-
-def _one(name: str, what: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, what, value=value)
-
-
-def _by(name: str, what: str, label: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(name, what, labels=(label,))
-    for value, count in sorted(values.items()):
-        family.add_metric([value], count)
-    return family

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.concurrency import run_in_threadpool
@@ -32,27 +32,25 @@ TOKEN_CACHE_S = 1.0
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The authenticated client. ``token`` and ``name``: id and name of its token; None without authentication.
+class Identity(NamedTuple):
+    """The authenticated client. ``token``: None without authentication."""
 
-    ``device``: the device that the token is bound to; None if there is none yet.
-    """
-
-    scope: Scope
     by: Literal["token", "session", "nothing"]
-    token: str | None = None
-    name: str | None = None
-    device: str | None = None
+    token: Token | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """Scope of the client: everything without authentication, which is for users of this machine."""
+        return "admin" if self.token is None else self.token.scope
 
     def may(self, scope: Scope) -> bool:
         """True if this identity has the scope."""
         return scope in SCOPES.get(self.scope, ())  # a stored token may have a scope of an earlier version
 
     @property
-    def is_limited(self) -> bool:
-        """True if the client may change only what is its own."""
-        return self.token is not None and not self.may("admin")
+    def limited(self) -> Token | None:
+        """Token of a client that may change only what is its own; None if it may change everything."""
+        return None if self.may("admin") else self.token
 
 
 @dataclass
@@ -107,24 +105,12 @@ async def form(request: Request) -> dict[str, str]:
     return {name: text for name, text in (await request.form()).items() if isinstance(text, str)}
 
 
-def is_own(identity: Identity, device: str) -> bool:
-    """True if the client may write for a device as it is; False if that takes a look at the database."""
-    return not identity.is_limited or identity.device == device
-
-
 def check_device(request: Request, device: str) -> None:
-    """Check that the client may write for a device; binds its token at first use. Raises: Problem 403."""
+    """Check that the client may write for a device. Raises: Problem 403."""
     identity: Identity = request.state.identity
-    if is_own(identity, device):
-        return
-    bound = identity.device
-    if bound is None and identity.token is not None:
-        with request.app.state.database.session() as session:
-            bound = tokens.bind(session, identity.token, device, time.time())
-    if bound != device:
-        what = "the device belongs to another token" if bound is None else "the token belongs to another device"
+    if (token := identity.limited) is not None and token.device != device:
         hint = f"wattune token make NAME --scope device --device {device}, on the server's machine"
-        raise Problem(403, what, value=device, allowed=bound, hint=hint)
+        raise Problem(403, "the token belongs to another device", value=device, allowed=token.device, hint=hint)
 
 
 def _cookie(request: Request) -> str:
@@ -132,7 +118,7 @@ def _cookie(request: Request) -> str:
     return name
 
 
-def sign_in(request: Request, response: Response, text: str) -> Identity:
+def sign_in(request: Request, response: Response, text: str) -> None:
     """Begin a session with a token and set its cookie on ``response``. Raises: Problem 401, 403 or 429."""
     check_origin(request, changes=True)
     row = _by_token(request, text.strip())
@@ -146,7 +132,6 @@ def sign_in(request: Request, response: Response, text: str) -> Identity:
         samesite="lax",
         secure=request.url.scheme == "https",
     )
-    return _identity(row, "session")
 
 
 def sign_out(request: Request, response: Response) -> None:
@@ -183,7 +168,7 @@ async def _authorized(request: Request, scope: Scope) -> Identity:
     now_s = time.time()
     token = _token_cache(request).find(request.headers.getlist("authorization"), now_s)
     if token is not None:
-        identity = _identity(token, "token")
+        identity = Identity("token", token)
     else:
         identity = await run_in_threadpool(_identify, request)
     if not identity.may(scope):
@@ -204,7 +189,7 @@ def _identify(request: Request) -> Identity:
         kind, _, text = authorization[0].partition(" ")
         if len(authorization) > 1 or kind.lower() != "bearer":
             raise _unknown(request, "the header Authorization", allowed="Bearer wt_...")
-        return _identity(_by_token(request, text.strip()), "token")
+        return Identity("token", _by_token(request, text.strip()))
     cookie = request.cookies.get(_cookie(request))
     if cookie is not None:
         with request.app.state.database.session(reads_only=True) as session:
@@ -212,7 +197,7 @@ def _identify(request: Request) -> Identity:
             row = None if token is None else tokens.find_id(session, token, time.time())
         if isinstance(row, Token):
             check_origin(request, changes=request.method not in SAFE_METHODS)
-            return _identity(row, "session")
+            return Identity("session", row)
     if requires_token(request):
         raise Problem(
             401,
@@ -221,7 +206,7 @@ def _identify(request: Request) -> Identity:
             headers={"WWW-Authenticate": 'Bearer realm="wattune"'},
         )
     check_local(request)
-    return Identity("admin", "nothing")
+    return Identity("nothing")
 
 
 def check_local(request: Request) -> None:
@@ -266,10 +251,6 @@ def _unknown(request: Request, what: str, *, allowed: str | None = None) -> Prob
         return too_many("too many failed authentications", wait_s)
     error = {"WWW-Authenticate": 'Bearer realm="wattune", error="invalid_token"'}
     return Problem(401, what, allowed=allowed, hint="wattune token list, on the server's machine", headers=error)
-
-
-def _identity(row: Token, by: Literal["token", "session"]) -> Identity:
-    return Identity(row.scope, by, row.id, row.name, row.device)
 
 
 def _token_cache(request: Request) -> TokenCache:

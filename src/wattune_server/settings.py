@@ -45,6 +45,7 @@ class Settings:
     requests need a token, even if no token exists yet.
 
     ``workers``: sweeps at a time. ``worker_memory_bytes``: limit of the private memory of each; None for no limit.
+    ``executor``: Ray cluster that trains their runs, as in ``wattune.proxy.estimate``.
     """
 
     store: Path
@@ -53,6 +54,7 @@ class Settings:
     port: int = 8484
     workers: int = 1
     proxy: str | None = None
+    executor: str | None = None
     worker_memory_bytes: int | None = None
     limits: Limits = field(default_factory=Limits)
 

@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 
-API_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-"""Default content security policy of a response: plain data that a browser must neither run nor display."""
+DEFAULTS = {
+    # Plain data that a browser must neither run nor display.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+"""Headers of a response that sets none of its own."""
 
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -77,7 +85,7 @@ class Telemetry:
             # The method is client input as well: arbitrary names would create an unbounded number of series.
             method = scope["method"] if scope["method"] in METHODS else "other"
             self._metrics.count(method, route, status, seconds)
-            identity = inner.get("state", {}).get("identity")
+            token = getattr(inner.get("state", {}).get("identity"), "token", None)
             REQUESTS.log(
                 40 if failure else 20,
                 "request",
@@ -91,7 +99,7 @@ class Telemetry:
                     "ms": round(seconds * 1000, 1),
                     "bytes": sent_bytes,
                     "client": (scope.get("client") or (None,))[0],
-                    "token": getattr(identity, "name", None),
+                    "token": getattr(token, "name", None),
                 },
             )
 
@@ -99,12 +107,8 @@ class Telemetry:
 def _add_headers(scope: Scope, message: Message, request_id: str) -> None:
     headers = MutableHeaders(scope=message)
     headers["X-Request-Id"] = request_id
-    headers.setdefault("Content-Security-Policy", API_POLICY)
-    headers.setdefault("X-Content-Type-Options", "nosniff")
-    headers.setdefault("X-Frame-Options", "DENY")
-    headers.setdefault("Referrer-Policy", "no-referrer")
-    headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
-    headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
+    for name, value in DEFAULTS.items():
+        headers.setdefault(name, value)
     if not scope["path"].startswith("/static/"):
         headers.setdefault("Cache-Control", "no-store")
     if scope.get("scheme") == "https":

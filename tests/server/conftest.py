@@ -106,14 +106,10 @@ def asked(store: Store) -> Iterator[Any]:
 @contextmanager
 def served(store: Store) -> Iterator[str]:
     """The API in a thread of this process, with a socket; gives its URL."""
-    import uvicorn
-
-    from wattune_server import connections
     from wattune_server.application import create_app
+    from wattune_server.connections import Server
 
-    app = create_app(*_of(store))
-    config = connections.configured(app, store.settings, timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
+    server = Server(create_app(*_of(store)), store.settings)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -103,7 +103,7 @@ def test_curve_is_available_when_job_is_done(client, store):
     assert curve | {"provenance": None} == samples.efficiency().dump() | {"provenance": None}
 
 
-def test_profiles_are_found_by_key(client):
+def test_profile_is_stored_once(client):
     table = samples.profile()
     first = client.post("/v1/profiles?device=nano-1", json=table.dump())
     assert first.status_code == 201
@@ -112,19 +112,6 @@ def test_profiles_are_found_by_key(client):
     again = client.post("/v1/profiles?device=nano-2", json=table.dump())
     assert (again.status_code, again.json()["id"]) == (200, made_id)
     assert ProfileTable.parse(client.get(f"/v1/profiles/{made_id}").json()) == table
-    keyed = table.dump() | {
-        "key": dict.fromkeys(
-            ("device", "mode", "model", "input_shape", "data_type", "optimizer", "algorithm", "software"), "x"
-        )
-    }
-    other = client.post("/v1/profiles?device=tx2", json=keyed).json()["id"]
-    key = digest(keyed["key"])
-    (found,) = client.get("/v1/profiles", params={"key": key}).json()
-    assert (found["id"], found["publisher"], found["board"]) == (other, "tx2", table.device)
-    assert client.get(made.READ).json() == []
-    newest = client.post("/v1/profiles?device=tx2", json={**keyed, "notes": ["again"]}).json()["id"]
-    listed = client.get("/v1/profiles", params={"key": key, "limit": 1}).json()
-    assert [one["id"] for one in listed] == [newest]
     made.problem(client.get(f"/v1/profiles/{'0' * 32}"), 404)
 
 

@@ -34,7 +34,7 @@ def test_link_from_another_site_opens_a_page(browser, sqlite_store):
 @pytest.mark.parametrize(
     ("method", "path", "changes"),
     [
-        ("GET", made.READ, {}),
+        ("GET", "/v1/models/a", {}),
         ("GET", "/", {"Sec-Fetch-Dest": "iframe"}),
         ("GET", "/", {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}),
         ("POST", "/jobs/a/cancel", {}),

@@ -14,7 +14,7 @@ from wattune.cap import PowerCap
 from wattune.planning import plan
 from wattune.reporting import phrases
 from wattune.workloads.metrics import METRICS
-from wattune_server.dashboard import run_pages, run_views, views
+from wattune_server.dashboard import views
 from wattune_server.dashboard.responses import ago
 from wattune_server.jobs import queue
 from wattune_server.store.schema import JobRow
@@ -256,7 +256,7 @@ def test_runs_are_listed_newest_first(client, store, monkeypatch):
     made.fill(store)
     newest = re.findall(r"(nano-1|nano-3|tx2nx-1) resnet8", shown(client, "/runs").text)
     assert newest == ["nano-1", "tx2nx-1", "nano-3"]
-    monkeypatch.setattr(run_pages, "PAGE_ROWS", 2)
+    monkeypatch.setattr(views, "PAGE_ROWS", 2)
     assert "newest 2 of 3 runs." in shown(client, "/runs").text
 
 
@@ -269,6 +269,22 @@ def test_profile_page_shows_the_plan_under_the_cap(client, store, cap, cap_w):
     assert f"highest power {phrases.watts(picked.predicted_window_w)}" in page.text
     framed = [a for a in page.all("path") if (a.get("stroke"), a.get("stroke-width")) == ("var(--accent)", "3.5")]
     assert len(framed) == 2 * 2  # in each of the two maps, for both widths
+
+
+def test_records_of_another_revision_are_said_and_not_planned_with(client, store):
+    ids = made.fill(store)
+    older = {"algorithm": "async-fgd"}  # without a revision it is the first one
+    said = re.compile(r"revision 1 of the training algorithm: async-fgd[^;]*; allowed: revision 2")
+    with store.database.session() as session:
+        job = session.get(JobRow, ids["done"])
+        job.curve = {**job.curve, **older}
+    profile = made.put_profile(store, ids["table"].model_copy(update=older))
+    record = samples.run().training
+    run = made.put_training(store, record.model_copy(update={"plan": record.plan.model_copy(update=older)}), "nano-1")
+    for path in (f"/profiles/{profile}?cap=4.5", f"/jobs/{ids['done']}", f"/runs/{run}"):
+        page = shown(client, path)
+        assert said.search(page.text), path
+        assert "chosen batch size" not in page.text, path
 
 
 def test_infeasible_and_invalid_caps_are_explained(client, store):
@@ -445,7 +461,7 @@ def test_the_list_of_runs_reads_no_record(sqlite_store):
     statements = []
     event.listen(sqlite_store.database.engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
     with sqlite_store.database.session(reads_only=True) as session:
-        run_views.runs(session, "", 100)
+        views.runs(session, "", 100)
     assert len([sql for sql in statements if "trainings" in sql]) == 2
     assert not [sql for sql in statements if "record" in sql]
 

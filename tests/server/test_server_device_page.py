@@ -7,7 +7,7 @@ from tests.support import report_records as samples
 from tests.support.server import dashboard as made
 
 from wattune.reporting import phrases
-from wattune_server.dashboard import device_page, run_views
+from wattune_server.dashboard import views
 
 RECORD = samples.run().training
 
@@ -35,7 +35,7 @@ def test_refresh_of_a_device_reads_no_run(client, store, monkeypatch):
     made.fill(store)
     full = shown(client, "/devices/nano-1")
     live = next(a for a in full.all("div") if a.get("id") == "live")
-    monkeypatch.setattr(run_views, "runs", None)
+    monkeypatch.setattr(views, "runs", None)
     part = shown(client, live["data-from"])
     assert "4.87 W" in part.text
     assert not titles(part)
@@ -50,7 +50,7 @@ def test_device_without_status_or_without_runs(client, store):
 
 
 def test_device_page_says_what_it_sums(client, store, monkeypatch):
-    monkeypatch.setattr(device_page, "PAGE_ROWS", 2)
+    monkeypatch.setattr(views, "PAGE_ROWS", 2)
     for index in range(4):
         made.put_training(store, RECORD, "nano-1", ago_s=index)
     assert "those of the newest 2 of 4 runs" in shown(client, "/devices/nano-1").text

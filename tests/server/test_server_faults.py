@@ -24,7 +24,7 @@ from tests.support.server.serving import serving, wait_for
 from wattune.errors import OutputError
 from wattune.records import TrainingRecord
 from wattune.records.served import digest
-from wattune_server.routes.operations import READY_S
+from wattune_server.api import READY_S
 from wattune_server.store import Database
 
 TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": made.training()}

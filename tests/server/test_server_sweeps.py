@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from safetensors.torch import save
@@ -93,6 +94,35 @@ def test_pooled_sweep_chooses_the_runs_of_local_estimate(sqlite_store, times):
     served = curve_of(sqlite_store, job_id)
     assert served == here(asked, log_step_times=times)
     assert found.runs_done == served["runs_used"]
+
+
+@pytest.mark.slow
+def test_sweep_on_a_ray_cluster_with_a_token_equals_local_estimate(sqlite_store, tmp_path, monkeypatch):
+    """The commands of docs/server.md; without an answer of the cluster the sweep waits."""
+    port, ray = free_port(), str(Path(sys.executable).parent / "ray")
+    for name, value in (("RAY_AUTH_MODE", "token"), ("HOME", str(tmp_path)), ("RAY_USAGE_STATS_ENABLED", "0")):
+        monkeypatch.setenv(name, value)
+    subprocess.run([ray, "get-auth-token", "--generate"], check=True, capture_output=True)
+    job_id, executor = submitted(sqlite_store, asked := request(batch_sizes=[16, 64])), f"ray:127.0.0.1:{port}"
+    with sqlite_store.database.session(reads_only=True) as session:
+        job = session.get(JobRow, job_id)
+    config = SweepConfig(
+        store=sqlite_store.settings.store, job=job_id, model=job.model, request=job.request, executor=executor
+    )
+    failed = outcome_of(config)
+    assert ("no Ray cluster" in failed["failed"], failed["is_final"]) == (True, False)
+    options = ["--head", "--port", str(port), "--num-cpus", "2", "--include-dashboard", "false"]
+    with (tmp_path / "ray.log").open("wb") as log:
+        head = subprocess.Popen([ray, "start", "--block", *options], stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_for(lambda: b"Ray runtime started" in (tmp_path / "ray.log").read_bytes(), 120)
+        with Runners(replace(sqlite_store.settings, workers=1, executor=executor), sqlite_store.database):
+            wait_for(lambda: status_of(sqlite_store, job_id).ended, 300)
+    finally:
+        head.terminate()  # with all that it has started
+        head.wait(60)
+    assert status_of(sqlite_store, job_id).state == "done", status_of(sqlite_store, job_id).reason
+    assert curve_of(sqlite_store, job_id) == here(asked, strategy="full", seeds=2)
 
 
 KINDS = ("server", "process")

@@ -8,9 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from tests.server.conftest import opened
@@ -20,7 +18,7 @@ from wattune.cli import main
 from wattune_server.backup import copy_before_migration
 from wattune_server.jobs import queue
 from wattune_server.store import Database, tokens
-from wattune_server.store.database import MIGRATIONS, StoreUnavailable, revisions
+from wattune_server.store.database import StoreUnavailable, revisions
 from wattune_server.store.schema import Base, TrainingRow
 
 STORE_0008 = Path(__file__).with_name("store_0008.sql")
@@ -40,27 +38,14 @@ def wattune(capsys, monkeypatch):
 
 
 def at(folder, revision):
-    """A store of a server at commit f7028ce, with an unfinished sweep; migrated, or said to have another schema."""
+    """A store of a server at commit f7028ce, with an unfinished sweep; said to have this schema."""
     folder.mkdir()
     with closing(sqlite3.connect(folder / "wattune.db")) as database:
         database.executescript(STORE_0008.read_text())
         if revision not in revisions():
             database.execute("UPDATE alembic_version SET version_num = ?", (revision,))
         database.commit()
-    if revision in revisions():
-        database = Database(f"sqlite:///{folder / 'wattune.db'}")
-        migrate(database, revision)
-        database.close()
     return folder
-
-
-def migrate(database, revision):
-    """Migrate the tables to a revision that is not the newest one."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with database.engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
 
 
 def revision_of(folder):
@@ -91,7 +76,7 @@ def test_commands_do_not_migrate_an_older_store(wattune, tmp_path):
     assert wattune("token", "list", "--store", folder)[0] == 0
 
 
-@pytest.mark.parametrize(("revision", "age"), [("9999", "a newer"), ("0007", "an older"), ("0010", "an older")])
+@pytest.mark.parametrize(("revision", "age"), [("9999", "a newer"), ("0007", "an older"), ("0012", "an older")])
 def test_unknown_schema_is_refused_in_one_line(wattune, tmp_path, revision, age):
     folder = at(tmp_path / "store", revision)
     backup = "store", "backup", folder, tmp_path / "backup.tar"
@@ -113,14 +98,13 @@ def assert_migrated(store):
         session.rollback()
 
 
-@pytest.mark.parametrize("revision", ["0008", "0011"])
-def test_older_store_is_backed_up_as_it_is_and_migrated(wattune, tmp_path, revision):
-    folder = at(tmp_path / "store", revision)
+def test_older_store_is_backed_up_as_it_is_and_migrated(wattune, tmp_path):
+    folder = at(tmp_path / "store", "0008")
     code, said = wattune("store", "backup", folder, tmp_path / "old.tar")
     assert code == 0, said
-    assert revision_of(folder) == revision
+    assert revision_of(folder) == "0008"
     restored(tmp_path / "old.tar", tmp_path / "again")
-    assert revision_of(tmp_path / "again") == revision
+    assert revision_of(tmp_path / "again") == "0008"
     for store in (folder, tmp_path / "again"):
         with opened(store) as migrated:
             assert_migrated(migrated)
@@ -140,8 +124,7 @@ def test_server_copies_the_database_before_it_migrates(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("revision", ["0008", "0011"])
-def test_older_database_of_postgresql_is_copied_and_migrated(postgresql, tmp_path, revision):
+def test_older_database_of_postgresql_is_copied_and_migrated(postgresql, tmp_path):
     script = STORE_0008.read_text().partition("BEGIN TRANSACTION;")[2].partition("COMMIT;")[0]
     for sqlite, ours in (("DOUBLE", "DOUBLE PRECISION"), ("INTEGER", "BIGINT"), ("DEFAULT 0", "DEFAULT false")):
         script = script.replace(sqlite, ours)
@@ -151,7 +134,6 @@ def test_older_database_of_postgresql_is_copied_and_migrated(postgresql, tmp_pat
         # The notes come last, since they refer to trainings.
         for statement in sorted(script.split(";\n"), key=lambda statement: "run_notes" in statement):
             connection.exec_driver_sql(statement)
-    migrate(database, revision)
     copy = copy_before_migration(tmp_path, database)
     assert copy.stat().st_size > 1000
     with opened(tmp_path / "store", database.url) as store:

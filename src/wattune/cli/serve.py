@@ -45,6 +45,10 @@ def serve(
             help="Reverse proxy, e.g. 127.0.0.1, whose X-Forwarded headers are believed. Requires a token.",
         ),
     ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option("--executor", metavar="ray:ADDRESS", help="Ray cluster that trains the runs of the sweeps."),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Run simulated boards against the server, in a temporary store.")
     ] = False,
@@ -58,12 +62,15 @@ def serve(
 
     Ctrl-C or SIGTERM stops the server; unfinished jobs resume when it is started again.
     """
+    from wattune.proxy.executor import cluster_address
     from wattune_server.lifecycle import serve as run
     from wattune_server.limits import limits_from_environment
     from wattune_server.settings import Settings, memory_for, sqlite_url
 
     if demo and (given := store or database or proxy) is not None:
         raise InputError("--demo with --store, --database or --proxy", value=str(given), allowed="--demo alone")
+    if executor is not None:
+        cluster_address(executor)
     with ExitStack() as stack:
         if demo:
             store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattune-demo-")))
@@ -75,7 +82,8 @@ def serve(
             port=port,
             workers=workers,
             proxy=proxy,
+            executor=executor,
             limits=limits_from_environment(),
             worker_memory_bytes=memory_for(workers),
         )
-        run(settings, say=emit, demo=demo)
+        run(settings, say=emit, is_demo=demo)

@@ -45,7 +45,7 @@ def make(
         typer.Option(
             "--device",
             metavar="NAME",
-            help="The only device that the token may write for, with --scope device (default: the first that uses it).",
+            help="The only device that the token may write for, with --scope device (default: NAME).",
         ),
     ] = None,
     expires: Annotated[

@@ -38,7 +38,7 @@ class CacheEntry(NamedTuple):
 class Cache:
     """Cache folder of one server: ``$XDG_CACHE_HOME/wattune/servers/<host-port>``, or in ``parent``.
 
-    Raises: OutputError if it cannot be written. A folder for temporary files is no substitute: it loses the outbox.
+    Raises: OutputError if it cannot be written. A folder for temporary files would lose the outbox.
     """
 
     def __init__(self, url: str, parent: Path | None = None):

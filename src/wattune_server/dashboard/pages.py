@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from wattune.errors import OutputError, WattuneError
 from wattune.planning import plan
 from wattune.records import LearningCurve, Plan, ProfileTable, SampleEfficiency
 from wattune.records.served import SweepStatus
-from wattune.reporting import batch_size_charts, heat_maps, metric_charts
+from wattune.reporting import batch_size_charts, heat_maps, metric_charts, training_charts
 from wattune.reporting.page import Figure
 from wattune_server import security
 from wattune_server.dashboard import views
@@ -26,7 +27,6 @@ from wattune_server.dashboard.responses import Fields, Key, Name, Reader, messag
 from wattune_server.jobs import queue
 from wattune_server.problems import Problem
 from wattune_server.store import FileStore, model_catalog
-from wattune_server.store import profiles as store_profiles
 from wattune_server.store.schema import OPEN, JobRow, ModelRow, TrainingRow
 from wattune_server.store.statuses import READER_S
 
@@ -67,6 +67,24 @@ def devices(
     )
 
 
+@router.get("/devices/{name}")
+def device(request: Request, identity: Reader, name: Name, history: bool = True) -> Response:
+    """Show one device. ``history``: False for its state alone, which the page fetches every two seconds."""
+    request.app.state.statuses.flush(READER_S)
+    with request.app.state.database.session(reads_only=True) as session:
+        state = views.device(session, name, time.time())
+        runs, total = views.runs(session, name, views.PAGE_ROWS) if history else ([], 0)
+        newest = views.training(session, runs[0].id) if runs else None
+    if state is None and not runs:
+        return not_found(request, "device", "/")
+    values: dict[str, Any] = {}
+    if history:
+        figure = None if newest is None else training_charts.power_trace(newest[-1])
+        sums = {field: _sum(getattr(run, field) for run in runs) for field in ("time_s", "energy_j", "above_cap_s")}
+        values = {"figures": [figure] if figure else [], "runs": runs, "total": total, "sums": sums}
+    return respond(request, "device.html", section="Devices", name=name, state=state, history=history, **values)
+
+
 @router.get("/jobs")
 def jobs(request: Request, identity: Reader) -> Response:
     """List the newest jobs."""
@@ -96,6 +114,7 @@ def job(request: Request, identity: Reader, job_id: Name) -> Response:
         section="Jobs",
         job=status,
         curve=curve,
+        outdated=views.outdated(curve),
         figures=figures,
         lost=lost_runs,
         may_change=identity.may("admin"),
@@ -118,7 +137,7 @@ def retry(request: Request, job_id: Name) -> Response:
 def profiles(request: Request, identity: Reader) -> Response:
     """List the newest profiles."""
     with request.app.state.database.session(reads_only=True) as session:
-        rows = store_profiles.listing(session, limit=views.PAGE_ROWS)
+        rows = views.profiles(session)
     return respond(request, "profiles.html", section="Profiles", profiles=rows)
 
 
@@ -136,6 +155,38 @@ def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "",
         return message(request, "A large profile", text, status=200, back="/profiles")
     values: dict[str, Any] = {"id": profile_id, "table": table, "publisher": publisher, "created_s": created_s}
     return respond(request, "profile.html", section="Profiles", **values, **_choice(table, curves, cap, job))
+
+
+@router.get("/runs")
+def runs(request: Request, identity: Reader) -> Response:
+    """List the newest finished training runs."""
+    with request.app.state.database.session(reads_only=True) as session:
+        rows, total = views.runs(session, "", views.PAGE_ROWS)
+    return respond(request, "runs.html", section="Runs", runs=rows, total=total)
+
+
+@router.get("/runs/{run_id}")
+def run(request: Request, identity: Reader, run_id: Name) -> Response:
+    """Show one training run: its plan, what it took, its charts, and what the guard did."""
+    with request.app.state.database.session(reads_only=True) as session:
+        row = views.training(session, run_id)
+    if row is None:
+        return not_found(request, "run", "/runs")
+    device, model, created_s, record = row
+    figures = (training_charts.power_trace(record), metric_charts.evaluations(record))
+    return respond(
+        request,
+        "run.html",
+        section="Runs",
+        id=run_id,
+        device=device,
+        model=model,
+        created_s=created_s,
+        run=record,
+        outdated=views.outdated(record.plan),
+        figures=[figure for figure in figures if figure is not None],
+        most=views.PAGE_ROWS,
+    )
 
 
 @router.get("/models")
@@ -165,7 +216,7 @@ def sign_in(request: Request, fields: Fields) -> Response:
     except Problem as problem:
         if problem.status != 401:
             raise
-        reason = f"Sign-in failed: {problem.fields['what']}."
+        reason = f"Sign-in failed: {problem.what}."
         return respond(request, "login.html", status=401, next=next, problem=reason)
     return answer
 
@@ -184,7 +235,7 @@ def _change(request: Request, job_id: str, change: Callable[[Session, str, float
             is_there = change(session, job_id, time.time())
     except queue.WrongState as error:  # it has ended meanwhile
         return message(request, "Too late", f"{error}.", status=409, back=f"/jobs/{job_id}")
-    request.app.state.job_answers.forget(job_id)
+    request.app.state.job_answers.pop(job_id, None)
     return RedirectResponse(f"/jobs/{job_id}", 303) if is_there else not_found(request, "job", "/jobs")
 
 
@@ -217,7 +268,9 @@ def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]]
     problem = f"There is no finished job {job[:8]}." if job and job != job_id else ""
     wanted = PowerCap.parse(cap) if cap.strip() else PowerCap()
     chosen: Plan | None = None
-    if curve is not None and table.measured:
+    if (outdated := views.outdated(table, curve)) is not None:
+        problem = outdated
+    elif curve is not None and table.measured:
         try:
             chosen = plan(table, curve, cap=wanted)
         except WattuneError as error:
@@ -237,3 +290,10 @@ def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]]
         "chosen": chosen,
         "figures": [figure for figure in figures if figure is not None],
     }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Sum of the known values; None if there is none, or if it overflows: a record may hold any number."""
+    known = [value for value in values if value is not None]
+    total = sum(known)
+    return total if known and math.isfinite(total) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Depends, Query
 from fastapi import Path as PathParameter
@@ -22,10 +22,9 @@ from wattune.reporting import phrases
 from wattune.reporting.page import Figure, render_item
 from wattune_server import security
 from wattune_server.problems import Problem
-from wattune_server.routes.endpoint import NO_NUL
 
-if TYPE_CHECKING:
-    pass
+NO_NUL = r"^[^\x00]*$"
+"""Pattern that excludes NUL, which PostgreSQL cannot store."""
 
 Reader = Annotated[security.Identity, Depends(security.require("read"))]
 Fields = Annotated[dict[str, str], Depends(security.form)]
@@ -79,7 +78,7 @@ def not_found(request: Request, what: str, back: str) -> HTMLResponse:
 
 def problem_page(request: Request, problem: Problem) -> Response:
     """Render an error as a page."""
-    return message(request, HTTPStatus(problem.status).phrase, f"{problem.detail}.", status=problem.status)
+    return message(request, HTTPStatus(problem.status).phrase, f"{problem}.", status=problem.status)
 
 
 def ago(seconds_s: float) -> str:

@@ -1,22 +1,23 @@
-"""Data of the pages but those of runs, read from the store: only the fields of a record that a page needs."""
+"""Data of the pages, read from the store: only the fields of a record that a page needs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
-from wattune.errors import InputError
+from wattune.errors import InputError, RecordError
 from wattune.planning import learns_as
-from wattune.records import ProfileTable, SampleEfficiency
+from wattune.records import Plan, ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import DeviceStatus
 from wattune.reporting.phrases import cap, seconds, watts
+from wattune.revision import check_revision
 from wattune_server.prometheus import SEEN_S
-from wattune_server.store.schema import DeviceRow, JobRow, ProfileRow
+from wattune_server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
 
 PAGE_ROWS = 100
 """Maximum number of rows of a page."""
@@ -178,6 +179,13 @@ def fleet(session: Session, now_s: float) -> Fleet:
     )
 
 
+def profiles(session: Session) -> Sequence[Any]:
+    """List the newest profiles without their tables."""
+    columns = (ProfileRow.id, ProfileRow.board, ProfileRow.workload, ProfileRow.algorithm)
+    query = select(*columns, ProfileRow.kind, ProfileRow.publisher, ProfileRow.created_s)
+    return session.execute(query.order_by(ProfileRow.created_s.desc(), ProfileRow.id.desc()).limit(PAGE_ROWS)).all()
+
+
 def profile(session: Session, profile_id: str) -> tuple[ProfileTable, str, float] | None:
     """Read a profile, its publisher and its time of publication; None if there is none."""
     row = session.get(ProfileRow, profile_id)
@@ -202,6 +210,31 @@ def curves(session: Session, table: ProfileTable, job_id: str | None) -> list[tu
         if fits or own_id == job_id:
             usable.append((own_id, model_name, curve))
     return usable
+
+
+def runs(session: Session, device: str, limit: int) -> tuple[Sequence[TrainingRow], int]:
+    """List the newest runs of a device, or with "" of all, without their records; and count all of them."""
+    conditions: list[ColumnElement[bool]] = [TrainingRow.device == device] if device else []
+    newest = select(TrainingRow).where(*conditions).order_by(TrainingRow.created_s.desc(), TrainingRow.id).limit(limit)
+    total = session.scalar(select(func.count()).select_from(TrainingRow).where(*conditions)) or 0
+    return session.scalars(newest.options(defer(TrainingRow.record))).all(), total
+
+
+def training(session: Session, run_id: str) -> tuple[str, str | None, float, TrainingRecord] | None:
+    """Read device, model, time of upload and record of a training run; None if there is none."""
+    row = session.get(TrainingRow, run_id)
+    return None if row is None else (row.device, row.model_name, row.created_s, TrainingRecord.parse(row.record))
+
+
+def outdated(*records: Record | None) -> str | None:
+    """Reason why nothing can be trained by these records: their algorithm has another revision today; None if not."""
+    for record in records:
+        if isinstance(record, (ProfileTable, SampleEfficiency, Plan)):
+            try:
+                check_revision(record.algorithm, record.provenance.software)
+            except RecordError as error:
+                return f"{error}."
+    return None
 
 
 def count(session: Session, table: type[Any]) -> int:

@@ -19,38 +19,30 @@ KEPT = 1000
 
 
 class JobAnswer(NamedTuple):
-    """The status of a job as JSON, and its ``tag``, which is different after each change."""
+    """The status of a job as JSON, its ``tag``, which is different after each change, and when it was read."""
 
     content: bytes
     tag: str
+    read_s: float
 
 
-class JobAnswers:
-    """The newest answers about jobs, by the id of the job."""
-
-    def __init__(self, database: Database):
-        self._database = database
-        self._kept: dict[str, tuple[float, JobAnswer]] = {}
+class JobAnswers(dict[str, JobAnswer]):
+    """The newest answers about jobs, by the id of the job. Remove one to look at the database next time."""
 
     def fresh(self, job: str) -> JobAnswer | None:
         """Answer that was read within ``FRESH_S``; None if it must be read."""
-        read_s, answer = self._kept.get(job, (float("-inf"), None))
-        return answer if time.monotonic() - read_s < FRESH_S else None
+        answer = self.get(job)
+        return answer if answer is not None and time.monotonic() - answer.read_s < FRESH_S else None
 
-    def forget(self, job: str) -> None:
-        """Look at the database next time: this server has changed the job."""
-        self._kept.pop(job, None)
-
-    def read(self, job: str) -> JobAnswer | None:
+    def read(self, database: Database, job: str) -> JobAnswer | None:
         """Read the status of a job; None if there is no such job. Raises: StoreUnavailable."""
         read_s = time.monotonic()
-        with self._database.session(reads_only=True) as session:
+        with database.session(reads_only=True) as session:
             status = queue.status(session, job)
         if status is None:
             return None
         fields = status.model_dump(mode="json")
-        answer = JobAnswer(to_json(fields), digest(fields))
-        if len(self._kept) >= KEPT:
-            self._kept.clear()
-        self._kept[job] = (read_s, answer)
+        if len(self) >= KEPT:
+            self.clear()
+        self[job] = answer = JobAnswer(to_json(fields), digest(fields), read_s)
         return answer

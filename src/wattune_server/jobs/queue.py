@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, WattuneError
 from wattune.records import LearningCurve
-from wattune.records.served import ServedModel, SweepRequest, SweepRun, SweepStatus
+from wattune.records.served import ServedModel, SweepRequest, SweepStatus
 from wattune.sample_efficiency.scheduler import MAX_RUNS, SEEDS
 from wattune_server.store.schema import OPEN, FileRow, JobRow, RunRow, insert_new
 
@@ -96,7 +96,7 @@ def status(session: Session, job_id: str) -> SweepStatus | None:
     if job is None:
         return None
     finished = runs(session, job_id)
-    return _status(job, len(finished), map(_run, finished))
+    return _status(job, len(finished), finished)
 
 
 def runs(session: Session, job_id: str) -> list[RunRow]:
@@ -239,43 +239,29 @@ def _check(model: ServedModel, request: SweepRequest, sizes: tuple[int, ...]) ->
     if unknown := sorted(set(sizes) - set(model.batch_sizes)):
         raise InputError(f"batch size for the model {model.model}", value=unknown[0], allowed=batch_sizes)
     if unknown := sorted(set(request.log_step_times or ()) - set(sizes)):
-        raise InputError(
-            "step time of a batch size that was not requested", value=unknown[0], allowed=", ".join(map(str, sizes))
-        )
-    if request.log_step_times is not None and not request.log_step_times:
-        raise InputError(
-            "log_step_times is empty", allowed="step times of the batch sizes that the device can run, or null"
-        )
+        requested = ", ".join(map(str, sizes))
+        raise InputError("step time of a batch size that was not requested", value=unknown[0], allowed=requested)
+    if request.log_step_times == {}:
+        raise InputError("log_step_times is empty", allowed="step times of the device's batch sizes, or null")
     if proxy_target(model, request) is None:
         raise InputError(f"the proxy of {model.model} has no target", hint="set one in the request")
 
 
-def _status(job: JobRow, runs_done: int, runs: Iterable[SweepRun] = ()) -> SweepStatus:
+def _status(job: JobRow, runs_done: int, runs: Iterable[RunRow] = ()) -> SweepStatus:
     request = SweepRequest.model_validate(job.request)
     # The model itself may be one that this version cannot read.
     whole = len(set(request.batch_sizes or job.model["batch_sizes"])) * (request.seeds or SEEDS)
+    columns = ("batch_size", "seed", "samples", "reached")
     return SweepStatus.model_validate(
         {
             "job": job.id,
             "request": request,
             "state": job.state,
-            "runs": tuple(runs),
+            "runs": [{**{c: getattr(run, c) for c in columns}, "curve": run.curve_sha256} for run in runs],
             "runs_done": runs_done,
             "runs_most": runs_done if job.state == "done" else MAX_RUNS if request.strategy == "pooled" else whole,
             "reason": job.reason,
             "created_s": job.created_s,
             "finished_s": job.finished_s,
-        }
-    )
-
-
-def _run(run: RunRow) -> SweepRun:
-    return SweepRun.model_validate(
-        {
-            "batch_size": run.batch_size,
-            "seed": run.seed,
-            "samples": run.samples,
-            "reached": run.reached,
-            "curve": run.curve_sha256,
         }
     )

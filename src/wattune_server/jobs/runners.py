@@ -137,6 +137,7 @@ class Runners:
             curves = [run.curve_sha256 for run in queue.runs(session, job.id)]
         config: dict[str, Any] = {"job": job.id, "model": job.model, "request": job.request, "curves": curves}
         config |= {"store": str(self._settings.store), "memory_bytes": self._settings.worker_memory_bytes}
+        config["executor"] = self._settings.executor
         try:
             self._sweeps.append(Sweep(job.id, config))
             log.info("job %s: started", job.id)

@@ -40,7 +40,8 @@ class SweepConfig(BaseModel):
     """Task of the process in the folder of a store.
 
     ``model`` and ``request``: those of the sweep, whose finished runs have the files ``curves``; without them the
-    built-in example is added to a store at ``database_url`` without models. ``memory_bytes``: limit of its memory.
+    built-in example is added to a store at ``database_url`` without models. ``memory_bytes``: limit of its memory;
+    ``executor``: Ray cluster that trains the runs, without a limit here.
     """
 
     store: Path
@@ -49,11 +50,12 @@ class SweepConfig(BaseModel):
     request: dict[str, Any] = {}
     curves: tuple[str, ...] = ()
     memory_bytes: int | None = None
+    executor: str | None = None
     database_url: str = ""
 
 
 def estimate_sweep(config: SweepConfig) -> SampleEfficiency:
-    """Train the runs of the sweep, one after the other in this process, and return their curve.
+    """Train the runs of the sweep, one after the other in this process or on the cluster, and return their curve.
 
     Raises: InputError, TargetNotReached, RecordError for an unusable checkpoint, OutputError.
     """
@@ -89,6 +91,7 @@ def estimate_sweep(config: SweepConfig) -> SampleEfficiency:
         folder=folder,
         algorithm=algorithm,
         processes=1,
+        executor=config.executor,
     )
 
 
@@ -110,7 +113,8 @@ def outcome_of(config: SweepConfig) -> dict[str, Any]:
         reason = str(error) if is_of_job else f"{type(error).__name__}: {error}"
         # Neither a database nor JSON takes every character, such as NUL.
         reason = "".join(char if char.isprintable() else "?" for char in " ".join(reason.split()))[:500]
-        is_final = is_of_job and not isinstance(error, (OutputError, RecordError))
+        # The job is right though a cluster does not answer, and the kind of the error does not tell which it was.
+        is_final = is_of_job and not isinstance(error, (OutputError, RecordError)) and config.executor is None
         return {"failed": reason, "is_final": is_final, "is_damaged": isinstance(error, RecordError)}
 
 
@@ -150,7 +154,7 @@ def main() -> int:
     config = SweepConfig.model_validate_json(sys.stdin.buffer.readline())
     threading.Thread(target=_stay_with_server, name="wattune-server", daemon=True).start()
     logs.configure()
-    if config.memory_bytes is not None:
+    if config.memory_bytes is not None and config.executor is None:
         limit_memory(config.memory_bytes)
     if not config.job:
         from wattune_server.ingest import add_example

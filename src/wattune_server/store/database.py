@@ -84,8 +84,7 @@ class Database:
         """
         try:
             with (
-                nullcontext() if reads_only else self._write_lock(),
-                nullcontext() if reads_only else self._present_file(),
+                nullcontext() if reads_only or self._writer is None else self._writing_alone(self._writer),
                 (self._reading if reads_only else self._writing).begin() as session,
             ):
                 yield session
@@ -100,7 +99,20 @@ class Database:
             raise
 
     @contextmanager
-    def _present_file(self) -> Iterator[None]:
+    def _writing_alone(self, lock: threading.Lock) -> Iterator[None]:
+        """Serialize the writers of this process to an SQLite file.
+
+        SQLite's own busy handler polls with growing pauses, so an unlucky writer waits for seconds; a lock is fair.
+        """
+        if not lock.acquire(timeout=BUSY_S):
+            raise StoreUnavailable(f"the database does not respond: the tables have been locked for {BUSY_S:g} s")
+        try:
+            self._check_present()
+            yield
+        finally:
+            lock.release()
+
+    def _check_present(self) -> None:
         """Refuse to write to an SQLite file that was removed: the system would accept it, and forget it at the end."""
         if self._path is not None and self._file is not None:
             try:
@@ -109,23 +121,6 @@ class Database:
                 is_ours = False
             if not is_ours:
                 raise StoreUnavailable("the database file was removed or replaced")
-        yield
-
-    @contextmanager
-    def _write_lock(self) -> Iterator[None]:
-        """Serialize the writers of this process if the database is SQLite.
-
-        SQLite's own busy handler polls with growing pauses, so an unlucky writer waits for seconds; a lock is fair.
-        """
-        if self._writer is None:
-            yield
-            return
-        if not self._writer.acquire(timeout=BUSY_S):
-            raise StoreUnavailable(f"the database does not respond: the tables have been locked for {BUSY_S:g} s")
-        try:
-            yield
-        finally:
-            self._writer.release()
 
     def upgrade(self) -> None:
         """Create the tables, or migrate those of an older version. Raises: as ``known_revision``."""
@@ -187,7 +182,8 @@ class Database:
 
     def ping(self) -> None:
         """Check that the database responds and, if it is a file, is still there. Raises: StoreUnavailable."""
-        with self._present_file(), self.session(reads_only=True) as session:
+        self._check_present()
+        with self.session(reads_only=True) as session:
             session.execute(text("SELECT 1"))
 
     def close(self) -> None:

@@ -24,8 +24,8 @@ class Base(DeclarativeBase):
 
 
 class TokenRow(Base):
-    """A token. Only the SHA-256 hash of its secret is stored. ``device``: the only device that it may write for; None
-    before the first use of a token with the scope "device"."""
+    """A token. Only the SHA-256 hash of its secret is stored. ``device``: the only device that a token of the
+    scope "device" may write for."""
 
     __tablename__ = "tokens"
 
@@ -110,12 +110,11 @@ class RunRow(Base):
 
 
 class ProfileRow(Base):
-    """A profile measured by a device or a vendor; ``key_sha256`` is the hash of its ``ProfileKey``."""
+    """A profile that a device measured."""
 
     __tablename__ = "profiles"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    key_sha256: Mapped[str | None] = mapped_column(index=True)
     board: Mapped[str] = mapped_column(index=True)
     workload: Mapped[str]
     algorithm: Mapped[str]
@@ -128,7 +127,7 @@ class ProfileRow(Base):
 class TrainingRow(Base):
     """A finished training run: a ``TrainingRecord`` with the names of its device and model, and its figures.
 
-    The figures are those of the record, as ``training_records.figures`` reads them. ``record`` is the last column:
+    The figures are those of the record, as ``records.figures`` reads them. ``record`` is the last column:
     SQLite reads a row from its beginning, and a record is up to megabytes.
     """
 

@@ -11,7 +11,7 @@ import re
 import secrets
 from typing import Literal, NamedTuple
 
-from sqlalchemy import bindparam, exists, func, or_, select, text
+from sqlalchemy import bindparam, exists, func, select
 from sqlalchemy.orm import Session
 
 from wattune.errors import InputError, UnknownName
@@ -67,7 +67,9 @@ def make(
 ) -> str:
     """Create a token and return its text. The name of a revoked token can be reused.
 
-    ``device``: the only device that the token may write for; None: the first one it writes for. Raises: InputError.
+    ``device``: the only device that a token of the scope "device" may write for, by default that of the token's name.
+
+    Raises: InputError.
     """
     check(name, scope, device)
     before = session.scalar(select(TokenRow).where(TokenRow.name == name))
@@ -82,7 +84,7 @@ def make(
             id=token,
             name=name,
             scope=scope,
-            device=device,
+            device=device or (name if scope == "device" else None),
             secret_sha256=_hash(secret),
             created_s=now_s,
             expires_s=expires_s,
@@ -105,20 +107,6 @@ def revoke(session: Session, name: str, now_s: float) -> None:
     row.revoked_s = now_s
 
 
-def bind(session: Session, token: str, device: str, now_s: float) -> str | None:
-    """Bind a token to a device unless it is bound; return its device, or None if another token has this one."""
-    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer anyway
-        session.execute(text(f"LOCK TABLE {TokenRow.__tablename__} IN SHARE ROW EXCLUSIVE MODE"))
-    row = session.get_one(TokenRow, token, populate_existing=True)
-    if row.device is not None:
-        return row.device
-    is_valid = TokenRow.revoked_s.is_(None), or_(TokenRow.expires_s.is_(None), TokenRow.expires_s > now_s)
-    if session.scalar(select(exists().where(TokenRow.device == device, *is_valid))):
-        return None
-    row.device = device
-    return device
-
-
 def any_exist(session: Session) -> bool:
     """True if a token was ever created, including expired and revoked ones: authentication is never switched off."""
     return bool(session.scalar(select(exists().select_from(TokenRow))))
@@ -126,7 +114,7 @@ def any_exist(session: Session) -> bool:
 
 def state(session: Session) -> tuple[object, ...]:
     """Summary of all tokens, which is different after each change."""
-    counts = func.count(), func.count(TokenRow.revoked_s), func.count(TokenRow.device), func.sum(TokenRow.created_s)
+    counts = func.count(), func.count(TokenRow.revoked_s), func.sum(TokenRow.created_s)
     return tuple(session.execute(select(*counts)).one())
 
 

@@ -18,7 +18,7 @@ from wattune.records.served import ServedModel
 from wattune_server.store import model_catalog, tokens
 from wattune_server.store.schema import Base
 
-READ = f"/v1/profiles?key={'0' * 64}"
+READ = "/jobs"
 """A path that whoever may read may read."""
 
 

@@ -12,7 +12,7 @@ from tests.support import report_records as samples
 from wattune.records import Evaluation, LearningCurve, ProfileTable, TrainingRecord, provenance
 from wattune.records.served import DeviceStatus, ServedModel, ServedProxy, SweepRequest, digest
 from wattune_server.jobs import queue
-from wattune_server.store import model_catalog, profiles, training_records
+from wattune_server.store import model_catalog, records
 from wattune_server.store.schema import DeviceRow, JobRow, TrainingRow
 
 MODEL = ServedModel(
@@ -71,7 +71,7 @@ def put_model(store: Any) -> None:
 def put_profile(store: Any, table: ProfileTable) -> str:
     """A profile; gives its id."""
     with store.database.session() as session:
-        return profiles.put(session, table, "nano-1", time.time())[0]
+        return records.add_profile(session, table, "nano-1", time.time())[0]
 
 
 def put_training(
@@ -81,7 +81,7 @@ def put_training(
     key = digest([device, ago_s, record.dump()])[:32]
     row = {"device": device, "model_name": model, "record": record.dump(), "created_s": time.time() - ago_s}
     with store.database.session() as session:
-        session.merge(TrainingRow(id=key, **row, **training_records.figures(record, model)))
+        session.merge(TrainingRow(id=key, **row, **records.figures(record, model)))
     return key
 
 

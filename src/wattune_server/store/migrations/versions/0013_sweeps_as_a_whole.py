@@ -1,9 +1,9 @@
-"""Keep the finished runs of sweeps, in place of units with leases; remove what is no longer written."""
+"""Keep the finished runs of sweeps, in place of units with leases; remove what nothing reads."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011"
+revision = "0013"
 down_revision = "0008"
 
 INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -32,3 +32,9 @@ def upgrade() -> None:
     op.drop_column("tokens", "used_s")
     op.add_column("jobs", sa.Column("attempts", INTEGER, server_default="0", nullable=False))
     op.add_column("jobs", sa.Column("not_before_s", sa.Double(), server_default="0", nullable=False))
+    op.drop_column("jobs", "warnings")
+    op.drop_column("files", "kind")
+    for column in ("plan", "profile_id", "job_id"):
+        op.drop_column("devices", column)
+    op.drop_index("ix_profiles_key_sha256", "profiles")
+    op.drop_column("profiles", "key_sha256")
