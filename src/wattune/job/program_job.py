@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from wattune import planning, profiling
 from wattune.cap import SensorLimit
@@ -37,11 +37,6 @@ from wattune.records import (
     provenance,
 )
 from wattune.search.observation import capped_powers
-
-FIGURES: Final = (
-    *("time_s", "energy_j", "power_mean_w", "power_peak_w", "above_cap_s", "readings", "readings_above_cap"),
-)
-"""Figures of the meter that a training record has by the same names."""
 
 
 @dataclass
@@ -179,6 +174,7 @@ class ProgramJob(ResumableRun):
                 reason = str(stop)
                 samples = evaluations[-1].samples if evaluations else 0
         figures = run.meter.figures()
+        same = "time_s", "energy_j", "power_mean_w", "power_peak_w", "above_cap_s", "readings", "readings_above_cap"
         left_out = {} if board.executes_steps else {"left_out": "evaluations, which were not counted"}
         return TrainingRecord(
             plan=plan,
@@ -188,7 +184,7 @@ class ProgramJob(ResumableRun):
             ended=ended,
             reason=reason,
             samples=samples,
-            **{name: getattr(figures, name) for name in FIGURES},
+            **{name: getattr(figures, name) for name in same},
             power_window_w=figures.power_window_w if plan.cap_w is not None else None,
             evaluations=tuple(evaluations),
             max_temp_c=self.cap.max_temp_c,

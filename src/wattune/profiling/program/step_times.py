@@ -28,13 +28,6 @@ FACTOR = 5.0
 print one.)"""
 
 
-class StepTime(NamedTuple):
-    """A step took ``step_s``, as was known at ``time_s``."""
-
-    time_s: float
-    step_s: float
-
-
 class StepStretch(NamedTuple):
     """Part of a run in which nothing but training went on, and the times of its steps."""
 
@@ -60,7 +53,7 @@ class PrintedStepTimes:
 
     def __init__(self, pattern: re.Pattern[str] | None):
         self._pattern = pattern
-        self._found: list[StepTime] = []
+        self._found: list[tuple[float, float]] = []  # when a step time was printed, and the step time
 
     def hear(self, time_s: float, line: str) -> None:
         """Take in a line of the output."""
@@ -69,7 +62,7 @@ class PrintedStepTimes:
             return
         text = (match[1] or "") + ("ms" if "ms" in self._pattern.groupindex else "")
         if step_s := units.read(text, "s"):
-            self._found.append(StepTime(time_s, step_s))
+            self._found.append((time_s, step_s))
 
     def look(self, now_s: float) -> None:
         """Take in nothing: lines are heard when they are printed."""
@@ -80,7 +73,7 @@ class PrintedStepTimes:
         if len(found) <= SKIPPED:
             return None
         times_s = tuple(step_s for _, step_s in found[SKIPPED:])
-        begin_s, end_s = found[SKIPPED - 1].time_s, found[-1].time_s
+        begin_s, end_s = found[SKIPPED - 1][0], found[-1][0]
         if end_s - begin_s < sum(times_s) / 2:  # lines that were held back, and then came all at once
             begin_s = max(begun_s, end_s - sum(times_s))
         return StepStretch(begin_s, end_s, times_s)
