@@ -163,6 +163,16 @@ def test_finds_a_point_near_the_best_for_the_goal(cap_w: float | None, seed: int
     assert value(best) <= 1.05 * min(map(value, allowed))
 
 
+def test_looks_below_the_highest_setting_of_a_board_that_rests_near_0_w() -> None:
+    board = Board(rest_w=0.02, busy_w=9.0)
+    search = board.search(None, (START,), goal=Goal("energy"), manner=FREE, rest_w=0.02)
+    finish(search, board)
+    best = search.best()
+    assert best is not None
+    least_j = min(board.cost(point) * board.power_w(point) for point in (OperatingPoint(START, mhz) for mhz in CLOCKS))
+    assert board.cost(best) * board.power_w(best) <= 1.1 * least_j
+
+
 def test_begins_at_the_users_row_at_the_lowest_setting() -> None:
     assert Board().search(5.0).next() == OperatingPoint(START, CLOCKS[0])
 

@@ -49,6 +49,9 @@ OTHER_SHARES = {"memory_clock_mhz": (0.4, 0.8), "cpu_clock_mhz": (0.2, 0.2), "po
 """Prior power of each other clock at its highest: of running, and of being busy. A power limit counts as a clock, since
 a model that saturates below the limit forecast recorded cards worse."""
 
+AT_REST, LEAST_AT_REST = 0.3, 0.02
+"""Share of the power at the highest setting that is drawn at rest: if that is not known, and at least."""
+
 CPU_SWITCHING = 0.4, 0.6
 """Switching power of a CPU over its clock: a linear and a cubic share, for the voltage that rises with it."""
 
@@ -104,6 +107,7 @@ class Forecast:
         *,
         stopped: tuple[float, float] = (ABOVE, ABOVE_SD),
         windows: int,
+        rest_w: float | None = None,
     ):
         self._batch, self._micro = grid.batch, grid.micro
         self._clocks = grid.value / grid.value.max(axis=0)
@@ -118,7 +122,7 @@ class Forecast:
             floor + (1 - floor) * np.clip((self._clock - bend) / (1 - bend), 0.0, 1.0) for floor, bend in VOLTAGES
         ]
         self._stopped, self._stopped_sd = stopped
-        self._windows = windows
+        self._windows, self._rest_w = windows, rest_w
         self.time: Mixture
         self.power: Mixture
         self.scatter_w = readings.scatter_w
@@ -138,16 +142,16 @@ class Forecast:
         logs = np.log([w for w, _ in highest] + [w * math.exp(self._stopped) for w in above.values()])
         errors = np.array([sd / w for w, sd in highest] + [self._stopped_sd] * len(above))
         at = np.append(at, np.array(list(above), dtype=np.intp))
-        rest = math.log(seen[first].power_mean_w)
+        first_w = seen[first].power_mean_w
         terms = self._power_terms()
         # Any shape shows well enough how much of the power each clock decides: the residuals are shares of that.
-        rough = self._power_model(terms[:1], rest, self._power_residual(self._clocks))
+        rough = self._power_model(terms[:1], first, first_w, self._power_residual(self._clocks))
         rough.fit(at, logs, errors)
         own = len(POWER_SHARES)
         moving = [rough.shares[:, 1:own].sum(axis=1)]
         moving += [rough.shares[:, k : k + 2].sum(axis=1) for k in range(own, rough.shares.shape[1], 2)]
         residual = self._power_residual(np.stack(moving, axis=1))
-        self.power = self._power_model(np.concatenate([terms] * len(RESIDUAL_FACTORS)), rest, residual)
+        self.power = self._power_model(np.concatenate([terms] * len(RESIDUAL_FACTORS)), first, first_w, residual)
         self.power.fit(at, logs, errors)
         self.power_noise = np.hypot(DRIFT, self.scatter_w / math.sqrt(self._windows) / np.exp(self.power.mean))
 
@@ -204,17 +208,20 @@ class Forecast:
         row_sd = ROW_RESIDUAL * moving.sum(axis=1) * (self._row.max() > 0)
         return RowAndStepResidual(self._row, row_sd, (steps * moving) ** 2 * self._clocks)
 
-    def _power_model(self, terms: Array, rest: float, residual: RowAndStepResidual) -> Mixture:
+    def _power_model(self, terms: Array, first: int, first_w: float, residual: RowAndStepResidual) -> Mixture:
         """A model for each voltage, as often as ``terms`` repeats them: once for each factor on the residual."""
         shares = np.concatenate(
             [SHARES_AMONG_SEVERAL if self._others else POWER_SHARES, *(OTHER_SHARES[name] for name in self._others)]
         )
         sd = np.array([REST_SD] + [POWER_SD] * (len(shares) - 1))
+        if self._clock[first] > self._clock.min():  # first measured at a high setting, where little of it is rest
+            shares, sd[0] = shares / terms[0, first].dot(shares), POWER_SD
+            shares[0] = AT_REST if self._rest_w is None else max(self._rest_w / first_w, LEAST_AT_REST)
         factors, probable = np.array(list(RESIDUAL_FACTORS.items())).T
         each = [max(1, len(terms) // len(factors))] * len(factors)
         return Mixture(
             terms,
-            np.broadcast_to(np.log(shares) + rest, (len(terms), len(shares))),
+            np.broadcast_to(np.log(shares * first_w), (len(terms), len(shares))),
             sd,
             residual,
             scale=np.repeat(factors, each)[: len(terms)] ** 2,
