@@ -46,19 +46,18 @@ TELLING: Final = 0.2
 SHARE: Final = 0.3
 """Least gain of a safe probe of a profile, as a share of the most that may be gained, to come first."""
 
-REPEATED: Final = 0.3
-"""Worth of a repeated measurement beside a first one."""
-
 
 @dataclass(frozen=True)
 class Alternatives:
     """All points, as far as they are known; arrays are (points,).
 
-    ``costs`` and ``costs_sd``: mean and standard deviation of the logarithm of the time for the same progress;
+    ``costs`` and ``costs_sd``: mean and standard deviation of the logarithm of the time for the same progress (of
+    several clocks: standard deviation of its difference from ``chosen``);
     ``chosen``: the best point. ``power``: model of the logarithm of the power, None without a cap; ``limit``: the most
     that it may be; ``power_sd``: its error after a probe. ``is_open``: may be used at all. ``sure``: stays under the
     cap as far as is known; ``short``: does so for as long as a probe takes; ``likely``: the same with less certainty,
-    and only a single setting up; ``near``: within a bounded step of what was measured. ``times``: how often measured.
+    and at most a single setting up; ``near``: within a bounded step of what was measured. ``times``: how often
+    measured.
     ``row`` and ``level``: index of the row, and of each knob's value (points, knobs); ``beyond``: not at or below a
     measured point of the row. ``training``: the share of the time left that a probe costs, and how long it takes, where
     probes are steps of training; None for a profile. ``shifts`` (scenarios, points) and their
@@ -194,7 +193,7 @@ def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) ->
     probe that tells most about its power, or a step of one knob towards it.
     """
     target, is_new = int(np.argmax(gains)), options.times == 0
-    scores = np.where(safe, gains * np.where(is_new, 1.0, REPEATED), 0.0)
+    scores = np.where(safe, gains, 0.0)
     dared = np.where(_dared(options), gains, 0.0)
     if scores.max() < SHARE * gains[target] and not safe[target]:
         told = np.where(safe & is_new, _told(options, target), 0.0)
