@@ -15,7 +15,7 @@ def markdown(data: dict[str, Any]) -> str:
     heads = ("database", f"CPU per call, of {_calls(data)}", "clients", "calls/s", "of the highest rate", "calls")
     heads += ("median", "p99", "p99 of a bare route", "wrong answers", "lost", "peak memory", "torch loaded")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    lines += [_row(name, parts["mix"], _paced(parts)) for name, parts in data["databases"].items()]
+    lines += [_row(name, parts["mix"], parts["paced"]) for name, parts in data["databases"].items()]
     machine = data["machine"]
     where = f"{machine['cores']} cores of {machine['cpu']}, with the clients and other work on the same cores"
     return "\n".join([*lines, "", f"Measured on {where}."]) + "\n"
@@ -26,19 +26,11 @@ def _row(name: str, mix: dict[str, Any], paced: dict[str, Any]) -> str:
     cells = [NAMES[name], f"{1000 * min(rounds):.2f} to {1000 * max(rounds):.2f} ms in {len(rounds)} rounds"]
     cells += [f"{paced['devices']:,}", f"{paced['calls_per_s']:.0f}"]
     cells += [f"{100 * paced['calls_per_s'] / mix['calls_per_s']:.0f}%", f"{calls['n']:,}"]
-    times_s = (calls["median_s"], calls["p99_s"], paced.get("bare route", calls)["p99_s"])
+    times_s = (calls["median_s"], calls["p99_s"], paced["bare route"]["p99_s"])
     cells += [f"{1000 * time_s:.0f} ms" for time_s in times_s]
     cells += [str(paced["wrong answers"]), str(sum(paced["lost"].values()))]
     cells += [f"{paced['api_resident_peak_bytes'] / 1e6:.0f} MB", "yes" if paced["api_has_torch"] else "no"]
     return f"| {' | '.join(cells)} |"
-
-
-def _paced(parts: dict[str, Any]) -> dict[str, Any]:
-    """The round of many devices; results before this commit have several, of which this is the median one."""
-    paced: Any = parts["paced"]
-    if isinstance(paced, list):
-        paced = sorted(paced, key=lambda one: float(one["json calls"]["p99_s"]))[len(paced) // 2]
-    return dict(paced)
 
 
 def _calls(data: dict[str, Any]) -> int:
@@ -52,24 +44,20 @@ def verdict(data: dict[str, Any]) -> str:
 
     def each(text: Callable[[dict[str, Any], dict[str, Any]], str]) -> str:
         found = data["databases"].items()
-        return ", ".join(f"{text(parts['mix'], _paced(parts))} ({NAMES[name]})" for name, parts in found)
+        return ", ".join(f"{text(parts['mix'], parts['paced'])} ({NAMES[name]})" for name, parts in found)
 
-    parts = [part for both in data["databases"].values() for part in (both["mix"], _paced(both))]
+    parts = [part for both in data["databases"].values() for part in (both["mix"], both["paced"])]
     lost_ones = sum(sum(one["lost"].values()) + one["wrong answers"] for one in parts)
     most, resident = (max(one[key] for one in parts) for key in ("devices", "api_resident_peak_bytes"))
     cpu = each(lambda mix, paced: f"{1000 * mix['api_cpu_s_per_call']:.2f} ms")
     rate = each(lambda mix, paced: f"{mix['calls_per_s']:.0f} calls per second")
     p99 = each(lambda mix, paced: f"{1000 * paced['json calls']['p99_s']:.0f} ms")
-
-    def ratio(mix: dict[str, Any], paced: dict[str, Any]) -> str:
-        bare = paced.get("bare route")
-        return "not measured" if bare is None else f"{paced['json calls']['p99_s'] / bare['p99_s']:.1f}"
-
+    ratio = each(lambda mix, paced: f"{paced['json calls']['p99_s'] / paced['bare route']['p99_s']:.1f}")
     return (
         f"A device makes about {_calls(data)} calls in a run. One takes {cpu} of CPU time on average (aims: "
         f"{', '.join(f'{1000 * aim:g} ms' for aim in AIMS['mix_s'].values())}). At {100 * LOAD:.0f}% of the highest "
         f"rate that two shared cores sustain, clients included ({rate}), the p99 latency is {p99}. In proportion to a "
-        f"bare Starlette route under the same load it is {each(ratio)} (aim: {AIMS['p99_ratio']:g}). Of up to {most:,} "
+        f"bare Starlette route under the same load it is {ratio} (aim: {AIMS['p99_ratio']:g}). Of up to {most:,} "
         f"simulated clients, {lost_ones or 'none'} lost anything. The API process uses at most {resident / 1e6:.0f} MB "
         f"(aim: {AIMS['bytes'] / 1e6:.0f} MB).\n"
     )
