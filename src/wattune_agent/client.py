@@ -6,9 +6,9 @@ import threading
 import weakref
 from typing import Any, Dict, List, Optional
 
-from wattune_agent import PROTOCOL
+from wattune_agent import SERVED
 from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, Forbidden, Gone, NotThere
-from wattune_agent.protocol import ANSWER_LIMIT, SOCKET, Lines, read_answer
+from wattune_agent.protocol import ANSWER_LIMIT, SOCKET, STATED, Lines, known_fields, read_answer
 from wattune_agent.time_source import TimeSource
 
 __all__ = ["AgentClient"]
@@ -36,6 +36,8 @@ class AgentClient:
         self._lock = threading.RLock()
         self._events: List[Dict[str, Any]] = []
         self._number = 0
+        self._protocol = SERVED[0]
+        self._known: Dict[str, Any] = {"discover": []}
         self._holds = False
         self._closed = False
         self._pid = os.getpid()
@@ -46,6 +48,7 @@ class AgentClient:
         _open.add(self)
         try:
             self._board = self._ask("discover")
+            self._known = self._board.get("requests", STATED)
         except BaseException:
             self.close()
             raise
@@ -174,6 +177,7 @@ class AgentClient:
     def _ask(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
         if self._is_forked:  # checked first: another thread may have held the lock when this process was forked
             raise Gone("the connection to the agent belongs to process {}".format(self._pid))
+        fields = known_fields(request, fields, self._known)
         with self._lock:
             if not (self._holds or self._closed or self._is_connected()):
                 self._hang_up()
@@ -181,14 +185,18 @@ class AgentClient:
             if self._socket is None:
                 raise Gone("no connection to the agent at {}".format(self._path))
             self._number += 1
-            message = dict(fields, wattune=PROTOCOL, id=self._number, request=request)
+            message = dict(fields, wattune=self._protocol, id=self._number, request=request)
             held_before = self._holds
             self._holds = held_before or request in ("pin", "guard")  # even if the answer is lost
             try:
                 reply = self._exchange(message)
                 self._events.extend(reply.get("events") or [])
                 del self._events[:-1000]
-                return read_answer(reply)
+                spoken = reply.get("wattune")
+                if spoken in SERVED and spoken < self._protocol:  # an older agent has refused, and done nothing
+                    self._protocol = spoken
+                    return self._ask(request, **fields)
+                return read_answer(reply, self._protocol)
             except Busy:
                 self._holds = held_before
                 raise

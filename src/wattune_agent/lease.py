@@ -9,6 +9,7 @@ from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
 
 from wattune_agent.cap_guard import is_too_hot
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThere
+from wattune_agent.protocol import STATED
 from wattune_agent.readings import Joules
 
 __all__ = ["BLIND_S", "LEASE_S", "RETRY_S", "UNREAD_S", "BoardLease", "Party", "say"]
@@ -132,8 +133,8 @@ class BoardLease:
         return list(self._controller.describe()["settings_mhz"])
 
     def describe(self) -> Dict[str, Any]:
-        """The board, as its controller describes it, and the lease."""
-        return dict(self._controller.describe(), lease_s=self.lease_s)
+        """The board, as its controller describes it, the lease, and the fields of each request that is served."""
+        return dict(self._controller.describe(), lease_s=self.lease_s, requests=STATED)
 
     def read(self, party: Party) -> Dict[str, Any]:
         """A reading. Raises: NoReading, NotThere, Forbidden, FileFailed."""

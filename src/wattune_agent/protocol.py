@@ -5,7 +5,8 @@
     <- {"wattune": 1, "id": 7, "error": {"code": "busy", "message": "..."}, "events": []}
 
 ========  =====================================  ===================================================================
-discover                                         the board: its clock, sensor, mode and problems
+discover                                         the board: its clock, sensor, mode and problems; and ``requests``, the
+                                                 fields of each request that the agent knows
 read                                             power, rails, temperature, throttling and the present clock
 pin       ``mhz``, ``memory_clock_mhz``,         take control and hold the clock there; a silent client loses it. The
           ``cpu_clock_mhz``                      clocks beside it may be null: as they were found
@@ -27,20 +28,23 @@ the machine's monotonic clock.
 import json
 import math
 import socket
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from wattune_agent import PROTOCOL
-from wattune_agent.errors import AgentError, BadRequest, FileFailed, Gone, error_of
+from wattune_agent import PROTOCOL, SERVED
+from wattune_agent.errors import AgentError, BadRequest, FileFailed, Gone, NotThere, error_of
 
 __all__ = [
     "ANSWER_LIMIT",
     "REQUESTS",
     "REQUEST_LIMIT",
+    "RESTART",
     "SOCKET",
+    "STATED",
     "Lines",
     "answer",
     "check_request",
     "failure",
+    "known_fields",
     "line_of",
     "read_answer",
 ]
@@ -65,6 +69,12 @@ REQUESTS: Dict[str, Dict[str, bool]] = {
     "restore": {},
 }
 """The fields of each request, all of them numbers, and whether a field may be null; absent is null."""
+
+STATED = {name: sorted(fields) for name, fields in REQUESTS.items()}
+"""The requests and their fields, as an agent states them."""
+
+RESTART = "restart the agent: `sudo systemctl restart wattune-agent`"
+"""Remedy where an agent and its client differ."""
 
 
 class Lines:
@@ -112,7 +122,7 @@ def line_of(message: Dict[str, Any]) -> bytes:
 
 def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional[float]]]:
     """The request's id, name and fields. Raises: BadRequest, Gone for another version of the protocol."""
-    if message.get("wattune") != PROTOCOL:
+    if message.get("wattune") not in SERVED:
         raise Gone(_other_version("this agent", PROTOCOL, message.get("wattune")))
     number = message.get("id")
     if not isinstance(number, int) or isinstance(number, bool):
@@ -128,33 +138,48 @@ def check_request(message: Dict[str, Any]) -> Tuple[int, str, Dict[str, Optional
     return number, name, {key: _number(key, value, REQUESTS[name][key]) for key, value in fields.items()}
 
 
-def answer(number: Optional[int], content: Dict[str, Any], events: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """The line that answers request ``number``."""
-    return {"wattune": PROTOCOL, "id": number, "answer": content, "events": events}
+def known_fields(request: str, fields: Dict[str, Any], known: Dict[str, Iterable[str]]) -> Dict[str, Any]:
+    """The fields of a request without the null ones that an agent does not know; ``known``: those that it states.
+
+    Raises: NotThere for a request, or another field, that it does not know.
+    """
+    lacking = sorted(key for key, value in fields.items() if value is not None and key not in known.get(request, ()))
+    if request not in known or lacking:
+        raise NotThere("the running agent does not know {}; {}".format(" ".join([request] + lacking), RESTART))
+    return {key: value for key, value in fields.items() if key in known[request]}
 
 
-def failure(number: Optional[int], error: AgentError, events: List[Dict[str, Any]]) -> Dict[str, Any]:
+def answer(
+    number: Optional[int], content: Dict[str, Any], events: List[Dict[str, Any]], protocol: int = PROTOCOL
+) -> Dict[str, Any]:
+    """The line that answers request ``number``, in the version of the protocol that it was asked in."""
+    return {"wattune": protocol, "id": number, "answer": content, "events": events}
+
+
+def failure(
+    number: Optional[int], error: AgentError, events: List[Dict[str, Any]], protocol: int = PROTOCOL
+) -> Dict[str, Any]:
     """The line that says why request ``number`` failed; None if the number could not be read."""
     content = {"code": error.code, "message": str(error)}
-    return {"wattune": PROTOCOL, "id": number, "error": content, "events": events}
+    return {"wattune": protocol, "id": number, "error": content, "events": events}
 
 
-def read_answer(message: Dict[str, Any]) -> Dict[str, Any]:
+def read_answer(message: Dict[str, Any], protocol: int = PROTOCOL) -> Dict[str, Any]:
     """The content of an answer. Raises: the error that it carries; Gone if it does not follow this protocol."""
     error = message.get("error")
-    is_same = message.get("wattune") == PROTOCOL
+    is_same = message.get("wattune") == protocol
     if isinstance(error, dict) and is_same:
         raise error_of(str(error.get("code")), str(error.get("message")))
     content = message.get("answer")
     if not is_same or not isinstance(content, dict):
-        raise Gone(_other_version("the agent", message.get("wattune"), PROTOCOL))
+        raise Gone(_other_version("the agent", message.get("wattune"), protocol))
     return content
 
 
 def _other_version(who: str, agents: object, clients: object) -> str:
     return (
         "{} speaks version {!r:.20} of the protocol, and its client version {!r:.20}; install one wattune for both and "
-        "restart the agent: `sudo systemctl restart wattune-agent`".format(who, agents, clients)
+        "{}".format(who, agents, clients, RESTART)
     )
 
 

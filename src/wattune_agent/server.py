@@ -14,6 +14,7 @@ import time as real_time
 import traceback
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
+from wattune_agent import PROTOCOL, SERVED
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, NotThere
 from wattune_agent.lease import LEASE_S, BoardLease, Party, say
 from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_request, failure, line_of
@@ -153,7 +154,7 @@ class AgentServer:
     def _attend(self, peer: "_Peer") -> None:
         try:
             while not self._stop.is_set():
-                number = None
+                number, protocol = None, PROTOCOL
                 try:
                     peer.silent_since_s = self._time.now_s()
                     message = peer.lines.receive()
@@ -161,9 +162,10 @@ class AgentServer:
                     if message is None:
                         return
                     number = _number_of(message)
+                    protocol = message["wattune"] if message.get("wattune") in SERVED else PROTOCOL
                     reply = self._reply(peer, message)
                 except AgentError as error:
-                    reply = failure(number, error, peer.take())
+                    reply = failure(number, error, peer.take(), protocol)
                     if number is None:  # not the protocol: the start of the next request is unknown
                         peer.tell(reply)
                         return
@@ -200,7 +202,7 @@ class AgentServer:
             # An entry point: a bug here must not end a client's guard.
             say(traceback.format_exc())
             raise AgentError("the agent failed: {}: {}".format(type(error).__name__, error)) from error
-        return answer(number, content, peer.take())
+        return answer(number, content, peer.take(), message["wattune"])
 
     # ---------------------------------------------------------------------------------------------------- the rest
 
@@ -279,7 +281,7 @@ class _Peer(Party):
         try:
             self.lines.send(message, SEND_S)
         except AgentError as error:  # a value that JSON cannot carry
-            self.lines.send(failure(message["id"], error, []), SEND_S)
+            self.lines.send(failure(message["id"], error, [], message["wattune"]), SEND_S)
         except OSError:
             return False
         return True

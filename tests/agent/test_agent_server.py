@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -17,6 +18,7 @@ from tests.support.live_board import wait_for
 from tests.support.made_board import MadeBoard
 from tests.support.virtual_time import VirtualTime
 
+import wattune_agent.client as client_module
 import wattune_agent.server as server_module
 from wattune_agent.client import AgentClient
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, Full, Gone, NotThere
@@ -220,6 +222,45 @@ def test_the_holder_that_sends_garbage_loses_the_board(board, server, path):
     client._socket.sendall(b"garbage\n")
     assert wait_for(lambda: not board.is_at(510.0))
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("agents", "clients", "says"),
+    [
+        ((3, 2), (2,), ""),
+        ((2,), (3, 2), ""),
+        ((4, 3), (2,), r"the agent speaks version 4 .*its client version 2; .* restart the agent"),
+        ((2,), (4, 3), r"the agent speaks version 2 .*its client version 4; .* restart the agent"),
+    ],
+)
+def test_an_agent_and_a_client_talk_if_they_are_one_version_apart(
+    board, path, tmp_path, monkeypatch, agents, clients, says
+):
+    """An agent from an altered copy of its package, which knows neither ``set`` nor the window of a cap."""
+    package = tmp_path / "altered/wattune_agent"
+    shutil.copytree(client_module.__file__.rpartition("/")[0], package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, text, other in (
+        ("__init__.py", "SERVED = (2,)", f"SERVED = {agents}"),
+        ("protocol.py", ', "window_s": True', ""),
+        ("protocol.py", '    "set": {"cap_w": True},\n', ""),
+    ):
+        assert text in (package / file).read_text()
+        (package / file).write_text((package / file).read_text().replace(text, other))
+    monkeypatch.setattr(client_module, "SERVED", clients)
+    with serving(board.root, path, source=package.parent):
+        if says:
+            with pytest.raises(Gone, match=says):
+                AgentClient(str(path))
+            return
+        with AgentClient(str(path)) as client:
+            assert client.pin(612.0) == {"mhz": 612.0}
+            client.guard(9.0, None, None)
+            with pytest.raises(NotThere, match="does not know guard window_s; restart the agent"):
+                client.guard(9.0, None, 1.0)
+            with pytest.raises(NotThere, match="does not know set cap_w; restart the agent"):
+                client.set_cap(8.0)
+            with pytest.raises(BadRequest, match="allowed"):  # in the version that the client reads
+                client.pin(600.0)
 
 
 def test_a_client_that_takes_no_answers_does_not_keep_the_agent_from_others(board, server, path, holders):

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.agent_socket import serving
 from tests.support.board_records import materialise
 from tests.support.live.tree import LiveTree
 
 from wattune.devices import Conditions
-from wattune.doctor import default_device, examine
+from wattune.doctor import board_checks, default_device, examine
 from wattune.doctor.board_checks import (
     check_agent,
     check_conditions,
@@ -25,6 +26,7 @@ from wattune.doctor.board_checks import (
 )
 from wattune.doctor.interpreter import Interpreter
 from wattune.errors import InputError
+from wattune_agent import client
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.tree import Tree
@@ -131,12 +133,22 @@ def test_a_truncated_snapshot_is_named(live):
     assert "board-jetson.json" in finding.text
 
 
-def test_a_running_agent(tmp_path):
+def test_a_running_agent(tmp_path, live, monkeypatch):
     (tmp_path / "sys").mkdir()
-    assert "not running" in check_agent(Tree(str(tmp_path))).text
-    (tmp_path / "run" / "wattune").mkdir(parents=True)
-    (tmp_path / "run" / "wattune" / "agent.sock").write_text("")
-    assert "--device agent" in check_agent(Tree(str(tmp_path))).text
+    tree = Tree(str(tmp_path))
+    assert "not running" in check_agent(tree).text
+    path = tmp_path / "run/wattune/agent.sock"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    assert (check_agent(tree).state, check_agent(tree).fix) == ("warn", "sudo systemctl start wattune-agent")
+    path.unlink()
+    with serving(live.root, path):
+        assert "--device agent" in check_agent(tree).text
+        monkeypatch.setitem(board_checks.STATED, "read", ["a field of a later version"])
+        assert "restart the agent" in check_agent(tree).fix
+        monkeypatch.setattr(client, "SERVED", (3,))
+        assert check_agent(tree).state == "fail"
+        assert "speaks version 2" in check_agent(tree).text
 
 
 # ----------------------------------------------------------------------------------------------- device

@@ -52,12 +52,12 @@ def agent(*arguments):
 
 
 @contextmanager
-def serving(root, socket, *options, family="jetson"):
-    """An agent that serves the board below ``root``."""
+def serving(root, socket, *options, family="jetson", source=ROOT / "src"):
+    """An agent that serves the board below ``root``; ``source``: the folder of its package."""
     arguments = ["serve", "--device", family, "--sysfs-root", root, "--socket", socket, *options]
     with tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", "wattune_agent", *map(str, arguments)]
-        with subprocess.Popen(command, env=ENVIRONMENT, stderr=said) as process:
+        with subprocess.Popen(command, env={**ENVIRONMENT, "PYTHONPATH": str(source)}, stderr=said) as process:
 
             def text():
                 said.seek(0)

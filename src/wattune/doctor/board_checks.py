@@ -11,9 +11,11 @@ from wattune.doctor.interpreter import Interpreter
 from wattune.errors import WattuneError
 from wattune.point import knob_text
 from wattune_agent.board import Board
-from wattune_agent.errors import AgentError
+from wattune_agent.client import AgentClient
+from wattune_agent.errors import AgentError, Gone
 from wattune_agent.leftover import busy_with, left_behind
 from wattune_agent.lock import board_lock
+from wattune_agent.protocol import RESTART, STATED
 from wattune_agent.tree import Tree
 
 State = Literal["ok", "warn", "fail"]
@@ -102,13 +104,22 @@ def check_left_behind(tree: Tree) -> Finding:
 
 
 def check_agent(tree: Tree) -> Finding:
-    """Check if an agent runs here, and if this user may connect to it."""
+    """Check if an agent runs here, if this user may connect to it, and if it is of the installed version."""
     if not tree.exists(AGENT_SOCKET):
         return Finding("agent", "ok", "not running; needed only in containers and by users other than root")
-    if os.access(tree.inside(AGENT_SOCKET), os.W_OK):
-        return Finding("agent", "ok", f"running: --device agent ({AGENT_SOCKET})")
-    fix = "sudo usermod -aG wattune $USER, then log in again"
-    return Finding("agent", "warn", f"running, but this user may not write to {AGENT_SOCKET}", fix)
+    if not os.access(tree.inside(AGENT_SOCKET), os.W_OK):
+        fix = "sudo usermod -aG wattune $USER, then log in again"
+        return Finding("agent", "warn", f"running, but this user may not write to {AGENT_SOCKET}", fix)
+    try:
+        with AgentClient(tree.inside(AGENT_SOCKET)) as client:
+            known = client.describe().get("requests")
+    except Gone as error:  # of another version of the protocol, which its text tells
+        return Finding("agent", "fail", str(error), RESTART)
+    except AgentError as error:
+        return Finding("agent", "warn", str(error), "sudo systemctl start wattune-agent")
+    if known != STATED:
+        return Finding("agent", "warn", "running, and of another age than the installed wattune", RESTART)
+    return Finding("agent", "ok", f"running: --device agent ({AGENT_SOCKET})")
 
 
 HOT_C = 85.0
