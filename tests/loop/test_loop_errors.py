@@ -143,6 +143,18 @@ def test_an_argument_that_cannot_be(options, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("asserts", [False, True])
+def test_an_optimizer_that_calls_its_closure_untested_is_refused_at_its_first_step(asserts):
+    class Untold(torch.optim.SGD):
+        def step(self, closure=None):
+            assert closure is not None or not asserts, "Sharpness Aware Minimization requires closure"
+            closure()
+
+    model = perceptron()
+    with pytest.raises(InputError, match="an optimizer that needs a closure: Untold"):
+        trained(model, optimizer=Untold(model.parameters(), lr=0.1))
+
+
 def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of():
     with pytest.warns(UserWarning, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
         trained(device=RealTimeDevice(), cap_w=4500)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wattune.errors import InputError
+from wattune.loop.recipe import needs_closure
 from wattune.loop.step_counter import StepWorkCounter
 
 if TYPE_CHECKING:
@@ -124,6 +125,11 @@ class OptimizerStepper:
                 scaler.update()
             else:
                 self._optimizer.step()
+        except Exception as error:
+            # The signature of a step does not tell whether it calls its closure untested.
+            if "closure" in str(error).lower() or str(error) == "'NoneType' object is not callable":
+                raise needs_closure(self._optimizer) from error
+            raise
         finally:
             self._stepping = False
             self._recipe.unscale()

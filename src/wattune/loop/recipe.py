@@ -34,6 +34,12 @@ RULES = {
 }
 
 
+def needs_closure(optimizer: Optimizer) -> InputError:
+    """The error for an optimizer that needs a closure."""
+    name = type(optimizer).__name__
+    return InputError("an optimizer that needs a closure", value=name, allowed="one that steps without a closure")
+
+
 class Recipe:
     """The learning rate and its schedule, at any batch size.
 
@@ -68,10 +74,7 @@ class Recipe:
         # Of the class: a scheduler puts a function of its own in the place of the optimizer's.
         needed = list(inspect.signature(type(optimizer).step).parameters.values())[1:]
         if any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed):
-            name = type(optimizer).__name__
-            raise InputError(
-                "an optimizer that needs a closure", value=name, allowed="one that steps without a closure"
-            )
+            raise needs_closure(optimizer)
         if not keep and not all("lr" in group for group in optimizer.param_groups):
             raise InputError(
                 "the optimizer has no learning rate to scale", value=type(optimizer).__name__, hint="keep_recipe=True"
