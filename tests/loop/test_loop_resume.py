@@ -11,7 +11,7 @@ from tests.support.real_time_device import RealTimeDevice
 from tests.support.sessions import SAMPLES, Named, Numbered, board, distance, loss_of, perceptron, session_of, train
 from torch.nn import functional
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.loop.capped import capped
@@ -280,7 +280,47 @@ class Stream(IterableDataset):
         return (self.samples[index] for index in self.order)
 
 
+class Wrapping(Sampler[int]):
+    """An order of another sampler, and of numbers in containers, slots and arrays."""
+
+    __slots__ = ("draw", "inner", "past", "shift")
+
+    def __init__(self, inner):
+        self.inner, self.draw, self.past = inner, {"own": [np.random.default_rng(3)]}, []
+        self.shift = torch.tensor([0])
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __iter__(self):
+        order = np.roll(list(self.inner), int(self.shift))[self.draw["own"][0].permutation(SAMPLES)]
+        self.past, self.shift = [*self.past, len(self.past)], self.shift + len(self.past)
+        return iter(order.tolist())
+
+
+class Loader:
+    """A loader of one's own, with a flag that changes from pass to pass."""
+
+    batch_size = 32
+
+    def __init__(self):
+        self.inner, self.is_odd = Wrapping(Counting(SAMPLES)), False
+
+    def __iter__(self):
+        self.is_odd = not self.is_odd
+        order = list(self.inner)
+        order = BatchSampler(order[::-1] if self.is_odd else order, 32, False)
+        return iter(DataLoader(Named(), batch_sampler=order))
+
+
+def own_generator():
+    return RandomSampler(Named(), generator=torch.Generator().manual_seed(3))
+
+
 ORDERS = {
+    "wrapped": lambda: {"sampler": Wrapping(own_generator()), "batch_size": 32},
+    "plain batches": lambda: {"batch_sampler": BatchSampler(Wrapping(own_generator()), 32, False)},
+    "loader": None,
     "counter": lambda: {"sampler": Counting(SAMPLES), "batch_size": 32},
     "python": lambda: {"sampler": Shuffled(SAMPLES, random.Random(3)), "batch_size": 32},
     "numpy": lambda: {"sampler": ShuffledByOwn(SAMPLES, np.random.default_rng(3)), "batch_size": 32},
@@ -296,7 +336,7 @@ def test_a_position_that_a_sampler_keeps_itself_is_resumed(tmp_path, order, stop
     """At the end of a pass, where nothing could notice, before a first step, and in the middle."""
 
     def loader():
-        return DataLoader(**{"dataset": Named(), **ORDERS[order]()})
+        return DataLoader(**{"dataset": Named(), **ORDERS[order]()}) if ORDERS[order] else Loader()
 
     whole = Run(tmp_path / "whole", passes=4, loader=loader(), keep_recipe=True)
     with nullcontext() if stop_after is None else pytest.raises(KeyboardInterrupt):
@@ -307,16 +347,27 @@ def test_a_position_that_a_sampler_keeps_itself_is_resumed(tmp_path, order, stop
     assert seen == whole.seen
 
 
-def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path):
+@pytest.mark.parametrize("own", [False, True])
+def test_an_order_that_cannot_be_brought_back_is_refused(tmp_path, own):
     """Rather than that samples are seen twice."""
 
     def loader():
-        return DataLoader(Named(), batch_size=32, sampler=Shuffled(SAMPLES, random.SystemRandom()))
+        sampler = Shuffled(SAMPLES, random.SystemRandom())
+        if own:
+            return DataLoader(Named(), batch_sampler=BatchSampler(sampler, 32, False))
+        return DataLoader(Named(), batch_size=32, sampler=sampler)
 
     with pytest.raises(KeyboardInterrupt):
-        Run(tmp_path / "c", stop_after=13, loader=loader())
-    with pytest.raises(RecordError, match="another order than in the interrupted pass: Shuffled"):
-        Run(tmp_path / "c", loader=loader())
+        Run(tmp_path / "c", stop_after=13, loader=loader(), keep_recipe=own)
+    name = "BatchSampler" if own else "Shuffled"
+    with pytest.raises(RecordError, match=f"another order than in the interrupted pass: {name}"):
+        Run(tmp_path / "c", loader=loader(), keep_recipe=own)
+
+
+def test_a_position_that_workers_keep_is_refused_before_anything_runs(tmp_path):
+    loader = DataLoader(Stream(), batch_size=32, num_workers=1, persistent_workers=True)
+    with pytest.raises(InputError, match="an IterableDataset without persistent_workers"):
+        session_of(loader=loader, keep_recipe=True, checkpoint=tmp_path / "c")
 
 
 @pytest.fixture

@@ -71,6 +71,25 @@ class Draws(Sampler[list[int]]):
         deque(indices, maxlen=0)
 
 
+class Checked:
+    """The user's own batch sampler; ``orders``: the checksum of all indices up to each list that is drawn."""
+
+    def __init__(self, sampler: Any):
+        self.sampler = sampler
+        self.orders: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.orders.clear()
+        order = 0
+        for batch in self.sampler:
+            order = _order(batch if isinstance(batch, Iterable) else [batch], order)
+            self.orders.append(order)
+            yield batch
+
+
 def _order(indices: Iterable[Any], checksum: int) -> int:
     for index in indices:
         checksum = zlib.crc32(str(index).encode(), checksum)
@@ -102,6 +121,11 @@ class BatchSource:
         if reason is None:
             self._draws = Draws(loader.sampler, self.batch_size, self.batch_size if loader.drop_last else None)
             self._source = remade(loader, batch_sampler=self._draws)
+        self._checked: Checked | None = None
+        is_plain = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+        if self._draws is None and is_plain and loader.batch_size is None and loader.batch_sampler is not None:
+            self._checked = Checked(loader.batch_sampler)
+            self._source = remade(loader, batch_sampler=self._checked)
         self._batches: Iterator[Any] = iter(())
         self._random: list[Tensor] = []
         self._order_random: list[Tensor] = []
@@ -151,10 +175,11 @@ class BatchSource:
         def resume(skipped: int) -> None:  # the sampler has drawn its order: continue with the present random numbers
             restore(None, now)
             if order is not None and skipped != order:
+                sampler = self.loader.sampler if self._draws is not None else self.loader.batch_sampler
                 raise RecordError(
                     "the loader has another order than in the interrupted pass",
-                    value=type(self.loader.sampler).__name__,
-                    allowed="one that depends only on the random state of torch, Python, NumPy or its generator",
+                    value=type(sampler).__name__,
+                    allowed="one that depends only on the random state of torch, Python, NumPy or its own attributes",
                     hint="seed the sampler by the epoch, or restart the training run",
                 )
 
@@ -169,11 +194,11 @@ class BatchSource:
             self._draws.skip, self._draws.on_skipped = skip, resume if random is not None else None
         self._batches = iter(self._source)
         if self._draws is None:
-            while skip > 0:
-                skipped = next(self._batches, None)
-                skip -= samples_of(skipped) if skipped is not None else skip
+            at = 0
+            while skip > 0 and (skipped := self.fetch()) is not None:
+                skip, at = skip - skipped.samples, skipped.order
             if random is not None:
-                restore(None, now)
+                resume(at if self._checked is not None else order or 0)
 
     def fetch(self) -> Fetched | None:
         """The next batch; None at the end of the pass."""
@@ -181,7 +206,8 @@ class BatchSource:
         if data is self:
             return None
         if self._draws is None:
-            return Fetched(data, samples_of(data), self.batch_size)
+            order = 0 if self._checked is None else self._checked.orders.popleft()
+            return Fetched(data, samples_of(data), self.batch_size, order)
         size, samples, order = self._draws.drawn.popleft()
         return Fetched(data, samples, size, order)
 

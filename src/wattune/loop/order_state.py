@@ -2,79 +2,128 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import IterableDataset
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
-from wattune.loop.rng_state import set_state, state_of
+from wattune.loop.rng_state import generators, set_state, state_of
 
 PARTS = ("sampler", "batch_sampler", "dataset")
-"""Attributes of a loader that may decide the order of its samples; a data set does if it has no indices."""
+"""Attributes of a loader that may decide the order of its samples; a data set does if it has no indices, and a loader
+that is not a DataLoader."""
+
+MOST = 100_000
+"""Largest array or list that is looked at: of an order itself, which is as long as the data set, nothing follows."""
+
+Place = tuple[str, Any, Callable[[Any], object]]
+"""Path in a part of the loader, its value as JSON, and a function that sets it to such a value."""
 
 
 class OrderState:
     """Positions of one loader's samplers, as JSON values.
 
-    Counters are the whole numbers in a sampler's attributes that have changed since this object was made.
+    They are the plain values, arrays and generators in attributes of the samplers, of what these wrap, and of the lists
+    and dictionaries in both, that have changed since this object was made. A sampler with a ``state_dict`` or a
+    ``set_epoch`` is asked for its position instead.
     """
 
     def __init__(self, loader: Any):
         parts = {name: getattr(loader, name, None) for name in PARTS}
         if not isinstance(parts["dataset"], IterableDataset):
             del parts["dataset"]
-        self._parts = {name: part for name, part in parts.items() if part is not None}
-        self._first = {name: _attributes(part) for name, part in self._parts.items()}
+        if not isinstance(loader, DataLoader):
+            parts["loader"] = loader
+        self._parts = parts
+        self._elsewhere = {id(one) for one in generators(loader)}  # saved with the random states of the pass
+        self._first = {name: {path: value for path, value, _ in places} for name, places in self._places()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Positions by the name of the part; those of a part with a ``state_dict`` are that."""
-        return {name: state for name, part in self._parts.items() if (state := self._state(name, part))}
+        """Positions by the name of the part and the path in it."""
+        return {name: changed for name, places in self._places() if (changed := self._changed(name, places))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``; a sampler whose epoch the user has set already keeps it."""
-        for name, positions in state.items():
-            part = self._parts.get(name)
-            if part is None:
-                continue
-            if _has_epoch(part):
-                if part.epoch == 0 and "epoch" in positions:
-                    part.set_epoch(positions["epoch"])
-            elif hasattr(part, "load_state_dict"):
-                part.load_state_dict(positions)
-            else:
-                for attribute, value in positions.items():
-                    _restore(part, attribute, value)
+        for name, places in self._places():
+            positions = state.get(name, {})
+            for path, value, put in list(places):
+                if path in positions and type(positions[path]) is type(value):  # else it is of another sampler
+                    put(positions[path])
 
-    def _state(self, name: str, part: Any) -> dict[str, Any]:
-        if _has_epoch(part):
-            return {"epoch": part.epoch}
-        if hasattr(part, "state_dict"):
-            return dict(part.state_dict())
+    def _places(self) -> Iterator[tuple[str, Iterator[Place]]]:
+        seen = set(self._elsewhere)
+        for name, part in self._parts.items():
+            yield name, _within(part, "", seen)
+
+    def _changed(self, name: str, places: Iterable[Place]) -> dict[str, Any]:
         first = self._first[name]
-        return {key: value for key, value in _attributes(part).items() if value != first.get(key)}
+        return {path: value for path, value, _ in places if _is_told(path) or value != first.get(path)}
 
 
-def _has_epoch(part: Any) -> bool:
-    return hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int)
+def _within(part: Any, path: str, seen: set[int]) -> Iterator[Place]:
+    """The places in an object that may decide an order."""
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
+        yield f"{path}epoch()", part.epoch, partial(_set_epoch, part)
+        return
+    if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+        yield f"{path}state_dict()", dict(part.state_dict()), part.load_state_dict
+        return
+    for key, one in _items(part):
+        value = _value(one) if id(one) not in seen else None
+        if value is not None:
+            yield f"{path}{key}", value, partial(_put, part, key, one)
+        elif isinstance(one, (list, tuple, dict)) or (hasattr(one, "__iter__") and not hasattr(one, "__getitem__")):
+            yield from _within(one, f"{path}{key}.", seen)
 
 
-def _attributes(part: Any) -> dict[str, Any]:
-    """Whole numbers and states of generators in attributes of a sampler, as JSON values."""
-    found = {name: _value(one) for name, one in vars(part).items()} if hasattr(part, "__dict__") else {}
-    return {name: value for name, value in found.items() if value is not None}
+def _is_told(path: str) -> bool:
+    return path.endswith("()")
+
+
+def _set_epoch(part: Any, epoch: int) -> None:
+    if part.epoch == 0:
+        part.set_epoch(epoch)
+
+
+def _items(part: Any) -> list[tuple[Any, Any]]:
+    if isinstance(part, dict):
+        return list(part.items()) if len(part) <= MOST else []
+    if isinstance(part, (list, tuple)):
+        return list(enumerate(part)) if len(part) <= MOST else []
+    slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(part, name)]
+    return [*getattr(part, "__dict__", {}).items(), *((name, getattr(part, name)) for name in slots)]
 
 
 def _value(one: Any) -> Any:
-    if isinstance(one, torch.Generator):  # among the random states of the pass
-        return None
-    return one if type(one) is int else state_of(one)
+    """A plain value, a list of plain values, an array or the state of a generator, as JSON; None for anything else."""
+    if isinstance(one, (Tensor, np.ndarray, np.generic)):
+        is_plain = not one.is_complex() if isinstance(one, Tensor) else one.dtype.kind in "biuf"
+        return one.tolist() if is_plain and math.prod(one.shape) <= MOST else None
+    if type(one) in (list, tuple):
+        return list(one) if len(one) <= MOST and all(type(each) in (bool, int, float, str) for each in one) else None
+    return one if type(one) in (bool, int, float, str) else state_of(one)
 
 
-def _restore(part: Any, name: str, value: Any) -> None:
-    one = getattr(part, name, None)
-    if type(_value(one)) is not type(value):  # of another sampler
-        return
-    if isinstance(value, int):
-        setattr(part, name, value)
-    else:
-        set_state(one, value)
+def _put(part: Any, key: Any, one: Any, value: Any) -> None:
+    """Set the place of ``one`` in a part of the loader to a ``_value``."""
+    if isinstance(one, Tensor):
+        value = torch.tensor(value, dtype=one.dtype)
+    elif isinstance(one, (np.ndarray, np.generic)):
+        value = np.array(value, dtype=one.dtype)[()]
+    elif type(one) is tuple:
+        value = tuple(value)
+    elif type(one) not in (bool, int, float, str, list):
+        return set_state(one, value)
+    if isinstance(part, (dict, list)):
+        part[key] = value
+    elif not isinstance(part, tuple):
+        setattr(part, key, value)
+    return None

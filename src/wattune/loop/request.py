@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import IterableDataset
 
 from wattune.cap import OVER
 from wattune.cap_source import CapSource, cap_of
@@ -83,6 +84,11 @@ class Request:
         self.checkpoint, self.record = (writable(name, getattr(given, name)) for name in ("checkpoint", "record"))
         self.listeners = trackers_of(given.log_to)
         self.batch_source = None if given.loader is None else BatchSource(self.loader, keep=keep, whole=batch_size)
+        is_stream = isinstance(getattr(self.loader, "dataset", None), IterableDataset)
+        if given.checkpoint is not None and is_stream and self.loader.persistent_workers:
+            # The workers keep its position, out of reach.
+            allowed = "an IterableDataset without persistent_workers"
+            raise InputError("checkpoint= of a loader", value="persistent_workers=True", allowed=allowed)
         if self.batch_source is not None and self.batch_source.trained_per_pass == 0:
             # A run without a step would look as if all were well.
             raise InputError("the loader gives no batch", value=f"{self.samples_per_pass} samples", allowed="a batch")

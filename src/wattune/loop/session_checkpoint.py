@@ -61,10 +61,11 @@ def check_savable(session: Session) -> None:
     """Check, before anything is trained, that a checkpoint can be written. Raises: InputError."""
     try:
         parts = (session.run.model, session.optimizer, session.recipe)
-        check_state({"parts": [part.state_dict() for part in parts]})
+        order = {} if session.batch_source is None else session.batch_source.order_state()
+        check_state({"parts": [part.state_dict() for part in parts], "order": order})
     except TypeError as error:
         raise InputError(
-            "the state of the model, the optimizer or a scheduler cannot be saved",
+            "the state of the model, the optimizer, a scheduler or the loader's sampler cannot be saved",
             value=str(error),
             hint="train without checkpoint=",
         ) from error
