@@ -190,14 +190,23 @@ def total_cost(notes: Sequence[JournalEntry]) -> ProfileCost:
 
 def _differences(there: Partial, here: Partial) -> str:
     """Name the fields of ``ASKED`` that differ in two files, with their values where they are short."""
-    # As JSON: a tuple that was asked for is read back as a list.
-    before, now = there.dump(), here.dump()
+    # As JSON: a tuple that was asked for is read back as a list. Rounded: another processor, or another release of
+    # NumPy, computes other last digits of what was asked for.
+    before, now = _rounded(there.dump()), _rounded(here.dump())
     said = here.key.differences(there.key)
     for name in ASKED:
         if before[name] != now[name]:
             is_short = not isinstance(now[name], (dict, list))
             said.append(f"{name} ({before[name]}, not {now[name]})" if is_short else name)
     return ", ".join(said)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def is_calm(result: ProfileCell | AbortedProbe, limit: SensorLimit) -> bool:
