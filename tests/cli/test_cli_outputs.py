@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wattune.cli.output import claim
+from wattune.cli.output import claim, resumable
 from wattune.errors import OutputError
 from wattune.records import ProfileTable
 
@@ -137,6 +137,13 @@ def test_a_record_goes_to_the_first_free_name(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p-2.json", "p-3.json", "p.json"]
     said = capsys.readouterr().err
     assert [f"is in {tmp_path / name}" in said for name in ("p.json", "p-2.json", "p-3.json")] == [True] * 3
+
+
+def test_an_interruption_before_the_first_result_leaves_nothing_to_continue(tmp_path):
+    (tmp_path / "e-curves").mkdir()
+    with pytest.raises(KeyboardInterrupt), resumable(["estimate"], tmp_path / "e-curves"):
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_record_that_cannot_be_saved_is_printed(tmp_path, capsys):

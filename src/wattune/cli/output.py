@@ -240,6 +240,9 @@ def resumable(arguments: Sequence[str], partial: Path | None, *, holds: bool = T
         with Held(partial) if holds and partial is not None else nullcontext():
             yield
     except (KeyboardInterrupt, Interrupted) as error:
+        if partial is not None:
+            with suppress(OSError):
+                partial.rmdir()  # an empty folder, which holds no work
         if partial is None or not partial.exists():
             raise
         command = shlex.join(["wattune", *(a for a in arguments if a != "--resume"), "--resume"])
