@@ -132,6 +132,17 @@ def test_a_cell_that_a_staircase_skipped_is_named_and_not_chosen():
     baseline = next(b for b in found.baselines if b.rule == "best batch, fixed clock")
     assert (baseline.batch_size, baseline.clock_mhz, baseline.feasible) == (8, fixed, False)
     assert "did not measure this point" in baseline.why_not
+    # At the largest batch size, the workload was measured among the references.
+    cells = tuple(c for c in profile.cells if (c.batch_size, c.clock_mhz) != (128, fixed))
+    whole = pick("largest batch, fixed clock", profile, curve(), SensorLimit(CAP_W))
+    figures = {"power_mean_w": 3.5, "power_std_w": 0.0, "step_s": 0.5, "steps": 9, "power_peak_w": 3.5}
+    own = ReferencePower(workload="target backprop 1f", batch_size=128, clock_mhz=fixed, **figures)
+    others = (own.model_copy(update={"clock_mhz": f, "power_peak_w": 9.0}) for f in CLOCKS if f != fixed)
+    reference = ReferenceSet(set_version=2, powers=(*profile.reference.powers, own, *others))
+    part = profile.model_copy(update={"cells": cells, "reference": reference})
+    choice = pick("largest batch, fixed clock", part, curve(), SensorLimit(CAP_W))
+    assert (choice.point, choice.feasible) == (whole.point, True)
+    assert choice.relative_time == pytest.approx(0.5 / 128)
 
 
 def test_the_batch_size_of_a_baseline_is_not_that_of_the_sizes_that_a_guided_profile_measured():

@@ -96,6 +96,9 @@ def test_the_staircase_agrees_with_the_full_grid_on_a_noise_free_board(cap_w):
         # Readings begin at another moment, and each is one of the sensor's steps off at most.
         assert cell.power_peak_w == pytest.approx(twin.power_peak_w, abs=1.01 * 0.0405)
     assert stairs.cost.time_s < full.cost.time_s
+    # Far below the cap, the longest steps of all are left out: those of the largest batch at the lowest clocks.
+    lowest = min(c.clock_mhz for c in stairs.cells if c.batch_size == BATCHES[-1])
+    assert (lowest > 76.8) == (cap_w == 5.2)
 
 
 def test_a_probe_ends_at_the_first_reading_above_the_cap():
@@ -236,7 +239,7 @@ def test_progress_ends_at_its_total():
         assert heard[-1] == (took, took, "done")
         (most,) = {now[1] for now in heard[:-1]}
         assert most == took if cap_w is None else most > took
-    assert heard[0][2] == f"small, batch size 128 at 76.8 MHz ({most} probes at most)"
+    assert heard[0][2] == f"small, batch size 8 at 76.8 MHz ({most} probes at most)"
 
 
 def test_a_foreign_file_in_the_place_of_partial_results_is_refused(tmp_path):

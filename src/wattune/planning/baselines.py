@@ -126,7 +126,7 @@ def _at_fixed_setting(table: PlanningTable, batch_size: int, limit: SensorLimit)
     point = OperatingPoint(table.largest_shape[batch_size], keeping[-1] if keeping else table.combinations[0])
     if (probe := table.aborted.get(point)) is not None:
         return _stopped(probe, limit)
-    if (option := table.at.get(point)) is None:
+    if (option := table.at.get(point) or table.own_reference(point)) is None:
         return RulePick(point, False, NOT_MEASURED)
     if not keeping:
         return RulePick(option, False, "no setting is known at which every reference workload stays under the cap")

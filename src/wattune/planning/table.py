@@ -61,7 +61,7 @@ class PlanningTable:
                 allowed="at least one",
                 hint="profile smaller batch sizes",
             )
-        self.profile = profile
+        self.profile, self._window_s = profile, window_s
         self.efficiency = efficiency
         self.reference_samples = efficiency.reference_samples
         relative_samples = {b: efficiency.at(b).relative_samples for b in sorted({cell.batch_size for cell in cells})}
@@ -75,6 +75,18 @@ class PlanningTable:
         self.largest_shape = {shape.batch: shape for shape in sorted(p.shape for p in (*self.at, *self.aborted))}
         curve = {point.batch_size: point.relative_samples for point in efficiency.points}
         self.relative_samples = {b: curve.get(b) for b in self.largest_shape}
+
+    def own_reference(self, point: OperatingPoint) -> Option | None:
+        """The profiled workload as it was measured among the references, at a point that a staircase left out."""
+        profile, reference = self.profile, self.profile.reference
+        own = f"{profile.workload} {profile.algorithm} "
+        cells = [
+            cell
+            for power in (reference.powers if reference else ())
+            if power.workload.startswith(own) and power.step_s and (cell := _cell_of(power)).point == point
+        ]
+        part = profile.model_copy(update={"cells": tuple(cells[:1])})
+        return next(iter(_options(part, self._window_s, self.relative_samples, self.reference_samples or 1.0)), None)
 
     @cached_property
     def posterior(self) -> CurvePosterior | None:
@@ -103,8 +115,11 @@ def worst_case(profile: ProfileTable, window_s: float | None) -> dict[Knobs, flo
 def _reference_w(power: ReferencePower, profile: ProfileTable, window_s: float | None) -> float:
     if power.power_mean_w is None or power.step_s is None:  # an older file
         return power.power_peak_w if window_s is None else power.power_window_w or power.power_peak_w
-    figures = power.model_dump(include=set(ProfileCell.model_fields) & set(ReferencePower.model_fields))
-    return highest_later(ProfileCell(**figures), profile.sensor_window_s or 0.0, profile.cap_window_s, window_s)
+    return highest_later(_cell_of(power), profile.sensor_window_s or 0.0, profile.cap_window_s, window_s)
+
+
+def _cell_of(power: ReferencePower) -> ProfileCell:
+    return ProfileCell(**power.model_dump(include=set(ProfileCell.model_fields) & set(ReferencePower.model_fields)))
 
 
 def _options(

@@ -22,7 +22,7 @@ from wattune.profiling.memory_fit import can_travel, is_needed
 from wattune.profiling.recording import absent_points, rows_in
 from wattune.profiling.reference_power import measure as measure_references
 from wattune.profiling.rows import rows_of
-from wattune.profiling.strategies import Climbs, checked, full, least_power, staircase, stays_under
+from wattune.profiling.strategies import Climbs, checked, full, least_power, quick_start, staircase, stays_under
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency, provenance
 from wattune.workloads import Workload
 
@@ -165,7 +165,10 @@ def profile(
             notebook.rest_w = read_rest_w(device, limit.limit_w)
         full(rows, climbs, measure, absent)
     else:
-        staircase(rows, climbs, measure, absent, stays_under(limit, device.sensor))
+        level = 0
+        if table is None and list(climbs[0][0]) == ["clock_mhz"] and len(climbs[0]) > 5 and len(rows) > 1:
+            level = quick_start(rows, climbs[0], measure, limit, device.sensor)
+        staircase(rows, climbs, measure, absent, stays_under(limit, device.sensor), level)
     own = notebook.notes
     if all(note.cell is not None and note.cell.out_of_memory for note in own):
         smallest = min(batch_size for batch_size, _ in rows)
@@ -230,7 +233,7 @@ def _probes(strategy: str, rows: int, climbs: Climbs) -> int:
     """About the largest number of probes."""
     if strategy == "guided":
         return MOST
-    return sum(rows * len(climb) if strategy == "full" else 2 * rows + len(climb) - 1 for climb in climbs)
+    return sum(rows * len(climb) if strategy == "full" else 2 * rows + len(climb) + 1 for climb in climbs)
 
 
 def _notes(device: Device, workload: Workload | None) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ simulated board has nothing to keep: a new one always measures the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -74,7 +74,10 @@ def measure(
         _climb(device, reference, reference.name, ALGORITHM, [BatchShape(b, b) for b in sizes], notebook, report, limit)
     _climb(device, workload, own, algorithm, [shape], notebook, report, limit)
     names = {own, *(reference.name for reference in references(workload.data_type))}
-    return _reference_set([note for note in notebook.notes if note.reference in names])
+    notes = [note for note in notebook.notes if note.reference in names]
+    latest = {(note.reference, note.result.point): note for note in notes}
+    powers = tuple(power for note in latest.values() if (power := _power(note)) is not None)
+    return ReferenceSet(set_version=REFERENCE_VERSION, powers=powers, cost=total_cost(notes)) if powers else None
 
 
 def _climb(
@@ -123,24 +126,15 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _reference_set(notes: Sequence[JournalEntry]) -> ReferenceSet | None:
-    """The peak powers among these notes, the latest at each point, and their cost; None if there are none."""
-    latest = {(note.reference, note.result.point): note for note in notes}
-    powers = tuple(power for note in latest.values() if (power := _power(note)) is not None)
-    return ReferenceSet(set_version=REFERENCE_VERSION, powers=powers, cost=total_cost(notes)) if powers else None
-
-
 _FIGURES = ("power_peak_w", "power_window_w", "power_mean_w", "power_std_w", "step_s", "steps")
 
 
 def _power(note: JournalEntry) -> ReferencePower | None:
-    result, workload = note.result, note.reference
-    if workload is None:
-        return None
+    result = note.result
     if isinstance(result, AbortedProbe):
         figures = {"power_peak_w": result.power_w, "stopped": True}
     elif result.out_of_memory:
         return None
     else:
         figures = {name: getattr(result, name) for name in _FIGURES}
-    return ReferencePower(workload=workload, batch_size=result.batch_size, **result.knobs, **figures)
+    return ReferencePower(workload=note.reference or "", batch_size=result.batch_size, **result.knobs, **figures)

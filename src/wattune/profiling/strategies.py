@@ -81,11 +81,42 @@ def stays_under(limit: SensorLimit, sensor: Sensor) -> Callable[[ProfileCell | A
     """The test that a probe stays under the limit for sure."""
 
     def is_kept(probe: ProfileCell | AbortedProbe) -> bool:
-        if isinstance(probe, AbortedProbe) or probe.out_of_memory:
-            return not isinstance(probe, AbortedProbe)
-        return limit.allows(capped_power(probe, sensor.window_s, limit.window_s, limit.window_s))
+        power_w = _capped_w(probe, limit, sensor)
+        return not isinstance(probe, AbortedProbe) if power_w is None else limit.allows(power_w)
 
     return is_kept
+
+
+def _capped_w(probe: ProfileCell | AbortedProbe, limit: SensorLimit, sensor: Sensor) -> float | None:
+    """Power of a probe in the terms of the limit; None if it was stopped or did not fit in memory."""
+    if isinstance(probe, AbortedProbe) or probe.out_of_memory:
+        return None
+    return capped_power(probe, sensor.window_s, limit.window_s, limit.window_s)
+
+
+FAR = 0.8
+"""Share of the limit below which the power at the lowest clock is far from it."""
+
+
+def quick_start(
+    rows: Sequence[BatchShape], climb: Sequence[Knobs], measure: Measure, limit: SensorLimit, sensor: Sensor
+) -> int:
+    """Level of a climb over the clock at which a staircase may begin: the longest steps are at its lowest clocks.
+
+    Two quick probes of the smallest shape, at the lowest clock and half-way up, tell how the power rises. The staircase
+    begins at the highest clock up to there at which twice that rise stays under the limit, or at the lowest clock if
+    the power there is not ``FAR`` from it. Only the highest feasible clock of a batch size can be the fastest.
+    """
+    middle, smallest = (len(climb) - 1) // 2, min(rows, key=lambda shape: (shape.micro, shape.batch))
+    low_w = _capped_w(measure(OperatingPoint(smallest, climb[0])), limit, sensor)
+    if low_w is None or not limit.allows(low_w / FAR):
+        return 0
+    high_w = _capped_w(measure(OperatingPoint(smallest, climb[middle])), limit, sensor)
+    if high_w is None:
+        return 0
+    first, last = climb[0]["clock_mhz"], climb[middle]["clock_mhz"]
+    slope = 2 * max(0.0, high_w - low_w) / (last - first)
+    return max(i for i in range(middle + 1) if limit.allows(low_w + slope * (climb[i]["clock_mhz"] - first)))
 
 
 def _went_on(probe: ProfileCell | AbortedProbe) -> bool:
@@ -98,6 +129,7 @@ def staircase(
     measure: Measure,
     absent: Absent = (),
     is_kept: Callable[[ProfileCell | AbortedProbe], bool] = _went_on,
+    begin: int = 0,
 ) -> None:
     """Measure only along the cap, once for each of the device's ``climbs``.
 
@@ -106,14 +138,14 @@ def staircase(
     rises with both, a climb takes at most n + k - 1 measured cells, and one stopped probe a shape. A shape whose first
     probe is stopped, since readings need not be monotone, goes down until one is not; a shape that is stopped at every
     setting is given up, and the next begins at the lowest. ``is_kept``: whether the cap is kept at a probe; one that
-    was not stopped may be too near to it to tell.
+    was not stopped may be too near to it to tell. ``begin``: level of the climbs to begin at, see ``quick_start``.
 
     Source: arXiv 2502.18323, section 3 (profiling under a known power limit).
     """
     # A forward pass is as large as its micro-batch, so that decides first which shape draws more.
     shapes = sorted(rows, key=lambda shape: (shape.micro, shape.batch), reverse=True)
     for climb in climbs:
-        level = 0  # of the climb
+        level = begin  # of the climb
         for shape in list(shapes):
             steps = _present(shape, climb, absent)
             if not steps:
