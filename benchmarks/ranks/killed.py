@@ -1,7 +1,7 @@
 """A rank of a job is killed at any moment: the boards are restored, and the other ranks end with a clear error.
 
-Three ranks train on boards that are folders with the files of real ones, which rank 0 controls. One of them gets
-SIGKILL at a seeded moment. Timed are, from then on: until every file of every board is as it was before the job, and
+Three ranks train on boards that are folders with the files of real ones, each rank on its own. One of them gets SIGKILL
+at a seeded moment. Timed are, from then on: until every file of every board is as it was before the job, and
 until the other ranks have ended.
 """
 

@@ -38,6 +38,8 @@ from wattune.cap_source import CapTrace
 from wattune.devices import Device, open_device
 from wattune.loop.ranks import meeting
 from wattune.loop.ranks.channel import RAISE_WITHIN_S
+from wattune_agent.lock import board_lock
+from wattune_agent.tree import Tree
 
 pytestmark = pytest.mark.slow
 
@@ -198,7 +200,9 @@ def test_unequal_boards_share_a_budget_at_equal_times() -> None:
 
 def train_elsewhere(rank: int, folder: Path, by: str) -> tuple[Any, ...]:
     """A session in which rank 1 is on another computer, ``by`` its name or its boot, with a board of its own."""
-    if by == "name":
+    if by == "rank":
+        pass
+    elif by == "name":
         meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
     else:
         meeting.BOOT_ID = folder / f"boot{rank}"  # type: ignore[misc]
@@ -212,12 +216,14 @@ def train_elsewhere(rank: int, folder: Path, by: str) -> tuple[Any, ...]:
         for _ in range(20):
             train(session, model)
             was_set = was_set or texts(tree) != before
+    holder = board_lock(Tree(str(tree)), "jetson").holder()  # the last one
+    assert holder.startswith(f"process {os.getpid()} ")
     record = session.record
     return was_set, texts(tree) == before, None if record is None else (record.device, record.power_mean_w)
 
 
-@pytest.mark.parametrize("by", ["name", "boot"])
-def test_a_board_of_another_computer_is_read_and_set_by_its_own_rank(tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize("by", ["rank", "name", "boot"])
+def test_each_board_is_held_by_its_own_rank(tmp_path: Path, by: str) -> None:
     for rank in range(2):
         unpack("orin-nano-jp6", tmp_path / f"board{rank}")
     first, second = values(job(train_elsewhere, 2, tmp_path, by))
@@ -513,18 +519,24 @@ def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> Non
     assert running.ended(within_s=60.0)[0].kind == "RankLost"
 
 
-def test_a_rank_that_hangs_ends_the_others(tmp_path: Path) -> None:
-    running = started(tmp_path, 2)
-    process = running.processes[1]
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_rank_that_is_stopped_ends_the_others_and_their_boards_are_restored(tmp_path: Path, stopped: int) -> None:
+    """Also rank 0, which serves the store of a job without ``torchrun``."""
+    trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
+    before = [texts(tree) for tree in trees]
+    given = {"device": f"jetson?root={tmp_path}/board{{rank}}", "cap_w": 100.0, "over": "job"}
+    running = started(tmp_path, 2, False, given)
+    process, other = running.processes[stopped], running.processes[1 - stopped]
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        running.processes[0].join(40.0)
-        assert running.processes[0].exitcode == 1  # it waited in a collective, which nothing interrupts
+        other.join(40.0)
+        assert other.exitcode == 1  # it waited in a collective, which nothing interrupts
+        assert wait_for(lambda: texts(trees[1 - stopped]) == before[1 - stopped], 30.0)
     finally:
         process.kill()
-    first = running.ended(within_s=60.0)[0]
-    assert first.error == "it ended without a word"
+    assert wait_for(lambda: [texts(tree) for tree in trees] == before, 30.0)
+    assert running.ended(within_s=60.0)[1 - stopped].error == "it ended without a word"
 
 
 def fail(rank: int) -> None:

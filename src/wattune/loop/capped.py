@@ -66,8 +66,8 @@ def capped(
     for, "energy" or a ``Goal`` such as ``Goal("energy", max_slowdown=0.05)``; by default it is the fastest one.
 
     Under ``torchrun`` every rank calls this, with its model in DistributedDataParallel or after ``fully_shard``, and
-    with the loader of its own part of the data set. Rank 0 chooses for all, controls all devices, and alone has the
-    record; batch sizes are per rank. ``over``: "device" (each device stays under the cap), "node" (the sum of the
+    with the loader of its own part of the data set. Rank 0 chooses for all and alone has the record, and each rank
+    sets its own device; batch sizes are per rank. ``over``: "device" (each device stays under the cap), "node" (the sum of the
     devices of one computer does) or "job" (that of all devices). A rank that dies ends the others (RankLost), and
     so does a rank that others wait for longer than ``rank_timeout_s``. Loaders without a length that end at different
     steps are refused there; with ``even="stop"`` the pass ends on all ranks.

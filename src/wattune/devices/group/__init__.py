@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from wattune.devices.group.device_group import DeviceGroup
-from wattune.devices.group.opening import device_group, open_group
+from wattune.devices.group.opening import device_group, open_group, open_member
 
-__all__ = ["DeviceGroup", "device_group", "open_group"]
+__all__ = ["DeviceGroup", "device_group", "open_group", "open_member"]

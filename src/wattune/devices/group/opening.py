@@ -45,8 +45,7 @@ def device_group(members: Sequence[Device], *, pools: Sequence[int] | None = Non
 
 def open_group(specs: Sequence[str | Device], *, pools: Sequence[int] | None = None, seed: int = 0) -> DeviceGroup:
     """Open the devices of these names (see ``open_device``) as one; a device among them is open already. ``pools`` as
-    for ``device_group``. The seed of the device of rank i is ``seed + i``. A card need not be the one that this process
-    trains on.
+    for ``device_group``. The seed of the device of rank i is ``seed + i``.
 
     Raises: InputError and DeviceError that name the rank; what was opened is closed then.
     """
@@ -57,8 +56,7 @@ def open_group(specs: Sequence[str | Device], *, pools: Sequence[int] | None = N
                 members.append(spec)
                 continue
             try:
-                with trained_elsewhere():
-                    member = open_device(spec, seed=seed + rank)
+                member = open_member(spec, seed=seed + rank)
             except (DeviceError, InputError) as error:
                 error.args = (f"rank {rank}, {spec}: {error}",)
                 raise
@@ -69,11 +67,31 @@ def open_group(specs: Sequence[str | Device], *, pools: Sequence[int] | None = N
         return group
 
 
+def open_member(spec: str, *, seed: int) -> Device:
+    """Open a device for a group. A card need not be the one that CUDA shows this process first.
+
+    Raises: InputError for several knobs, UnknownName; DeviceError.
+    """
+    with trained_elsewhere():
+        device = open_device(spec, seed=seed)
+    try:
+        check_knob(device)
+    except InputError:
+        device.close()
+        raise
+    return device
+
+
+def check_knob(device: Device) -> None:
+    """Leave a member one knob at most. Raises: InputError."""
+    device.only_knob("a group of devices", hint="leave out that device, or open it with one clock (knobs=gpu)")
+
+
 def _check_limited(members: Sequence[Device]) -> None:
     """Check that each member has one knob, or none of them any. Raises: InputError."""
     for rank, member in enumerate(members):
         with named(rank, member):
-            member.only_knob("a group of devices", hint="leave out that device, or open it with one clock (knobs=gpu)")
+            check_knob(member)
     fixed = [rank for rank, member in enumerate(members) if not member.knobs]
     if fixed and len(fixed) < len(members):
         names = ", ".join(label(rank, members[rank]) for rank in fixed)

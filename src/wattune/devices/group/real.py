@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from wattune.devices.base import Device
 from wattune.devices.group.device_group import DeviceGroup
 from wattune.devices.group.parts import PoolReading, named
-from wattune.devices.group.watch import Watcher
+from wattune.devices.watch import Watcher
 from wattune.errors import SensorError
 from wattune.point import Knobs
 from wattune.records import StepWork

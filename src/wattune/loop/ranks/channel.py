@@ -137,8 +137,10 @@ class Channel:
         self._losing = threading.Lock()
         self._leaving = threading.Event()
         self._done = threading.Event()
+        self._looked_s = time.monotonic()
         self._watcher = threading.Thread(target=self._watch, name="wattune-ranks", daemon=True)
         self._watcher.start()
+        threading.Thread(target=self._watch_store, name="wattune-store", daemon=True).start()
 
     # -------------------------------------------------------------------------------------------------------- messages
 
@@ -224,7 +226,11 @@ class Channel:
                 return
             with suppress(RuntimeError):
                 what = self._store.compare_set("lost", "", what).decode()
-            self.lost = what
+            if self.lost is None:
+                self._end(what)
+
+    def _end(self, what: str) -> None:
+        self.lost = what
         threading.Thread(target=self._end_session, name="wattune-rank-lost", daemon=True).start()
 
     @property
@@ -253,6 +259,11 @@ class Channel:
             return
         self._done.set()
         self._watcher.join(NEWS_WITHIN_S)
+        ending = threading.Thread(target=self._say_over, args=(reason,), daemon=True)  # the store may never answer
+        ending.start()
+        ending.join(2 * NEWS_WITHIN_S)
+
+    def _say_over(self, reason: str | None) -> None:
         with suppress(RuntimeError):
             if reason is not None:
                 self._store.compare_set("lost", "", f"{self.names[self.rank]} ended with an error: {reason}")
@@ -273,6 +284,7 @@ class Channel:
             while not self._done.wait(BEAT_EVERY_S):
                 now_s = time.monotonic()
                 slept_s, before_s = now_s - before_s, now_s
+                self._looked_s = now_s
                 self._beat()
                 if self._store.check(["lost"]):
                     self.lose(self._store.get("lost").decode())
@@ -290,6 +302,18 @@ class Channel:
                     self._look_for_late(now_s)
         except RuntimeError:
             self._lose_store()
+
+    def _watch_store(self) -> None:
+        """End the job if the store does not answer: no call of a client returns while the server's process is stopped."""
+        before_s = time.monotonic()
+        while not self._done.wait(BEAT_EVERY_S) and self.lost is None:
+            now_s = time.monotonic()
+            if now_s - before_s > NEWS_WITHIN_S:
+                self._looked_s = now_s  # this process was stopped itself
+            elif now_s - self._looked_s > SILENT_AFTER_S:
+                server = f"{self.names[LEADER]} or its launcher"
+                self._end(f"{server} is stopped: the store of the job has not answered for {SILENT_AFTER_S:g} s")
+            before_s = now_s
 
     def _beat(self, *, is_over: bool = False) -> None:
         self._beats += 1

@@ -50,7 +50,7 @@ class FollowingRun(LoopRun):
         self.fit_check = FitCheck(self.device, self.model, asked.start.micro)  # never opened: rank 0 tries for all
         self._timer = ComputeTimer(self.model, channel.passed)
         self.board: ServedBoard | None = None
-        """This rank's own board, if rank 0 reads and sets it from another computer."""
+        """This rank's own board, which rank 0 reads and sets; None if it is simulated, or another rank has it."""
         self._step = NextStep(asked.start, asked.start)
         self._left = 0
         self._kind: tuple[BatchShape, int] | None = None

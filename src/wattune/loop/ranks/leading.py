@@ -94,7 +94,7 @@ class Leading:
 def open_devices(ranks: Ranks, asked: Request) -> tuple[Device, list[int]]:
     """The devices of all ranks as one, and each rank's place among them; ranks of one computer may share a device.
 
-    A rank on another computer opens its own (``ServedBoard``). Raises: InputError, DeviceError, UnknownName.
+    Each rank opens a real one itself (``ServedBoard``). Raises: InputError, DeviceError, UnknownName.
     """
     if not asked.closes:
         return asked.given.device, list(range(ranks.size))

@@ -159,9 +159,8 @@ class Ranks:
         return [places.index(place) for place in places]
 
     def serves_itself(self, rank: int) -> bool:
-        """True for a rank that opens its device itself, since it is on another computer than rank 0."""
-        spec, is_elsewhere = self.spec(rank), self.hosts[rank] != self.hosts[LEADER]
-        return is_elsewhere and not _is_made_up(spec) and self.holders[rank] == rank
+        """True for a rank beside rank 0 that opens, guards and restores a real device."""
+        return rank != LEADER and self.holders[rank] == rank and not _is_made_up(self.spec(rank))
 
     def pools(self, over: Over) -> list[int]:
         """The budget that each rank's device is under."""

@@ -1,30 +1,50 @@
-"""Boards of ranks on other computers: each rank opens its own, and rank 0 reads and sets it through the job's store.
+"""Boards of the other ranks: each rank opens, guards and restores its own, and rank 0 reads and sets it.
 
-A board is restored by its own rank: when rank 0 says so, when the connection to rank 0 is lost, and by the watcher of a
-group (``devices.group``) if the rank itself is killed.
+Calls travel through the job's store. A setting counts once its rank has confirmed it, so that a message that is late
+never leaves two boards with the same watts. A board is restored by its own rank: when rank 0 says so, when the session
+ends or rank 0 is lost, and by a watcher if the rank itself is killed.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from contextlib import ExitStack
 from typing import Any
 
+from wattune.cap import SensorLimit
 from wattune.devices.base import Conditions, Setting
-from wattune.devices.group import open_group
+from wattune.devices.group import open_member
+from wattune.devices.watch import Watcher
 from wattune.devices.real_time import RealDevice
 from wattune.errors import DeviceError, SensorError, WattuneError
-from wattune.loop.ranks.channel import LEADER, RANK_TIMEOUT_S, Channel, RankLost
+from wattune.loop.ranks.channel import LEADER, RANK_TIMEOUT_S, SILENT_AFTER_S, Channel, RankLost
 from wattune.point import Knobs
 
-ANSWER_WITHIN_S = 2.0
-"""Longest wait for an answer of a board on another computer."""
-
-LOOK_EVERY_S = 0.02
+LOOK_EVERY_S = 0.01
 """Seconds from one look for a call of rank 0 to the next."""
 
-DESCRIBED = ("name", "mode", "knobs", "sensor", "memory_bytes", "data_types", "shares_memory", "supply")
+ENDED_WITHIN_S = 2.0
+"""Longest wait for a call under way when the board is restored: a sensor or the store may never answer."""
+
+CALLS = ("read", "set")
+"""Kinds of calls, each with a thread of its own: a sensor that hangs must not delay a lower setting."""
+
+DESCRIBED = (
+    "name",
+    "mode",
+    "kind",
+    "knobs",
+    "sensor",
+    "memory_bytes",
+    "data_types",
+    "shares_memory",
+    "executes_steps",
+    "supply",
+    "highest_w",
+    "problems",
+)
 """Attributes of a board that rank 0 has to know."""
 
 
@@ -33,53 +53,67 @@ class ServedBoard:
 
     def __init__(self, channel: Channel, spec: str, *, seed: int):
         self._channel = channel
-        self._group = open_group([spec], seed=seed)  # of one: it brings the watcher
+        self._board = open_member(spec, seed=seed)
+        self._watcher = Watcher([] if self._board.leftover is None else [self._board.leftover])
         self._stack = ExitStack()
         self._setting: Setting | None = None
         self._is_ending = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="wattune-board", daemon=True)
-        self._thread.start()
-        board = self._group.members[0]
-        described = {name: getattr(board, name) for name in DESCRIBED}
-        channel.send(f"board/{channel.rank}", {**described, "_present": board.current()})
+        described = {name: getattr(self._board, name) for name in DESCRIBED}
+        channel.send(f"board/{channel.rank}", {**described, "_present": self._board.current()})
+        self._threads = [threading.Thread(target=self._serve, args=(kind,), daemon=True) for kind in CALLS]
+        for thread in self._threads:
+            thread.start()
 
     def close(self, *, waits: bool) -> None:
         """Restore the board, once rank 0 needs it no more if this ``waits``. Raises: DeviceError."""
         while waits and self._channel.has(LEADER):
             time.sleep(LOOK_EVERY_S)
         self._is_ending.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join(ENDED_WITHIN_S)
+        is_restored = False
         try:
             self._stack.close()
+            is_restored = True
         finally:
-            self._group.close()
+            try:
+                self._board.close()
+            finally:
+                self._watcher.close(is_restored=is_restored)
 
-    def _serve(self) -> None:
+    def _serve(self, kind: str) -> None:
         rank = self._channel.rank
         while not self._is_ending.wait(LOOK_EVERY_S):
             try:
-                call = self._channel.received(f"call/{rank}")
+                call = self._channel.received(f"{kind}/{rank}")
             except RankLost:
                 return
             if call is None:
                 continue
-            number, what, *knobs = call
+            number, value = call
             try:
-                self._channel.send(f"reply/{rank}", (number, self._answer(what, *knobs)))
+                answer = self._answer(kind, value)
             except WattuneError as error:
-                self._channel.send(f"reply/{rank}", (number, str(error)))
+                answer = str(error)
+            self._channel.send(f"{kind}-reply/{rank}", (number, answer))
 
-    def _answer(self, what: str, knobs: Knobs | None = None) -> Any:
-        device = self._group
-        if what == "read":
-            return float(device.power_w()), device.conditions(), device.clock_mhz()
-        if knobs is None:
+    def _answer(self, kind: str, value: Knobs | SensorLimit | None) -> Any:
+        """Read or set the board, arm its guard, or restore the board for None."""
+        board = self._board
+        if kind == "read":
+            watts = float(board.power_w())
+            events = [(event.kind, event.text) for event in board.events()]
+            return watts, board.conditions(), board.clock_mhz(), board.set_cap_w, events
+        if isinstance(value, SensorLimit):
+            board.arm_guard(value)
+        elif value is None:
             self._setting = None
             self._stack.close()
         elif self._setting is None:
-            self._setting = self._stack.enter_context(device.at(knobs))
+            self._watcher.start()
+            self._setting = self._stack.enter_context(board.at(value))
         else:
-            self._setting.change(knobs)
+            self._setting.change(value)
         return None
 
 
@@ -89,7 +123,6 @@ class RemoteBoard(RealDevice):
     Raises: DeviceError if the rank cannot open it.
     """
 
-    kind = "measured"
     _present: Knobs | None
 
     def __init__(self, channel: Channel, rank: int):
@@ -98,13 +131,15 @@ class RemoteBoard(RealDevice):
             raise DeviceError(f"{channel.names[rank]}: {described}")
         vars(self).update(described)
         self._channel, self._rank = channel, rank
-        self._calling, self._number = threading.Lock(), 0
+        self._calls = {kind: (threading.Lock(), itertools.count()) for kind in CALLS}
         self._conditions = Conditions()
         self._clock_now_mhz: float | None = None
+        self._set_cap_w: float | None = None
+        self._is_set = False
         super().__init__()
 
     def current(self) -> Knobs | None:
-        """The setting as it was last known."""
+        """The setting that its rank has confirmed; None while that is not known."""
         return self._present
 
     def conditions(self) -> Conditions:
@@ -115,33 +150,51 @@ class RemoteBoard(RealDevice):
         """The clock at the last reading."""
         return self._clock_now_mhz
 
-    def _call(self, *call: Any) -> Any:
-        with self._calling:
-            self._number += 1
-            self._channel.send(f"call/{self._rank}", (self._number, *call))
-            number, answer = 0, None
-            while number != self._number:  # an earlier one is late, of a call that was given up
-                number, answer = self._channel.receive(f"reply/{self._rank}", self._rank, ANSWER_WITHIN_S)
+    @property
+    def set_cap_w(self) -> float | None:
+        """The cap that another client of its agent set, as of the last reading; None without one."""
+        return self._set_cap_w
+
+    def power_w(self) -> float:
+        """The sensor's present reading, in watts. Raises: SensorError."""
+        return self._read_w()  # its own rank notices a stuck sensor
+
+    def arm_guard(self, limit: SensorLimit) -> None:
+        """Arm the guard of the agent on its computer with this limit. Raises: DeviceError."""
+        self._call("set", limit)
+
+    def _call(self, kind: str, value: Any = None) -> Any:
+        lock, numbers = self._calls[kind]
+        with lock:
+            sent, number, answer = next(numbers), None, None
+            self._channel.send(f"{kind}/{self._rank}", (sent, value))
+            while number != sent:  # an earlier one is late, of a call that was given up
+                number, answer = self._channel.receive(f"{kind}-reply/{self._rank}", self._rank, SILENT_AFTER_S)
         if isinstance(answer, str):
             raise DeviceError(answer)
         return answer
 
     def _read_w(self) -> float:
         try:
-            power_w, self._conditions, self._clock_now_mhz = self._call("read")
+            power_w, self._conditions, self._clock_now_mhz, self._set_cap_w, events = self._call("read")
         except DeviceError as error:
             raise SensorError(str(error)) from None
+        for kind, text in events:
+            self._note(kind, text)
         return float(power_w)
 
     def _apply(self, knobs: Knobs) -> None:
+        # Until the answer the board may be at either setting: a group then sets it before any other board may rise.
+        self._present = None
         self._call("set", knobs)
-        self._present = knobs
+        self._present, self._is_set = knobs, True
 
     def _snapshot(self) -> object:
-        return self._present
+        return self._is_set, self._present
 
     def _restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, tuple)
+        was_set, before = snapshot
         if self._channel.has(self._rank):
-            self._call("restore")
-        assert snapshot is None or isinstance(snapshot, Knobs)
-        self._present = snapshot
+            self._call("set", before if was_set else None)
+        self._is_set, self._present = snapshot

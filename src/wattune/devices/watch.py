@@ -1,7 +1,7 @@
 """A process beside this one that restores this computer's boards if this one is killed.
 
 Boards that this process controls itself stay as they are set when it gets SIGKILL. ``python -m
-wattune.devices.group.watch PARENT ROOT...`` waits for the end of its parent, and restores what the parent has left
+wattune.devices.watch PARENT ROOT...`` waits for the end of its parent, and restores what the parent has left
 behind: the snapshot on disk tells, and nothing happens if there is none.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 
 from wattune.errors import DeviceError
 
-PROGRAM: Final = "wattune.devices.group.watch"
+PROGRAM: Final = "wattune.devices.watch"
 
 LOOK_S = 0.1
 """Time between two looks at the parent. A pipe would stay open while a fork of the parent lives, such as a data

@@ -14,7 +14,7 @@ from tests.support.board_records import unpack
 from tests.support.live_board import live
 
 from wattune.devices.group import open_group
-from wattune.devices.group.watch import Watcher
+from wattune.devices.watch import Watcher
 
 LEADER = """
 import os, sys, time

@@ -1,0 +1,86 @@
+"""A board of another rank: read, set and restored through the job's store, and what counts while a message is late."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from tests.support.agent_trees import texts
+from tests.support.board_records import unpack
+
+from wattune.cap import SensorLimit
+from wattune.devices.group import device_group
+from wattune.errors import DeviceError
+from wattune.loop.ranks import remote_board
+from wattune.loop.ranks.channel import Channel, Peer
+from wattune.loop.ranks.remote_board import RemoteBoard, ServedBoard
+
+
+@pytest.fixture
+def channels() -> Iterator[list[Channel]]:
+    store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)  # type: ignore[attr-defined]
+    made = [Channel(store, rank, [Peer(f"rank {r}", os.getpid()) for r in range(3)], 600.0) for rank in range(3)]
+    yield made
+    for channel in made:
+        channel.close()
+
+
+def opened(channels: list[Channel], folder: Path) -> tuple[list[ServedBoard], list[RemoteBoard]]:
+    """The boards of ranks 1 and 2, each as its rank and as rank 0 has it."""
+    served = []
+    for rank in (1, 2):
+        served.append(ServedBoard(channels[rank], f"jetson?root={unpack('orin-nano-jp6', folder / f'{rank}')}", seed=0))
+    return served, [RemoteBoard(channels[0], rank) for rank in (1, 2)]
+
+
+def test_rank_0_reads_sets_and_restores_boards_of_other_ranks(channels: list[Channel], tmp_path: Path) -> None:
+    served, remote = opened(channels, tmp_path)
+    before = [texts(tmp_path / name) for name in "12"]
+    group = device_group(remote)
+    assert group.power_w() == pytest.approx(sum(board._board.power_w() for board in served))
+    assert group.conditions().temperature_c == served[0]._board.conditions().temperature_c
+    with group.at(group.combinations()[-1]) as setting:
+        group.arm_guard(SensorLimit(5.0))  # of an agent, which these boards have not
+        setting.change(group.safest)
+        assert [board.current() for board in remote] == [board._board.safest for board in served]
+        with group.at(group.combinations()[1]):
+            pass
+        assert [board._board.current() for board in served] == [board._board.safest for board in served]
+    assert [texts(tmp_path / name) for name in "12"] == before
+    for board in served:
+        board.close(waits=False)
+
+
+def test_no_board_rises_before_another_has_confirmed_that_it_falls(
+    channels: list[Channel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_board, "SILENT_AFTER_S", 0.2)
+    served, remote = opened(channels, tmp_path)
+    group = device_group(remote)
+    low, middle, high = (group.combinations()[index] for index in (0, 1, -1))
+    name = group.knobs[0].name
+    with group.at(low):
+        remote[1]._apply(high)
+        goes_on = threading.Event()
+        change = served[1]._setting.change  # type: ignore[union-attr]
+        served[1]._setting.change = lambda knobs: goes_on.wait(60) and change(knobs)  # type: ignore[union-attr, method-assign]
+        group._table = {**group._table, middle[name]: (high[name], low[name])}  # watts go from rank 2 to rank 1
+        for _ in range(2):
+            with pytest.raises(DeviceError, match=r"rank 1 \(.*\): rank 2 has not answered within 0.2 s"):
+                group._apply(middle)
+            assert [board._board.current() for board in served] == [low, high]
+        goes_on.set()
+        until_s = time.monotonic() + 60
+        while served[1]._board.current() != low:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        monkeypatch.undo()
+        group._apply(middle)  # the late answers are not taken for this one's
+        assert [board.current() for board in remote] == [high, low]
+    for board in served:
+        board.close(waits=False)
