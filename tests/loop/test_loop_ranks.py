@@ -199,12 +199,8 @@ def test_unequal_boards_share_a_budget_at_equal_times() -> None:
 
 
 def train_elsewhere(rank: int, folder: Path, by: str) -> tuple[Any, ...]:
-    """A session in which rank 1 is on another computer, ``by`` its name or its boot, with a board of its own."""
-    if by == "rank":
-        pass
-    elif by == "name":
-        meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
-    else:
+    """A session with a board of each rank; ``by`` "boot", rank 1 is on another computer of the same name."""
+    if by == "boot":
         meeting.BOOT_ID = folder / f"boot{rank}"  # type: ignore[misc]
         meeting.BOOT_ID.write_text(f"{rank}\n")
     tree = folder / f"board{rank}"
@@ -222,7 +218,7 @@ def train_elsewhere(rank: int, folder: Path, by: str) -> tuple[Any, ...]:
     return was_set, texts(tree) == before, None if record is None else (record.device, record.power_mean_w)
 
 
-@pytest.mark.parametrize("by", ["rank", "name", "boot"])
+@pytest.mark.parametrize("by", ["rank", "boot"])
 def test_each_board_is_held_by_its_own_rank(tmp_path: Path, by: str) -> None:
     for rank in range(2):
         unpack("orin-nano-jp6", tmp_path / f"board{rank}")
@@ -234,10 +230,8 @@ def test_each_board_is_held_by_its_own_rank(tmp_path: Path, by: str) -> None:
     alone.close()
 
 
-def train_long(rank: int, folder: Path, elsewhere: bool = False, options: dict[str, Any] | None = None) -> None:
+def train_long(rank: int, folder: Path, options: dict[str, Any] | None = None) -> None:
     """A session that does not end; each rank leaves a file when it trains. Without a device it is simulated."""
-    if elsewhere:
-        meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
     boards = {name: value.format(rank=rank) for name, value in (options or {}).items() if name == "device"}
     model, opened = small(rank, **{**(options or {}), **boards})
     with opened as session:
@@ -253,11 +247,11 @@ def started(folder: Path, ranks: int, *arguments: Any) -> Job:
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_boards_of_all_computers_are_restored_whoever_is_killed(tmp_path: Path, killed: int) -> None:
+def test_all_boards_are_restored_whoever_is_killed(tmp_path: Path, killed: int) -> None:
     trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
     before = [texts(tree) for tree in trees]
     device = f"jetson?root={tmp_path}/board{{rank}}"
-    running = started(tmp_path, 2, True, {"device": device, "cap_w": 100.0, "over": "job"})
+    running = started(tmp_path, 2, {"device": device, "cap_w": 100.0, "over": "job"})
     assert all(texts(tree) != one for tree, one in zip(trees, before, strict=True))
     running.processes[killed].kill()
     other = running.ended(within_s=60.0)[1 - killed]
@@ -288,13 +282,8 @@ def test_a_board_that_takes_long_to_be_restored_is_restored_before_the_loss_is_r
     assert (tmp_path / "rank0").exists()
 
 
-def refuse_elsewhere(rank: int) -> None:
-    meeting.socket.gethostname = lambda: f"board-{rank}"  # type: ignore[attr-defined]
-    refuse(rank, {1: {"device": "jetson?root=/nowhere"}})
-
-
-def test_a_board_of_another_computer_that_cannot_be_opened_is_one_line() -> None:
-    said = refusal(job(refuse_elsewhere, 2))
+def test_a_board_that_its_rank_cannot_open_is_one_line() -> None:
+    said = refusal(job(refuse, 2, {1: {"device": "jetson?root=/nowhere"}}))
     assert said.startswith("error: rank 1 (process ")
     assert "/nowhere" in said
 
@@ -455,9 +444,9 @@ def test_bad_input_is_one_line_of_rank_0(arguments: tuple[Any, ...], said: str) 
 def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
     tree = unpack("orin-nano-jp6", tmp_path / "board")
     given = {"device": f"jetson?root={tree}", "cap_w": 100.0}
-    first = started(tmp_path, 2, False, given)
+    first = started(tmp_path, 2, given)
     try:
-        said = refusal(job(train_long, 2, tmp_path / "nowhere", False, given))
+        said = refusal(job(train_long, 2, tmp_path / "nowhere", given))
         assert f"process {first.processes[0].pid} " in said  # the one that holds the board
     finally:
         for process in first.processes:
@@ -512,7 +501,7 @@ class CapThatFalls:
 def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> None:
     unpack("orin-nano-jp6", tmp_path / "board")
     given = {"device": f"jetson?root={tmp_path / 'board'}", "cap_w": CapThatFalls(tmp_path), "keep_recipe": False}
-    running = started(tmp_path, 2, False, given)
+    running = started(tmp_path, 2, given)
     (tmp_path / "pause").touch()
     assert wait_for((tmp_path / "paused").exists, 60.0)
     running.processes[1].kill()
@@ -525,7 +514,7 @@ def test_a_rank_that_is_stopped_ends_the_others_and_their_boards_are_restored(tm
     trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
     before = [texts(tree) for tree in trees]
     given = {"device": f"jetson?root={tmp_path}/board{{rank}}", "cap_w": 100.0, "over": "job"}
-    running = started(tmp_path, 2, False, given)
+    running = started(tmp_path, 2, given)
     process, other = running.processes[stopped], running.processes[1 - stopped]
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)

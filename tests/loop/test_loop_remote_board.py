@@ -59,7 +59,6 @@ def test_rank_0_reads_sets_and_restores_boards_of_other_ranks(channels: list[Cha
 def test_no_board_rises_before_another_has_confirmed_that_it_falls(
     channels: list[Channel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_board, "SILENT_AFTER_S", 0.2)
     served, remote = opened(channels, tmp_path)
     group = device_group(remote)
     low, middle, high = (group.combinations()[index] for index in (0, 1, -1))
@@ -70,16 +69,17 @@ def test_no_board_rises_before_another_has_confirmed_that_it_falls(
         change = served[1]._setting.change  # type: ignore[union-attr]
         served[1]._setting.change = lambda knobs: goes_on.wait(60) and change(knobs)  # type: ignore[union-attr, method-assign]
         group._table = {**group._table, middle[name]: (high[name], low[name])}  # watts go from rank 2 to rank 1
+        monkeypatch.setattr(remote_board, "SILENT_AFTER_S", 0.2)
         for _ in range(2):
             with pytest.raises(DeviceError, match=r"rank 1 \(.*\): rank 2 has not answered within 0.2 s"):
                 group._apply(middle)
             assert [board._board.current() for board in served] == [low, high]
+        monkeypatch.undo()
         goes_on.set()
         until_s = time.monotonic() + 60
         while served[1]._board.current() != low:
             assert time.monotonic() < until_s
             time.sleep(0.01)
-        monkeypatch.undo()
         group._apply(middle)  # the late answers are not taken for this one's
         assert [board.current() for board in remote] == [high, low]
     for board in served:

@@ -67,10 +67,10 @@ def capped(
 
     Under ``torchrun`` every rank calls this, with its model in DistributedDataParallel or after ``fully_shard``, and
     with the loader of its own part of the data set. Rank 0 chooses for all and alone has the record, and each rank
-    sets its own device; batch sizes are per rank. ``over``: "device" (each device stays under the cap), "node" (the sum of the
-    devices of one computer does) or "job" (that of all devices). A rank that dies ends the others (RankLost), and
-    so does a rank that others wait for longer than ``rank_timeout_s``. Loaders without a length that end at different
-    steps are refused there; with ``even="stop"`` the pass ends on all ranks.
+    sets its own device; batch sizes are per rank. ``over``: "device" (each device stays under the cap), "node" (the sum
+    of the devices of one computer does) or "job" (that of all devices). A rank that dies ends the others (RankLost),
+    and so does a rank that others wait for longer than ``rank_timeout_s``. Loaders without a length that end at
+    different steps are refused there; with ``even="stop"`` the pass ends on all ranks.
 
     Batch size, micro-batch size and clock are chosen by measurements of training steps, while the model trains. With
     ``keep_recipe`` the batch size stays, and the trajectory is that of the plain loop if its loss is a mean over

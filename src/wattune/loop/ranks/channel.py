@@ -304,7 +304,7 @@ class Channel:
             self._lose_store()
 
     def _watch_store(self) -> None:
-        """End the job if the store does not answer: no call of a client returns while the server's process is stopped."""
+        """End the job if the store does not answer: no call of a client returns while its server is stopped."""
         before_s = time.monotonic()
         while not self._done.wait(BEAT_EVERY_S) and self.lost is None:
             now_s = time.monotonic()

@@ -16,8 +16,8 @@ from typing import Any
 from wattune.cap import SensorLimit
 from wattune.devices.base import Conditions, Setting
 from wattune.devices.group import open_member
-from wattune.devices.watch import Watcher
 from wattune.devices.real_time import RealDevice
+from wattune.devices.watch import Watcher
 from wattune.errors import DeviceError, SensorError, WattuneError
 from wattune.loop.ranks.channel import LEADER, RANK_TIMEOUT_S, SILENT_AFTER_S, Channel, RankLost
 from wattune.point import Knobs
