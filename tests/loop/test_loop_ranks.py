@@ -454,9 +454,9 @@ def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
         first.ended()
 
 
-def starve(rank: int, cap_w: float, over: str) -> None:
+def starve(rank: int, cap_w: float, over: str, device: str = "sim:jetson-nano") -> None:
     model = wrapped(convolutional())
-    with session_of(rank, model, device="sim:jetson-nano", cap_w=cap_w, over=over) as session:
+    with session_of(rank, model, device=device.format(rank=rank), cap_w=cap_w, over=over) as session:
         train(session, model, 1000)
 
 
@@ -464,6 +464,15 @@ def starve(rank: int, cap_w: float, over: str) -> None:
 def test_a_cap_below_the_lowest_settings_is_one_line_of_rank_0(cap_w: float, over: str) -> None:
     said = f"error: the cap is below what training draws at the lowest settings: {cap_w:g} W; allowed: above "
     assert refused(job(starve, 2, cap_w, over)).startswith(said)
+
+
+def test_a_cap_that_boards_of_two_ranks_cannot_keep_is_the_same_and_restores_them(tmp_path: Path) -> None:
+    """Both ranks leave at once, and rank 0 restores no board of a rank that has left."""
+    trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
+    before = [texts(tree) for tree in trees]
+    said = refused(job(starve, 2, 5.0, "node", f"jetson?root={tmp_path}/board{{rank}}"))
+    assert said.startswith("error: the cap is below what training draws at the lowest settings: 5 W; allowed: above ")
+    assert [texts(tree) for tree in trees] == before
 
 
 def test_a_job_without_a_process_group_is_one_line() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from wattune.cap import SensorLimit
@@ -196,5 +196,6 @@ class RemoteBoard(RealDevice):
         assert isinstance(snapshot, tuple)
         was_set, before = snapshot
         if self._channel.has(self._rank):
-            self._call("set", before if was_set else None)
+            with suppress(RankLost):  # a rank that leaves restores its board itself
+                self._call("set", before if was_set else None)
         self._is_set, self._present = snapshot
