@@ -13,15 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
 from tests.support.agent_trees import texts
 from tests.support.board_records import unpack
-from tests.support.ranks import Job
-from tests.support.sessions import loss_of, perceptron
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from tests.support.ranks import Job, small
+from tests.support.sessions import loss_of
 
-import wattune
 from benchmarks.timing import keep
 
 RANKS = 3
@@ -35,14 +31,8 @@ BOARDS = ("orin-nano-jp6", "nano-jp4", "orin-nano-jp6")
 
 def train(rank: int, folder: Path) -> None:
     """Train until the end of the process."""
-    model = DistributedDataParallel(perceptron())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(3072, 8), torch.randint(0, 2, (3072,)))
-    loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data, seed=1))
-    device = f"jetson?root={folder / f'board{rank}'}"
-    with wattune.capped(
-        device=device, cap_w=100.0, over="job", model=model, optimizer=optimizer, loader=loader, keep_recipe=True
-    ) as session:
+    model, opened = small(rank, device=f"jetson?root={folder / f'board{rank}'}", cap_w=100.0, over="job")
+    with opened as session:
         while True:
             for batch in session.batches():
                 session.backward(loss_of(model, batch))

@@ -76,6 +76,15 @@ def test_a_rank_that_goes_on_without_rank_0_hears_so(three: list[Channel]) -> No
         three[1].receive("all")
 
 
+def test_ranks_of_one_computer_share_a_real_device_of_one_name(three: list[Channel]) -> None:
+    places = [("a 1", "cpu"), ("a 1", "cpu"), ("a 2", "cpu"), ("a 1", "jetson"), ("a 1", "sim:jetson-nano")]
+    facts = [{"computer": computer, "spec": spec} for computer, spec in [*places, places[-1]]]
+    ranks = Ranks(0, facts, three[0])
+    assert ranks.holders == [0, 0, 2, 3, 4, 5]
+    assert [ranks.serves_itself(rank) for rank in range(6)] == [False, False, True, True, False, False]
+    assert (ranks.pools("node"), ranks.pools("job")) == ([0, 0, 2, 0, 0, 0], [0] * 6)
+
+
 def test_an_error_of_a_device_is_not_the_cause_once_a_rank_is_lost(three: list[Channel]) -> None:
     facts = [{"computer": "here", "spec": "sim:jetson-nano"}] * 3
     ranks = [Ranks(rank, facts, channel) for rank, channel in enumerate(three)]
