@@ -49,7 +49,7 @@ def attach(
     Trainer is called: an error then restores the board.
 
     In several processes (``torchrun``, ``accelerate launch``) every rank calls it. Rank 0 chooses the settings for all,
-    controls all devices, and alone has the record.
+    and alone has the record; each rank sets its own device.
 
     Raises: InputError for a Trainer that shards its model or chooses its batch size itself.
     """
