@@ -422,8 +422,11 @@ def test_a_cap_that_boards_of_two_ranks_cannot_keep_is_the_same_and_restores_the
     """Both ranks leave at once, and rank 0 restores no board of a rank that has left."""
     trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
     before = [texts(tree) for tree in trees]
-    said = refused(job(starve, 2, 5.0, "node", f"jetson?root={tmp_path}/board{{rank}}"))
-    assert said.startswith("error: the cap is below what training draws at the lowest settings: 5 W; allowed: above ")
+    ends = job(starve, 2, 5.0, "node", f"jetson?root={tmp_path}/board{{rank}}")
+    assert {end.kind for end in ends} == {"JobRefused"}
+    assert refusal(ends).startswith(
+        "error: the cap is below what training draws at the lowest settings: 5 W; allowed: above "
+    )
     assert [texts(tree) for tree in trees] == before
 
 
