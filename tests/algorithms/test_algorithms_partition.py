@@ -12,14 +12,14 @@ from tests.support.pipeline_examples import layers, opened
 from torch import nn
 
 from wattune.algorithms import open_algorithm
-from wattune.algorithms.forward import partition
+from wattune.algorithms.forward.async_fgd import cut
 from wattune.errors import InputError, WorkloadError
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())
 def test_the_cut_is_optimal_by_brute_force(costs: list[int], data: st.DataObject) -> None:
     modules = data.draw(st.integers(1, len(costs)))
-    ends = partition.cut([float(c) for c in costs], modules)
+    ends = cut([float(c) for c in costs], modules)
     assert len(ends) == modules
     assert ends[-1] == len(costs)
     bounds = [0, *ends]
@@ -33,8 +33,8 @@ def test_the_cut_is_optimal_by_brute_force(costs: list[int], data: st.DataObject
 
 
 def test_equal_parts_are_cut_evenly() -> None:
-    assert partition.cut([1.0] * 8, 4) == [2, 4, 6, 8]
-    assert partition.cut([1.0, 1.0, 1.0, 9.0], 2) == [3, 4]
+    assert cut([1.0] * 8, 4) == [2, 4, 6, 8]
+    assert cut([1.0, 1.0, 1.0, 9.0], 2) == [3, 4]
 
 
 def test_counting_costs_leaves_the_model_and_the_random_state_unchanged() -> None:

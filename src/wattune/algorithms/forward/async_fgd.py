@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.counter import Counter
-from wattune.algorithms.forward import forward_ad, partition
+from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import FINAL_STEP, Alpha, Schedule
 from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
 from wattune.algorithms.forward.estimate import Estimate, Perturbation
@@ -46,6 +47,30 @@ def _parts_text(text: str) -> str:
     if ends[0] < 1 or ends != sorted(set(ends)):
         raise ValueError(text)
     return "/".join(map(str, ends))
+
+
+def cut(costs: Sequence[float], modules: int, unit: str = "parts") -> list[int]:
+    """Ends of ``modules`` contiguous groups of parts, none empty, with the least possible largest sum of costs: a
+    pipeline runs at the pace of its slowest module.
+
+    Of equally good cuts, the cut with the earliest ends wins. ``unit``: what an error calls the parts. Raises:
+    InputError for more modules than parts.
+    """
+    if not 1 <= modules <= len(costs):
+        allowed = f"1 to {len(costs)}, the number of the model's {unit}"
+        raise InputError("number of modules", value=modules, allowed=allowed)
+    before = [0.0, *accumulate(costs)]  # before[i]: cost of the first i parts
+
+    @cache
+    def best(count: int, groups: int) -> tuple[float, list[int]]:
+        """The cost of the most expensive of ``groups`` groups of the first ``count`` parts, and their ends."""
+        if groups == 1:
+            return before[count], [count]
+        starts = range(groups - 1, count)  # of the last group
+        highest, start = min((max(best(i, groups - 1)[0], before[count] - before[i]), i) for i in starts)
+        return highest, [*best(start, groups - 1)[1], count]
+
+    return best(len(costs), modules)[1]
 
 
 class AsyncForwardGradient(ForwardGradient):
@@ -150,10 +175,10 @@ class AsyncForwardGradient(ForwardGradient):
         if not self._in_threads:
             return work
         # A module holds its input, beside what a layer needs; but the list of activities' tangents is handed on.
-        cut = () if self._estimate.perturb == "activities" else ends
-        plain = replace(self._estimate, ends=cut, has_exact_end=False)
+        own_ends = () if self._estimate.perturb == "activities" else ends
+        plain = replace(self._estimate, ends=own_ends, has_exact_end=False)
         alone = step_counting.step_work(self._trainable, self.module, self._optimizer, size, size, plain)
-        old = [p for stage in self.stages for p in stage.trained * max(0, len(cut) - 1 - stage.index)]
+        old = [p for stage in self.stages for p in stage.trained * max(0, len(own_ends) - 1 - stage.index)]
         old_bytes = sum(p.numel() * p.element_size() for p in old)
         # A small evaluation takes what is there always: parameters, gradients, the optimizer's state.
         set_bytes = max(0.0, alone.peak_memory_bytes - self.evaluation_work(1).peak_memory_bytes - old_bytes)
@@ -212,7 +237,7 @@ class AsyncForwardGradient(ForwardGradient):
         groups = blocks_of(layers) if estimate.perturb == "activities" else [[layer] for layer in layers]
         sizes = [0, *accumulate(len(group) for group in groups)]
         unit = "blocks" if estimate.perturb == "activities" else "parts"
-        return [sizes[end] for end in partition.cut(self._costs(estimate, groups), self._modules, unit)]
+        return [sizes[end] for end in cut(self._costs(estimate, groups), self._modules, unit)]
 
     def _costs(self, estimate: Estimate, groups: list[list[nn.Module]]) -> list[float]:
         """Seconds of each group of layers in a step in which every layer that ever learns is learning."""
