@@ -52,6 +52,18 @@ def test_the_head_is_the_last_trained_layer_or_the_one_given():
     assert rates(Alpha(net, 1, Schedule(alpha=0.5)), net, 0) == [0.5, 1.0, 0.0]
 
 
+@pytest.mark.parametrize("spec", ["forward-gradient:", "async-fgd:cuts=6,", "async-fgd:perturb=weights,"])
+def test_alpha_opens_the_named_layers_alone(spec: str) -> None:
+    """Of four linear layers the third; the fourth is the head."""
+    trainable = layers()
+    algorithm, begun = open_algorithm(f"{spec}alpha=0.5,layers=5", trainable, 8), trainable.model(0)
+    list(algorithm.run(islice(trainable.batches(8), 4)))
+    pairs = zip(algorithm.module.parameters(), begun.parameters(), strict=True)
+    assert [not torch.equal(a, b) for a, b in pairs][::2] == [False, False, True, True]
+    with pytest.raises(InputError, match="layers of the algorithm: 8; allowed: 1 to 7"):
+        open_algorithm(f"{spec}layers=8", trainable, 8)
+
+
 def test_the_optimizer_keeps_its_own_groups_and_rates():
     net = model()
     optimizer = torch.optim.SGD([{"params": net[:3].parameters()}, {"params": net[3].parameters(), "lr": 0.2}], lr=0.1)

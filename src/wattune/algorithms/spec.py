@@ -39,6 +39,18 @@ def one_of(*names: str) -> SpecOption:
     return SpecOption(lambda text: names[names.index(text)], ", ".join(names))
 
 
+def _ascending(text: str) -> str:
+    places = [int(place) for place in text.split("/")]
+    if places[0] < 1 or places != sorted(set(places)):
+        raise ValueError(text)
+    return "/".join(map(str, places))
+
+
+def part_numbers(of: str) -> SpecOption:
+    """An option that names parts of the model by their numbers from 1. ``of``: what they are to it."""
+    return SpecOption(_ascending, f"numbers of the parts that {of}, ascending, as in 3/6/10")
+
+
 def parse_options(spec: str, options: Mapping[str, SpecOption]) -> dict[str, Any]:
     """Parse the options of a spec by name. Raises: InputError for an unknown, invalid or repeated option."""
     name, colon, rest = spec.partition(":")

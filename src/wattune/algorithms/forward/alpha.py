@@ -18,7 +18,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from wattune.algorithms.spec import SpecOption, number, whole
+from wattune.algorithms.model_parts import parts
+from wattune.algorithms.spec import SpecOption, number, part_numbers, whole
 from wattune.errors import InputError
 
 FINAL_STEP = 2**62
@@ -27,7 +28,9 @@ FINAL_STEP = 2**62
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of rates: 1 for the head, finally ``alpha`` for the layers below it.
+    """A schedule of rates: 1 for the head, finally ``alpha`` for the layers below it, or for those in ``layers`` alone.
+
+    ``layers``: numbers of parts of the model, as in "2/4"; what is in none of them, and not in the head, stays frozen.
 
     With ``epoch_samples`` (the training samples of one epoch) alpha is 0 for ``frozen_epochs`` and then rises linearly
     over ``rise_epochs``; without, it applies from the first step.
@@ -37,12 +40,14 @@ class Schedule:
     epoch_samples: int | None = None
     frozen_epochs: float = 10.0
     rise_epochs: float = 10.0
+    layers: str | None = None
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "alpha": number(0, "0 to 1", most=1.0),
         "epoch_samples": whole(1),
         "frozen_epochs": number(0, "0 or more"),
         "rise_epochs": number(0, "0 or more"),
+        "layers": part_numbers("alpha opens"),
     }
     """Options of an algorithm with this schedule."""
 
@@ -60,7 +65,8 @@ class Alpha:
     """A schedule applied to one model in steps of ``batch_size`` samples, counted from 0.
 
     ``head``: parameters of the head, by default of the last layer with trained parameters. A layer whose alpha is 0 is
-    not perturbed and does not change.
+    not perturbed and does not change. Raises: for named layers, InputError if the model has fewer parts, WorkloadError
+    if it has none.
     """
 
     def __init__(
@@ -77,11 +83,19 @@ class Alpha:
             if p.requires_grad
         ]
         self._head = {id(p) for p in ([p for layer, p in trained if layer == trained[-1][0]] if head is None else head)}
+        layers = parts(model) if self.schedule.layers else [model]
+        opened = [int(place) for place in (self.schedule.layers or "1").split("/")]
+        if opened[-1] > len(layers):
+            raise InputError(
+                "layers of the algorithm", value=opened[-1], allowed=f"1 to {len(layers)}, the number of parts"
+            )
+        self._below = {id(p) for place in opened for p in layers[place - 1].parameters()}
 
     def learning(self, parameters: Iterable[nn.Parameter], step: int) -> list[nn.Parameter]:
         """List the parameters that are perturbed and change in this step."""
         rate = self.schedule.at(step * self.batch_size)
-        return [p for p in parameters if p.requires_grad and (rate or id(p) in self._head)]
+        learning = self._head | (self._below if rate else set())
+        return [p for p in parameters if p.requires_grad and id(p) in learning]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Check that the optimizer has learning rates to multiply, if any is multiplied. Raises: InputError."""

@@ -31,7 +31,7 @@ from wattune.algorithms.forward.pipeline import Pipeline
 from wattune.algorithms.forward.stage import DualValue
 from wattune.algorithms.model_parts import parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
-from wattune.algorithms.spec import SpecOption, one_of, whole
+from wattune.algorithms.spec import SpecOption, one_of, part_numbers, whole
 from wattune.errors import InputError, WorkloadError
 from wattune.records import StepWork
 
@@ -40,13 +40,6 @@ COUNTED_SAMPLES = 32
 
 FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 30e9, 10e9, 5e-6
 """Nominal rates of one core of a small processor; only their ratios matter for the cut."""
-
-
-def _parts_text(text: str) -> str:
-    ends = [int(end) for end in text.split("/")]
-    if ends[0] < 1 or ends != sorted(set(ends)):
-        raise ValueError(text)
-    return "/".join(map(str, ends))
 
 
 def cut(costs: Sequence[float], modules: int, unit: str = "parts") -> list[int]:
@@ -103,7 +96,7 @@ class AsyncForwardGradient(ForwardGradient):
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "modules": whole(1, 64),
-        "cuts": SpecOption(_parts_text, "numbers of the parts that modules end with, ascending, as in 3/6/10"),
+        "cuts": part_numbers("modules end with"),
         "perturb": PERTURBATIONS,
         "directions": whole(1, 64),
         "distance": DISTANCES,
