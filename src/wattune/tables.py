@@ -127,16 +127,18 @@ def read_table(path: Path) -> Table:
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+        # Tuples of texts, which the garbage collector does not visit again and again as it does lists.
+        stripped = ((tuple(map(str.strip, row)), reader.line_num) for row in reader)
+        lines = [(line, cells) for cells, line in stripped if any(cells)]
     except csv.Error as error:
         raise RecordError(f"{path} is not a CSV file in UTF-8", value=str(error)) from error
-    headers = tuple(cell.strip() for cell in lines[0][1]) if lines else ()
-    for line, row in lines[1:]:
-        if len(row) != len(headers):
+    headers = lines[0][1] if lines else ()
+    for line, cells in lines[1:]:
+        if len(cells) != len(headers):
             raise RecordError(
-                f"{path}, line {line} has the wrong number of cells", value=len(row), allowed=str(len(headers))
+                f"{path}, line {line} has the wrong number of cells", value=len(cells), allowed=str(len(headers))
             )
-    rows = tuple(Row(f"{path}, line {line}", tuple(map(str.strip, row))) for line, row in lines[1:])
+    rows = tuple(Row(f"{path}, line {line}", cells) for line, cells in lines[1:])
     table = Table(path, headers, rows)
     return _with_points(table) if delimiter == ";" else table
 

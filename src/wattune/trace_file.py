@@ -79,10 +79,10 @@ def read_trace(path: str | Path, quantity: str, layout: Layout = AS_KNOWN) -> Tr
     header = plain(table.headers[time_at])
     if header in (SECONDS, plain(layout.columns.get(SECONDS, ""))):
         refuse_unclear(table, time_at)
-        timed, note = [(_seconds(row.where, row.cells[time_at]), row) for row in table.rows], None
+        times, note = [_seconds(row.where, row.cells[time_at]) for row in table.rows], None
     else:
-        timed, note = _moments(table, time_at, _Zone.of(header, layout))
-    times, rows = zip(*_ascending(timed, time_at), strict=True)
+        times, note = _moments(table, time_at, _Zone.of(header, layout))
+    times, rows = _ascending(times, table.rows, time_at)
     if isinstance(times[0], float) and times[0] != 0:
         raise RecordError(f"{path} says nothing about the time before its first row", value=times[0], allowed="0")
     begin = times[0] if isinstance(times[0], datetime) else None
@@ -96,7 +96,7 @@ def read_trace(path: str | Path, quantity: str, layout: Layout = AS_KNOWN) -> Tr
     )
 
 
-def _moments(table: Table, at: int, zone: _Zone) -> tuple[list[tuple[Any, Row]], str | None]:
+def _moments(table: Table, at: int, zone: _Zone) -> tuple[list[Any], str | None]:
     """The moment of each row, and a note if their zone was assumed."""
     moments = [_moment(row.where, row.cells[at], zone) for row in table.rows]
     assumed = next((moment for moment, is_assumed in moments if is_assumed), None)
@@ -109,17 +109,17 @@ def _moments(table: Table, at: int, zone: _Zone) -> tuple[list[tuple[Any, Row]],
         local = f"{assumed:%Z} (UTC{assumed:%z})"
         note = f"times of {table.path} have no offset, and are taken as local: {local} at the first"
         note += "; --timezone sets another zone"
-    return [(moment, row) for (moment, _), row in zip(moments, table.rows, strict=True)], note
+    return [moment for moment, _ in moments], note
 
 
-def _ascending(timed: list[tuple[Any, Row]], at: int) -> list[tuple[Any, Row]]:
+def _ascending(times: list[Any], rows: tuple[Row, ...], at: int) -> tuple[list[Any], tuple[Row, ...]]:
     """The rows by ascending time; some providers answer with the newest first. Raises: RecordError."""
-    if timed[0][0] > timed[-1][0]:
-        timed = timed[::-1]
-    for (earlier, _), (later, row) in pairwise(timed):
+    if times[0] > times[-1]:
+        times, rows = times[::-1], rows[::-1]
+    for (earlier, later), row in zip(pairwise(times), rows[1:], strict=True):
         if later <= earlier:
             raise RecordError(f"{row.where}: the time is not after that of the row before", value=row.cells[at])
-    return timed
+    return times, rows
 
 
 def _time_note(table: Table, at: int, layout: Layout) -> str | None:
