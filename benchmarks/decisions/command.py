@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decisions import efficiency_part, mlperf_part, pipeline_part, profiling_part, sweeps, traces
+from benchmarks.decisions import mlperf_part, pipeline_part, profiling_part, sweeps, traces
 from benchmarks.timing import RESULTS, machine, measured_at
 from wattune.files import write_json
 
@@ -20,7 +20,7 @@ RUNS = RESULTS / "decisions_runs.csv"
 """Training runs of seven small workloads, ten seeds at each batch size; README.md says how they were made."""
 
 RESULT = RESULTS / "decisions.json"
-PARTS = ("efficiency", "gpus", "mlperf", "pipeline", "profiling")
+PARTS = ("gpus", "mlperf", "pipeline", "profiling")
 
 FOLDERS = {"gpus": "zeus", "mlperf": "mlperf"}
 """Part -> the option that names the folder of its recordings."""
@@ -34,7 +34,6 @@ def main(arguments: list[str]) -> None:
         return sweeps.read(RUNS) + (sweeps.read(options.sweeps) if options.sweeps else [])
 
     compared: dict[str, Callable[[], dict[str, Any]]] = {
-        "efficiency": lambda: efficiency_part.summary(efficiency_part.cases(recorded())),
         "mlperf": lambda: mlperf_part.summary(mlperf_part.cases(options.mlperf)),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
         "pipeline": lambda: profiling_part.summary(pipeline_part.cases(recorded()), "group"),

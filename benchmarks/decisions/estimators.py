@@ -6,7 +6,6 @@ Each gets the runs that it may make (`Bank`) and returns a batch size; the runs 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.decisions.sweeps import Run, Runs
+from wattune.records.efficiency import BAND_SD
 from wattune.sample_efficiency.choice import choose
 from wattune.sample_efficiency.posterior import CurvePosterior, Observation
-from wattune.sample_efficiency.scheduler import RunScheduler, server_seconds
+from wattune.sample_efficiency.scheduler import RunScheduler
 
 SampleTimes = Mapping[int, float]
 """Batch size -> seconds per sample at the device's fastest cell under the cap; batch sizes without one are absent."""
@@ -31,12 +31,10 @@ TIME_SD = 0.005
 
 @dataclass
 class Bank:
-    """Recorded runs, made one after another at each batch size; counts samples and the server's time."""
+    """Recorded runs, made one after another at each batch size."""
 
     runs: Runs
     made: list[tuple[int, Run]] = field(default_factory=list)
-    samples: float = 0.0
-    server: float = 0.0
 
     def has(self, size: int) -> bool:
         """Check if another run can be made at this batch size."""
@@ -48,8 +46,6 @@ class Bank:
         if most is not None and run.samples > most:
             run = Run(most, False, run.seed)
         self.made.append((size, run))
-        self.samples += run.samples
-        self.server += run.samples * server_seconds(size)
         return run
 
 
@@ -60,7 +56,6 @@ class Decision(NamedTuple):
     expected_regret: float | None = None
     curve: CurvePosterior | None = None
     reason: str = ""
-    step_s: tuple[float, ...] = ()
     seen: tuple[Observation, ...] = ()
 
 
@@ -84,11 +79,8 @@ def ours(
         return Decision(next(iter(logs)), 0.0, reason="only one batch size stays under the cap")
     design = RunScheduler(sizes, log_step_times=logs, own=own, whole=whole, most=most)
     seen: list[Observation] = []
-    steps: list[float] = []
     while True:
-        begun_s = time.process_time()
         size = design.next(seen, without=[one for one in sizes if not bank.has(one)])
-        steps.append(time.process_time() - begun_s)
         if size is None:
             break
         run = bank.make(size, design.budget(size))
@@ -96,9 +88,9 @@ def ours(
     if not any(run.reached for run in seen):
         # Only one batch size can be best, so nothing was trained; or no run reached the target.
         best = min(logs, key=lambda one: logs[one][0] + float(design.posterior.mean[sizes.index(one)]))
-        return Decision(best, None, design.posterior, design.reason, tuple(steps), tuple(seen))
+        return Decision(best, None, design.posterior, design.reason, tuple(seen))
     choice = choose(design.posterior, logs, own=own)
-    return Decision(choice.best, choice.expected_regret, design.posterior, design.reason, tuple(steps), tuple(seen))
+    return Decision(choice.best, choice.expected_regret, design.posterior, design.reason, tuple(seen))
 
 
 def _spacing(run: Run, spacing: float) -> float:
@@ -121,11 +113,35 @@ def largest(times: SampleTimes) -> Decision:
     return Decision(max(times))
 
 
-def cheapest(times: SampleTimes, samples: Mapping[int, float]) -> int | None:
-    """The batch size with the least time to the target, of those with a cell under the cap that reach it."""
-    return _fastest(times, {size: one for size, one in samples.items() if math.isfinite(one)})
-
-
 def _fastest(times: SampleTimes, samples: Mapping[int, float]) -> int | None:
     left: Sequence[int] = [size for size in times if size in samples]
     return min(left, key=lambda size: times[size] * samples[size], default=None)
+
+
+def regret(decision: Decision, times: dict[int, float], true: dict[int, float]) -> float:
+    """Regret relative to the best batch size; a batch size that misses the target has a regret of 100 %."""
+    best = _fastest(times, {size: one for size, one in true.items() if math.isfinite(one)})
+    if best is None:
+        return 0.0
+    chosen = decision.batch_size
+    if chosen is None or not math.isfinite(true[chosen]):
+        return 1.0
+    return times[chosen] * true[chosen] / (times[best] * true[best]) - 1
+
+
+def covered(decision: Decision, true: dict[int, float], error: dict[int, float] | None = None) -> list[bool]:
+    """One flag per batch size but the reference: True if the target's ln r is in the stated 90 % band.
+
+    ``error``: standard errors of ln(truth), by which the band is widened.
+    """
+    curve = decision.curve
+    if curve is None or not any(curve.runs.values()) or not math.isfinite(true[curve.reference]):
+        return []
+    inside = []
+    for size in curve.batch_sizes:
+        if size != curve.reference and math.isfinite(true[size]):
+            place = curve.batch_sizes.index(size)
+            own = 0.0 if error is None else math.hypot(error[size], error[curve.reference])
+            apart = math.log(true[size] / true[curve.reference]) - float(curve.mean[place])
+            inside.append(bool(abs(apart) <= BAND_SD * math.hypot(math.sqrt(curve.covariance[place, place]), own)))
+    return inside

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.decisions.efficiency_part import covered, regret
-from benchmarks.decisions.estimators import Bank, Decision, largest, ours, raw_means
+from benchmarks.decisions.estimators import Bank, Decision, covered, largest, ours, raw_means, regret
 from benchmarks.decisions.scoring import regrets
 from benchmarks.decisions.sweeps import Run, Runs
 

@@ -25,7 +25,7 @@ CASES = 10
 """Cases for each pair of a proxy and a target."""
 
 FIRST_BOARD = 5000
-"""First seed of the boards: the same as in the efficiency part, under other caps."""
+"""First seed of the boards, which differ from those of the profiling part."""
 
 Samples = dict[int, float]
 

@@ -45,12 +45,3 @@ def regrets(values: Sequence[float], groups: Sequence[Hashable]) -> dict[str, An
 def rounded(value: float, digits: int = 5) -> float | None:
     """Round a figure for JSON; nan and infinity become None."""
     return round(value, digits) if math.isfinite(value) else None
-
-
-def grouped(rows: Sequence[dict[str, Any]], value: str, group: str, by: str) -> dict[str, Any]:
-    """``regrets`` of the rows with each value of ``by``."""
-    by_kind = {}
-    for kind in sorted({row[by] for row in rows}):
-        some = [row for row in rows if row[by] == kind]
-        by_kind[str(kind)] = regrets([row[value] for row in some], [row[group] for row in some])
-    return by_kind

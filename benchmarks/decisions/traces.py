@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.decisions import estimators
-from benchmarks.decisions.efficiency_part import covered
-from benchmarks.decisions.estimators import Bank, Decision
+from benchmarks.decisions.estimators import Bank, Decision, covered
 from benchmarks.decisions.scoring import regrets, rounded
 from benchmarks.decisions.sweeps import Run, errors, truth
 

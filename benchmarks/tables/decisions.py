@@ -96,29 +96,6 @@ def decisions_mlperf() -> str:
     return "\n".join(lines) + "\n"
 
 
-def decisions_efficiency() -> str:
-    """The ways to choose the batch size from proxy runs, and how far ours can be trusted."""
-    data = read("decisions")["efficiency"]
-    lines = ["| way | regret: mean, median, worst | runs (most) | samples saved |", "|---|---|---|---|"]
-    for name, one in data.items():
-        shares = ", ".join(percent(one["all"][key]) for key in ("mean", "median", "worst"))
-        lines.append(
-            f"| {name} | {shares} | {one['runs_mean']:.1f} ({one['runs_max']}) | {percent(one['samples_saved'])} |"
-        )
-    ours = data["ours"]
-    lines += [
-        "",
-        f"Ours saves {percent(ours['server_saved'])} of the server's time. Coverage of its 90% band: "
-        f"{percent(ours['coverage'])}. Realized relative to stated regret: {ours['realised_over_stated']:.2f}. One "
-        f"step of the estimator takes {ours['step_ms']['mean']:.1f} ms.",
-        "",
-        "The reference from few seeds has an error of its own: choosing with exact knowledge of the target, and judged "
-        f"by such a reference, costs {percent(ours['floor']['mean'])} on average, and "
-        f"{percent(ours['floor_by']['cifar']['mean'])} in the family `cifar`, whose seeds differ most.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def ways(part: str) -> Callable[[], str]:
     """The ways to decide that one part of the decisions compares."""
 
@@ -143,7 +120,6 @@ def ways(part: str) -> Callable[[], str]:
 
 PARTS: dict[str, Callable[[], str]] = {
     **{f"decisions_{part}": ways(part) for part in ("profiling", "pipeline")},
-    "decisions_efficiency": decisions_efficiency,
     "decisions_gpus": decisions_gpus,
     "decisions_mlperf": decisions_mlperf,
     "gpus": gpus,
