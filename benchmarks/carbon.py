@@ -120,7 +120,6 @@ def one_start(job: Job, truth: list[float], slack: float, draw: random.Random) -
     table, curve = job.case.table, job.case.efficiency
     rule = plan(table, curve, cap=PEAK, goal=goal, intensity=forecast)
     frugal = plan(table, curve, cap=PEAK, goal=goal)
-    default = plan(table, curve, cap=PEAK, goal=Goal("energy", deadline_s=deadline_s), intensity=forecast)
 
     def carbon(one: Plan, stretches: tuple[Stretch, ...]) -> float:
         return _above_w(one, job.rest_w) * sum(real.integral(*stretch) for stretch in stretches)
@@ -131,17 +130,11 @@ def one_start(job: Job, truth: list[float], slack: float, draw: random.Random) -
         "fastest, at its times": carbon(job.fastest, _times(job.fastest, forecast, deadline_s)),
         "least energy, at its times": carbon(frugal, _times(frugal, forecast, deadline_s)),
         "point and times together": carbon(rule, _planned(rule)),
-        "the same for the board's energy": carbon(default, _planned(default)),
         "perfect foresight": _least(job, real, deadline_s),
     }
-    schedule = rule.schedule
-    assert schedule is not None
     return {
         **{name: amount / now for name, amount in amounts.items()},
         "above perfect foresight": amounts["point and times together"] / amounts["perfect foresight"] - 1,
-        "least energy above perfect foresight": amounts["least energy, at its times"] / amounts["perfect foresight"]
-        - 1,
-        "pauses": float(len(schedule.times) - 1 + (schedule.times[0].from_s > 0)),
     }
 
 

@@ -241,9 +241,6 @@ def runs_of(folder: Path, seed: int) -> list[dict[str, Any]]:
                 "round_s": round_.seconds,
                 "time_s": None if rounds is None else rounds * round_.seconds,
                 "energy_j": None if rounds is None else rounds * round_.energy_j,
-                "clients": len(round_.parts),
-                "steps": sorted(part.steps for part in round_.parts),
-                "best_accuracy": max(accuracies),
             }
         )
         print(runs[-1], flush=True)

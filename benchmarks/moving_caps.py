@@ -177,8 +177,6 @@ def progress(case: Case) -> dict[str, Any]:
             "of_clairvoyant_worst": min(of_clairvoyant),
             "over_constant": statistics.mean(over_constant),
             "over_constant_worst": min(over_constant),
-            "batch_sizes": sorted({one.batch_size for one in days}),
-            "paused": statistics.mean(sum(cap.share for cap in one.caps if not cap.feasible) for one in days),
         }
     return {"device": case.name, "kind": case.kind, "of": kinds}
 
@@ -234,8 +232,6 @@ def _follow(name: str, plan: Plan, trace: CapTrace, cap: CapSource) -> dict[str,
             "above_s": run.truth.figures().above_cap_s,
             "most_above_s": max(above_s),
             "window_s": first.window_s,
-            "readings_answered": len(run.limiter.events),
-            "paused_s": run.paused_s,
         }
 
 

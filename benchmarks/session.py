@@ -48,24 +48,19 @@ class Run:
     """First tenth of a run: its regret at each moment, and its cost."""
 
     in_force: dict[str, float] = field(default_factory=dict)
-    so_far: dict[str, float] = field(default_factory=dict)
-    probes: int = 0
     probing_s: float = 0.0
     above_probing: int = 0
     above_training: int = 0
-    readings: int = 0
-    worst_above: float = 0.0
 
 
 class Trainer:
-    """Training on a simulated board, at points chosen by a strategy, with a count of the progress."""
+    """Training on a simulated board, at points chosen by a strategy."""
 
     def __init__(self, place: World, cap_w: float, seed: int, *, knows_curve: bool):
         self.place, self.cap_w, self.knows_curve = place, cap_w, knows_curve
         self.device = SimulatedDevice(place.board, seed=seed)
         self.limit = PowerCap(cap_w).at_sensor(None, self.device.sensor.window_s)
         self._window = sensor_window(self.device.sensor, self.limit)
-        self.progress = 0.0
         self.run = Run()
         self.is_probing = False
         self.above: list[float] = []
@@ -117,13 +112,11 @@ class Trainer:
         before_s = self.device.now_s()
         with self.device.step(work_of(self.place.task, row)):
             pass
-        self.progress += row.batch / self.place.relative[row.batch]
         while self.moments and self.time_s >= next(iter(self.moments.values())):
             name = next(iter(self.moments))
             del self.moments[name]
             force = self.force if self.force is not None else self.point
             self.run.in_force[name] = self.place.cost(force) / self.best_cost - 1
-            self.run.so_far[name] = self.time_s / (self.progress * self.best_cost) - 1
         return self.device.now_s() - before_s
 
     def probe(self, point: OperatingPoint, *, brief: bool = False) -> tuple[float, float, float, float] | float | None:
@@ -151,7 +144,6 @@ class Trainer:
         finally:
             self.is_probing = False
             self.probed_s = self.device.now_s()
-            self.run.probes += 1
             self.run.probing_s += self.device.now_s() - begun_s
         if self.above:
             self._calm()
@@ -187,19 +179,16 @@ class Trainer:
     def _read(self, time_s: float, power_w: float) -> None:
         if self._limiter is None:
             return
-        self.run.readings += 1
         self._limiter(time_s, power_w)
         self._window.add(self.device.now_s(), power_w)
         if not self._window.is_above:
             return
-        mean_w = self._window.mean_w
-        self.run.worst_above = max(self.run.worst_above, mean_w / self.cap_w - 1)
         if self.is_probing or self.device.now_s() - self.probed_s < self.device.sensor.settle_s:
             self.run.above_probing += 1  # also while the sensor's average still includes the probe
         else:
             self.run.above_training += 1
         if self.device.now_s() - self.changed_s >= self.device.sensor.settle_s or self.is_probing:
-            self.above.append(mean_w)
+            self.above.append(self._window.mean_w)
 
 
 # ----------------------------------------------------------------------------------------------------------- strategies
@@ -315,24 +304,15 @@ def cases(seed: int) -> list[dict[str, Any]]:
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means and quantiles over runs."""
+    """Means over runs."""
     result: dict[str, Any] = {"runs": len(runs)}
-    for what in ("in_force", "so_far"):
-        for moment in MOMENTS_S:
-            values = sorted(run[what][moment] for run in runs)
-            result[f"{what} {moment}"] = {
-                "mean": round(mean(values), 4),
-                "median": round(values[len(values) // 2], 4),
-                "p90": round(values[int(0.9 * (len(values) - 1))], 4),
-                "below 1 %": round(mean(value < 0.01 for value in values), 3),
-            }
-    result["probes"] = round(mean(run["probes"] for run in runs), 1)
+    for moment in MOMENTS_S:
+        values = [run["in_force"][moment] for run in runs]
+        below = mean(value < 0.01 for value in values)
+        result[f"in_force {moment}"] = {"mean": round(mean(values), 4), "below 1 %": round(below, 3)}
     result["probing_s"] = round(mean(run["probing_s"] for run in runs), 1)
     for what in ("above_probing", "above_training"):
-        result[f"readings_{what}"] = sum(run[what] for run in runs)
         result[f"runs_{what}"] = sum(run[what] > 0 for run in runs)
-    result["worst_above_cap"] = round(max(run["worst_above"] for run in runs), 4)
-    result["readings"] = sum(run["readings"] for run in runs)
     # Cost of the fastest point under the cap with noise on top, relative to the fastest whose true power is under it.
     result["noise_price"] = round(mean(run["noise_price"] for run in runs), 4)
     return result
