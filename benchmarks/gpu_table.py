@@ -1,7 +1,7 @@
 """`python -m benchmarks gpu_table [--device nvidia:0] [--seconds 20] [--samples MODEL=RUNS.csv ...]`: one GPU.
 
-Step time, power and joules of three networks by batch and micro-batch size, the meter beside the card's energy counter,
-`wattune guard` around an unmodified script, and how NVML averages power. Twelve minutes; no clock or limit is changed.
+Step time, power and joules of two networks by batch and micro-batch size, the meter beside the card's energy counter,
+`wattune guard` around an unmodified script, and how NVML averages power. Ten minutes; no clock or limit is changed.
 With recorded runs (see docs/estimate.md) also joules to their target.
 """
 
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import keep
+from benchmarks.tx2_recordings import ResNet50
 from wattune.cli.main import main as wattune
 from wattune.devices import Device, Meter, open_device
 from wattune.doctor import examine
@@ -58,38 +59,6 @@ json.dump({{"step_s": step_s, "weights": hashlib.sha256(weights).hexdigest()}}, 
 """Training as a user's script has it; it writes its time for a step and a hash of its weights."""
 
 
-class Bottleneck(nn.Module):
-    """Three convolutions with a shortcut. Source: He et al. 2016, figure 5."""
-
-    def __init__(self, channels: int, width: int, stride: int):
-        super().__init__()
-        first, second = convolution(channels, width, 1), convolution(width, width, 3, stride)
-        self.inside = nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *convolution(width, 4 * width, 1))
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels != 4 * width:
-            self.shortcut = nn.Sequential(*convolution(channels, 4 * width, 1, stride))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, 4 width, H / stride, W / stride)."""
-        return F.relu(self.inside(x) + self.shortcut(x))
-
-
-def convolution(channels: int, filters: int, size: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
-    """Make a convolution and its normalisation."""
-    return nn.Conv2d(channels, filters, size, stride, size // 2, bias=False), nn.BatchNorm2d(filters)
-
-
-def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64) -> nn.Module:
-    """ResNet-50 for 224 x 224 pixels. Source: He et al. 2016, table 1."""
-    layers: list[nn.Module] = [*convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    channels = width
-    for stage, count in enumerate(blocks):
-        for index in range(count):
-            layers.append(Bottleneck(channels, width << stage, 2 if stage and not index else 1))
-            channels = 4 * width << stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
-
-
 class GPT(nn.Module):
     """GPT-2 of 124 million parameters, its head tied to the embedding. Source: Radford et al. 2019, table 2."""
 
@@ -107,33 +76,6 @@ class GPT(nn.Module):
         later = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
         seen = self.layers(self.token(x) + self.place(places), mask=later, is_causal=True)
         return F.linear(seen, self.token.weight).transpose(1, 2)
-
-
-class UNet(nn.Module):
-    """Contracting and expanding path with a class for each pixel. Source: Ronneberger et al. 2015, figure 1."""
-
-    def __init__(self, width: int = 64, depth: int = 4, classes: int = 2):
-        super().__init__()
-        widths = [width << level for level in range(depth + 1)]
-        self.down = nn.ModuleList(twice(before, after) for before, after in zip([3, *widths], widths, strict=False))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * one, one, 2, 2) for one in reversed(widths[:-1]))
-        self.join = nn.ModuleList(twice(2 * one, one) for one in reversed(widths[:-1]))
-        self.fc = nn.Conv2d(width, classes, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, classes, H, W)."""
-        kept = [x := self.down[0](x)]
-        for block in self.down[1:]:
-            kept.append(x := block(F.max_pool2d(x, 2)))
-        kept.pop()
-        for up, join in zip(self.up, self.join, strict=True):
-            x = join(torch.cat([kept.pop(), up(x)], dim=1))
-        return torch.as_tensor(self.fc(x))
-
-
-def twice(channels: int, filters: int) -> nn.Module:
-    """Make two convolutions of 3 x 3."""
-    return nn.Sequential(*convolution(channels, filters, 3), nn.ReLU(), *convolution(filters, filters, 3), nn.ReLU())
 
 
 @dataclass(frozen=True)
@@ -154,9 +96,8 @@ class Network:
 
 
 NETWORKS = {
-    "resnet50": Network(resnet, (3, 224, 224), ((), 1000), (32, 128, 512)),
+    "resnet50": Network(lambda: ResNet50(1000), (3, 224, 224), ((), 1000), (32, 128, 512)),
     "gpt124m": Network(GPT, (1024,), ((1024,), 50257), (4, 16, 64)),
-    "unet": Network(UNet, (3, 256, 256), ((256, 256), 2), (8, 32, 128)),
 }
 
 
