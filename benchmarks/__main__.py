@@ -20,6 +20,7 @@ NAMES = (
     "session",
     "session_overhead",
     "example",
+    "growth",
 )
 
 ALONE = {
