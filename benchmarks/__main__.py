@@ -31,7 +31,6 @@ ALONE = {
     "engines": "benchmarks.asyncfgd.engines",
     "federated": "benchmarks.federated",
     "fleet": "benchmarks.server.fleet",
-    "gpu_table": "benchmarks.gpu_table",
     "guard": "benchmarks.guard.command",
     "jetsons": "benchmarks.jetsons",
     "moving_caps": "benchmarks.moving_caps",
@@ -39,7 +38,6 @@ ALONE = {
     "program_flow": "benchmarks.program_flow",
     "program_metrics": "benchmarks.program_metrics",
     "ranks": "benchmarks.ranks.command",
-    "report_picture": "benchmarks.report_picture",
     "script": "benchmarks.script.command",
     "tx2_calibration": "benchmarks.tx2_calibration",
 }

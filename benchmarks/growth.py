@@ -45,10 +45,10 @@ from wattune.profiling.peak_memory import PeakMemory
 from wattune.records import Evaluation, ProfileCell, ProfileCost, ProfileKey, TrainingRecord
 from wattune.reporting import write_report
 from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
-from wattune.server.store.schema import JobRow, ProfileRow, TrainingRow
 from wattune.training import train
 from wattune_agent.guarded import run_guarded
 from wattune_agent.time_source import TimeSource
+from wattune_server.store.schema import JobRow, ProfileRow, TrainingRow
 
 FACTORS = (1, 10, 100)
 ROUNDS = 3
@@ -211,10 +211,10 @@ ROWS = (
     Row("10,000 looks at a cap trace", 864, "rows", trace_looked_at),
     Row("writing a checkpoint", 4, "MiB", checkpoint),
     Row("a profile's journal", 100, "cells", cells_noted),
-    Row("training with a checkpoint after each evaluation", 30, "evaluations", evaluations_saved),
+    Row("training with a checkpoint after each evaluation", 10, "evaluations", evaluations_saved),
     Row("a report of a training run", 100, "evaluations", reported),
     Row("estimate --from-runs and a plan", 100, "runs", estimated),
-    Row("the server's lists of runs, profiles and jobs", 100, "of each", pages),
+    Row("the server's lists of runs, profiles and jobs", 40, "of each", pages),
 )
 
 

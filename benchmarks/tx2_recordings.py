@@ -48,23 +48,19 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """ResNet50: images (N, 3, 224, 224) to scores (N, ``classes``). ``stages``: width, blocks and stride of each."""
+    """ResNet50 for 200 classes: images (N, 3, 224, 224) to scores (N, 200)."""
 
-    def __init__(
-        self,
-        classes: int = 200,
-        stages: tuple[tuple[int, int, int], ...] = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)),
-    ):
+    def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
         layers.append(nn.MaxPool2d(3, 2, 1))
         inputs = 64
-        for width, blocks, stride in stages:
+        for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
             for block in range(blocks):
                 layers.append(Bottleneck(inputs, width, stride if block == 0 else 1))
                 inputs = 4 * width
         self.layers = nn.Sequential(*layers)
-        self.classifier = nn.Linear(inputs, classes)
+        self.classifier = nn.Linear(inputs, 200)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the classes."""
