@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.decisions import optuna_way, profilers
-from benchmarks.decisions.boards import Rig
+from benchmarks.decisions.boards import Board, Rig
 from benchmarks.decisions.estimators import SEEDS, Bank
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.guided_way import together
@@ -28,6 +28,15 @@ FIRST_BOARD = 5000
 """First seed of the boards, which differ from those of the profiling part."""
 
 Samples = dict[int, float]
+
+
+def device(number: int, draw: random.Random) -> tuple[Board, dict[int, float]]:
+    """A random board and its seconds per sample at the fastest cells under a random cap, at least two of them."""
+    place = board(KINDS[number % 2], FIRST_BOARD + number // 2)
+    while True:
+        cells = place.fastest(GUARD * place.cap_w(draw.uniform(*CAPS)))
+        if len(cells) > 1:
+            return place, {size: place.sample_s(cell) for size, cell in cells.items()}
 
 
 def _ours(rig: Rig, bank: Bank) -> ProbeOutcome:
