@@ -308,9 +308,8 @@ class Loader:
 
     def __iter__(self):
         self.is_odd = not self.is_odd
-        order = list(self.inner)
-        order = BatchSampler(order[::-1] if self.is_odd else order, 32, False)
-        return iter(DataLoader(Named(), batch_sampler=order))
+        order = list(self.inner)[:: -1 if self.is_odd else 1]
+        return iter(DataLoader(Named(), batch_size=32, sampler=order))
 
 
 def own_generator():
