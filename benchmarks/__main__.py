@@ -36,7 +36,6 @@ ALONE = {
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",
     "program_flow": "benchmarks.program_flow",
-    "program_metrics": "benchmarks.program_metrics",
     "ranks": "benchmarks.ranks.command",
     "script": "benchmarks.script.command",
     "tx2_calibration": "benchmarks.tx2_calibration",

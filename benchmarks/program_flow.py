@@ -19,7 +19,7 @@ from typing import Any
 from tests.support.live_board import COMMAND, ENVIRONMENT, ROOT, Board, live, wait_for
 
 from benchmarks.timing import keep
-from wattune.records import Plan, ProfileTable, TrainingRecord
+from wattune.records import Plan, TrainingRecord
 
 CAPS_W = {"nano": 4.2, "tx2-nx": 4.5}
 KILLED_AFTER_S = (2, 4, 6, 8, 10, 12, 15, 18, 21, 25, 30, 35)
@@ -66,13 +66,11 @@ class Flow:
         with self._watched():
             subprocess.run(self._words(batch_sizes), cwd=self._output.parent, env=ENVIRONMENT, check=True)
         assert wait_for(self._board.is_as_found, 5.0), self._board.changes()
-        plan, table = Plan.load(self._output / "plan.json"), ProfileTable.load(self._output / "profile.json")
-        record = TrainingRecord.load(self._output / "training.json")
+        plan, record = Plan.load(self._output / "plan.json"), TrainingRecord.load(self._output / "training.json")
         names = ("reached", "samples", "time_s", "energy_j", "power_window_w", "above_cap_s")
         return {
             **{name: getattr(record, name) for name in names},
-            **{"batch_size": plan.batch_size, "mhz": plan.clock_mhz},
-            **{"cells": len(table.measured), "aborted": len(table.aborted), **self._above()},
+            **{"batch_size": plan.batch_size, "mhz": plan.clock_mhz, **self._above()},
         }
 
     def _words(self, batch_sizes: str = "8,32,128") -> list[str]:
@@ -95,13 +93,12 @@ class Flow:
             while not over.wait(0.1):
                 self._seen.append((time.monotonic(), float(sensor.read_text()) / 1e3))
 
-        looking = threading.Thread(target=look)
-        looking.start()
-        try:
-            yield
-        finally:
-            over.set()
-            looking.join()
+        with ThreadPoolExecutor() as pool:
+            pool.submit(look)
+            try:
+                yield
+            finally:
+                over.set()
 
     def _above(self) -> dict[str, float]:
         spans = [self._seen[at - 9 : at + 1] for at in range(9, len(self._seen))]
