@@ -97,7 +97,8 @@ class Forecast:
 
     The power is the highest that a sensor without noise would read. ``stopped``: ln(power of a point over what stopped
     its probe), mean and sd. ``windows``: of the sensor that a probe measures for; ``power_noise`` (points,): the error
-    of ln(power) after one.
+    of ln(power) after one. ``starts_high``: the first probe is at the highest setting, as it is without a cap.
+    ``rest_w``: power at rest, used then.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Forecast:
         *,
         stopped: tuple[float, float] = (ABOVE, ABOVE_SD),
         windows: int,
+        starts_high: bool = False,
         rest_w: float | None = None,
     ):
         self._batch, self._micro = grid.batch, grid.micro
@@ -122,7 +124,7 @@ class Forecast:
             floor + (1 - floor) * np.clip((self._clock - bend) / (1 - bend), 0.0, 1.0) for floor, bend in VOLTAGES
         ]
         self._stopped, self._stopped_sd = stopped
-        self._windows, self._rest_w = windows, rest_w
+        self._windows, self._starts_high, self._rest_w = windows, starts_high, rest_w
         self.time: Mixture
         self.power: Mixture
         self.scatter_w = readings.scatter_w
@@ -214,7 +216,7 @@ class Forecast:
             [SHARES_AMONG_SEVERAL if self._others else POWER_SHARES, *(OTHER_SHARES[name] for name in self._others)]
         )
         sd = np.array([REST_SD] + [POWER_SD] * (len(shares) - 1))
-        if self._clock[first] > self._clock.min():  # first measured at a high setting, where little of it is rest
+        if self._starts_high:  # where little of the power is rest
             shares, sd[0] = shares / terms[0, first].dot(shares), POWER_SD
             shares[0] = AT_REST if self._rest_w is None else max(self._rest_w / first_w, LEAST_AT_REST)
         factors, probable = np.array(list(RESIDUAL_FACTORS.items())).T

@@ -76,7 +76,7 @@ class Search:
     cap is on the mean power over this time, and the peaks that ``tell`` is given are those of that mean; None: it is on
     every reading. ``manner``: how careful the search is, and what a probe costs. ``goal``: what the best point is;
     with a bound the search is for the fastest point first, which may be needed and which a slowdown is relative to.
-    ``rest_w``: power at rest, for a goal above it and for the forecast of the power.
+    ``rest_w``: power at rest, for a goal above it, and without a cap for the forecast.
 
     ``tell`` is for probes, and for any stretch of training at the current point as well: the more readings there are,
     the closer to the cap the search can go.
@@ -118,6 +118,7 @@ class Search:
             self._readings,
             stopped=self._manner.above,
             windows=self._manner.windows,
+            starts_high=cap_w is None,
             rest_w=rest_w,
         )
         self._seen: dict[int, PointStats] = {}
