@@ -90,7 +90,8 @@ def jetsons() -> str:
         f"{data['seeds']} seeds (other strategies: one). In {oracle['without_gpu_clock_alone']} of them no GPU clock "
         "alone stays below the cap; in the others, choosing all three clocks exactly right would be "
         f"{oracle['over_gpu_clock_alone']:.2f} times as fast. The fastest setting that leaves 1.5% of the cap unused "
-        f"has a regret of {percent(oracle['regret_with_room'])}; in {oracle['without_room']} cases there is none.",
+        f"has a regret of {percent(oracle['regret_with_room'])}; in {oracle['without_room']} cases there is none. "
+        f"In the others, wattune loses {percent(data['strategies']['wattune']['beyond_room'])} beyond that.",
         "",
         "| strategy | probes | regret, mean | in 9 of 10 cases at most | worst | without a pick "
         "| probes above the cap by more than 1% | picks above it by more than 0.5% | more regret than wattune |",
