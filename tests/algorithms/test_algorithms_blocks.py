@@ -214,6 +214,8 @@ def test_a_layer_with_a_rule_has_the_tangents_of_torch_func(name: str) -> None:
     x = 3 * torch.randn(shape, generator=draws, dtype=torch.float64) + 1
     directions = [torch.randn(shape, generator=draws, dtype=torch.float64) for _ in range(2)]
     tangents = list(directions)
+    with forward_ad.level():
+        pass  # the first one of a process makes PyTorch warn
     with torch.no_grad():
         output = along(layer, x, tangents)
         for direction, tangent in zip(directions, tangents, strict=True):
