@@ -22,6 +22,7 @@ MEASURED = {
     "agent_cost": ("benchmarks/agent_cost.py", "src/wattune_agent"),
     "agx_orin": ("benchmarks/agx_orin.py", *SIMULATOR),
     "asyncfgd_accuracy": ("src/wattune/algorithms",),
+    "asyncfgd_engines": ("benchmarks/asyncfgd/engines.py", "examples/engines", "src/wattune/algorithms/forward"),
     "asyncfgd_feasibility": ("benchmarks/asyncfgd", "src/wattune/algorithms", *SIMULATOR),
     "boards": ("benchmarks/boards.py", "src/wattune_agent", "src/wattune/power"),
     "carbon": ("benchmarks/carbon.py", "src/wattune/planning/grains.py", "src/wattune/planning/over_time.py"),

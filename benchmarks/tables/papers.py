@@ -22,6 +22,13 @@ def asyncfgd_verdict() -> str:
     return f"Evaluated on `sim:{results['board']}` with small models and synthetic memory limits. {verdict(results)}\n"
 
 
+def asyncfgd_engines() -> str:
+    """Accuracies around engines without a backward pass."""
+    from benchmarks.asyncfgd.engines import markdown
+
+    return markdown(read("asyncfgd_engines"))
+
+
 def paper() -> str:
     """The evaluation of arXiv 2502.18323."""
     from benchmarks.paper.sections import markdown, results
@@ -37,6 +44,7 @@ def paper_verdict() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "asyncfgd_engines": asyncfgd_engines,
     "asyncfgd_feasibility": asyncfgd_feasibility,
     "asyncfgd_verdict": asyncfgd_verdict,
     "paper": paper,
