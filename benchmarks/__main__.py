@@ -38,6 +38,7 @@ ALONE = {
     "program_flow": "benchmarks.program_flow",
     "ranks": "benchmarks.ranks.command",
     "script": "benchmarks.script.command",
+    "trainers": "benchmarks.trainers",
     "tx2_calibration": "benchmarks.tx2_calibration",
 }
 
