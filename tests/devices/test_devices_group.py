@@ -298,7 +298,7 @@ def test_what_cannot_be_one_device_is_refused_in_one_line(tmp_path):
     cases = [
         (lambda: open_group([]), "at least one"),
         (lambda: open_group([NANO], pools=[0, 1]), "a number for each of the 1 devices"),
-        (lambda: open_group([NANO, "sim:jetson-tx2"]), r"rank 1 .* cannot set several knobs"),
+        (lambda: open_group([NANO, "sim:jetson-tx2"]), r"rank 1, .* cannot set several knobs"),
         (lambda: device_group([open_device(NANO), FileDevice(tmp_path)]), "all real, or all simulated"),
         (
             lambda: device_group([ReplayDevice(make_table(setting)) for setting in ("clock_mhz", None)]),

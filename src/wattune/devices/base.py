@@ -464,6 +464,10 @@ class Device(ABC):
         """Setting -> noise-free figures of a step of this work on a simulated board; empty for other devices."""
         return {}
 
+    def as_new(self) -> Device:
+        """The same board as at its first use, if it is simulated: figures do not depend on what was measured before."""
+        return self
+
     def state_dict(self) -> dict[str, Any] | None:
         """State from which a later process continues, as JSON values; None if there is nothing to save."""
         return None

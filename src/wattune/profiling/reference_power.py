@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from wattune.cap import SensorLimit
-from wattune.devices import Device, SimulatedDevice
+from wattune.devices import Device
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.cell_probe import CellProbe
 from wattune.profiling.journal import Journal, JournalEntry, Partial, total_cost
@@ -63,10 +63,8 @@ def measure(
         host_s_per_sample=0.0,
     )
     own = f"{workload.name} {algorithm} {_digest(profile_key(device, workload, algorithm).model_dump_json())}"
-    if folder is None and isinstance(device, SimulatedDevice):
-        knobs = [knob.name for knob in device.knobs]
-        device = SimulatedDevice(device.board, device.processor)
-        device.select(knobs)
+    if folder is None:
+        device = device.as_new()
     kept = _digest(f"{begin.key} {begin.strategy} {begin.cap_window_s}")
     notebook = Journal(folder and folder / f"references-{kept}.jsonl", device, begin)
     for reference in references(workload.data_type):

@@ -284,6 +284,12 @@ class SimulatedDevice(VirtualDevice):
         """Setting -> exact figures of a step of this work by the board's formulas, with a chip at 25 degrees."""
         return exact(self.board, self.processor, work)
 
+    def as_new(self) -> SimulatedDevice:
+        """A new device of the same board file and knobs, with the first seed."""
+        device = SimulatedDevice(self.board, self.processor)
+        device.select([knob.name for knob in self.knobs])
+        return device
+
     # ---------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
