@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.timing import RESULTS, ROOT, machine, measured_at
 from wattune.files import write_json
 
-PROGRAM, CAP_W = "examples/trainers/train.py", 6
+PROGRAM, CAP_W = "examples/trainers/train.py", 5
 COMPARED = ("weights", "steps", "rates", "metrics")
 PACKAGES = ("transformers", "trl", "sentence-transformers", "accelerate", "lightning", "pytorch-ignite", "skorch")
 SLOWER = {"fp32": 0.01, "fp16": 0.01, "achieved_gbps": 0.01, "optimizer_gbps": 0.01}

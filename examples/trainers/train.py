@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-BOARD, CAP_W, EPOCHS = os.environ.get("BOARD", "sim:jetson-tx2"), 6.0, 8
+BOARD, CAP_W, EPOCHS = os.environ.get("BOARD", "sim:jetson-tx2"), 5.0, 8
 Outcome = tuple[nn.Module, dict[str, Any]]
 RECORDS: list[Any] = []
 """The session records of this process."""
