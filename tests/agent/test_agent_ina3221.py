@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.agent_sensors import TimedTree, hwmon_chip, iio_chip, link, put
@@ -20,21 +21,38 @@ def sensor_of(root: Path):
     return sensor, problems
 
 
-def test_hwmon_multiplies_and_takes_the_input_by_name(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, ORIN)
-    sensor, problems = sensor_of(tmp_path)
-    assert problems == []
-    assert (sensor.rail, sensor.covers) == ("VDD_IN", "the module")
-    assert sensor.read() == pytest.approx(4.8)
+CARRIER = {"chip": "7-0041", "number": 2}
+AGX_SUM = "VDD_GPU_SOC + VDD_CPU_CV + VIN_SYS_5V0"
+TX2 = [
+    (iio_chip, [("VDD_SYS_GPU", 153), ("VDD_SYS_SOC", 306), ("VDD_4V0_WIFI", 0)], {"chip": "0-0040", "number": 0}),
+    (iio_chip, [("VDD_IN", 1649), ("VDD_SYS_CPU", 306), ("VDD_SYS_DDR", 173)], {"chip": "0-0041", "number": 1}),
+    (iio_chip, [("VDD_MUX", 9000), ("VDD_5V_IO_SYS", 900), ("VDD_3V3_SYS", 50)], {"chip": "0-0042", "number": 2}),
+    (iio_chip, [("VDD_3V3_IO", 10), ("VDD_1V8_IO", 20), ("VDD_M2_IN", 30)], {"chip": "0-0043", "number": 3}),
+]
 
 
-@pytest.mark.parametrize("bus", ["6-0040", "1-0040"])
-def test_iio_gives_milliwatts(tmp_path: Path, bus: str) -> None:
-    iio_chip(tmp_path, NANO, chip=bus)
+@pytest.mark.parametrize(
+    ("chips", "rail", "watts"),
+    [
+        pytest.param([(hwmon_chip, ORIN, {})], "VDD_IN", 4.8, id="hwmon multiplies and takes the input by name"),
+        pytest.param([(iio_chip, NANO, {})], "POM_5V_IN", 3.187, id="iio gives milliwatts"),
+        pytest.param([(iio_chip, NANO, {"chip": "1-0040"})], "POM_5V_IN", 3.187, id="iio on another bus"),
+        pytest.param(TX2, "VDD_IN", 1.649, id="the input may be on the second chip and the carrier has chips too"),
+        pytest.param(
+            [(hwmon_chip, AGX_ORIN, {}), (hwmon_chip, [("", 5000, 2300), ("", 5000, 0)], CARRIER)],
+            AGX_SUM,
+            6.0,
+            id="a chip without labels beside the module's is the carrier's",
+        ),
+    ],
+)
+def test_the_rail_of_the_module_among_the_chips(tmp_path: Path, chips: list[Any], rail: str, watts: float) -> None:
+    for chip, rails, where in chips:
+        chip(tmp_path, rails, **where)
     sensor, problems = sensor_of(tmp_path)
-    assert problems == []
-    assert sensor.rail == "POM_5V_IN"
-    assert sensor.read() == pytest.approx(3.187)
+    assert (sensor.rail, problems) == (rail, [])
+    assert sensor.covers == ("the module" if rail != AGX_SUM else "the module, as the sum of 3 rails")
+    assert sensor.read() == pytest.approx(watts)
 
 
 def test_a_copy_of_the_tree_without_links(tmp_path: Path) -> None:
@@ -46,17 +64,7 @@ def test_a_copy_of_the_tree_without_links(tmp_path: Path) -> None:
     sensor, problems = sensor_of(tmp_path)
     assert problems == []
     assert sensor.read() == pytest.approx(6.0)
-    assert sensor.rail == "VDD_GPU_SOC + VDD_CPU_CV + VIN_SYS_5V0"
-
-
-def test_the_input_may_be_on_the_second_chip_and_the_carrier_has_chips_too(tmp_path: Path) -> None:
-    iio_chip(tmp_path, [("VDD_SYS_GPU", 153), ("VDD_SYS_SOC", 306), ("VDD_4V0_WIFI", 0)], chip="0-0040", number=0)
-    iio_chip(tmp_path, [("VDD_IN", 1649), ("VDD_SYS_CPU", 306), ("VDD_SYS_DDR", 173)], chip="0-0041", number=1)
-    iio_chip(tmp_path, [("VDD_MUX", 9000), ("VDD_5V_IO_SYS", 900), ("VDD_3V3_SYS", 50)], chip="0-0042", number=2)
-    iio_chip(tmp_path, [("VDD_3V3_IO", 10), ("VDD_1V8_IO", 20), ("VDD_M2_IN", 30)], chip="0-0043", number=3)
-    sensor, problems = sensor_of(tmp_path)
-    assert (sensor.rail, problems) == ("VDD_IN", [])
-    assert sensor.read() == pytest.approx(1.649)
+    assert sensor.rail == AGX_SUM
 
 
 def test_both_drivers_files_of_one_chip_are_one_chip(tmp_path: Path) -> None:
@@ -140,14 +148,6 @@ def test_a_single_reading_with_less_than_its_parts_is_given_by_the_largest(tmp_p
     assert sensor.read() == pytest.approx(7.2)  # as long as that lasts, all of them are read
     put(tmp_path, f"{folder}/curr2_input", "1040")  # within what two moments explain
     assert sensor.read() == pytest.approx(4.8)
-
-
-def test_a_failed_input_is_no_reading_and_not_given_by_its_parts(tmp_path: Path) -> None:
-    folder = hwmon_chip(tmp_path, ORIN)
-    sensor, _ = sensor_of(tmp_path)
-    put(tmp_path, f"{folder}/curr1_input", "0\n")
-    with pytest.raises(NoReading, match="VDD_IN reads 0 W"):
-        sensor.read()
 
 
 @pytest.mark.parametrize("milliamps", [0, -5])
@@ -234,14 +234,25 @@ def test_a_chip_without_channels_is_another_sentence(tmp_path: Path) -> None:
     assert "none of its channels" in problems[0]
 
 
-@pytest.mark.parametrize("text", ["", "garbage", "nan", "inf", "-3", "0", "1e30"])
-def test_nonsense_of_the_whole_is_no_reading(tmp_path: Path, text: str) -> None:
-    folder = hwmon_chip(tmp_path, ORIN)
+@pytest.mark.parametrize(
+    ("rails", "files", "match"),
+    [
+        (ORIN, {"curr1_input": "0"}, "VDD_IN reads 0 W"),  # nor is it given by its parts
+        *(
+            (ORIN, {"curr1_input": text, "curr2_input": "0", "curr3_input": "0"}, "VDD_IN")
+            for text in ("", "garbage", "nan", "inf", "-3", "0", "1e30")
+        ),
+        (AGX_ORIN, {"curr2_input": ""}, "VDD_CPU_CV"),
+    ],
+)
+def test_nonsense_of_the_whole_or_of_a_part_of_a_sum_is_no_reading(
+    tmp_path: Path, rails: Any, files: dict[str, str], match: str
+) -> None:
+    folder = hwmon_chip(tmp_path, rails)
     sensor, _ = sensor_of(tmp_path)
-    for channel in (2, 3):  # or the largest part would stand for it
-        put(tmp_path, f"{folder}/curr{channel}_input", "0")
-    put(tmp_path, f"{folder}/curr1_input", text)
-    with pytest.raises(NoReading):
+    for name, text in files.items():
+        put(tmp_path, f"{folder}/{name}", text)
+    with pytest.raises(NoReading, match=match):
         sensor.read()
 
 
@@ -253,14 +264,6 @@ def test_a_vanished_part_leaves_the_whole_and_a_vanished_whole_is_no_reading(tmp
     assert sensor.read() == pytest.approx(4.8)
     os.remove(tmp_path / f"{folder}/in1_input".lstrip("/"))
     with pytest.raises(NoReading, match="in1_input"):
-        sensor.read()
-
-
-def test_a_sum_without_one_of_its_rails_is_no_reading(tmp_path: Path) -> None:
-    folder = hwmon_chip(tmp_path, AGX_ORIN)
-    sensor, _ = sensor_of(tmp_path)
-    put(tmp_path, f"{folder}/curr2_input", "")
-    with pytest.raises(NoReading, match="VDD_CPU_CV"):
         sensor.read()
 
 
@@ -282,44 +285,33 @@ def test_a_file_that_may_not_be_read_is_named_with_the_ways_out(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("files", "window_s"),
+    ("chip", "rails", "files", "window_s"),
     [
-        ({"update_interval": "422\n"}, 0.422),
-        ({"samples": "64\n"}, 0.4224),
-        ({}, 0.0066),
-        ({"update_interval": "?"}, 0.0066),
+        (hwmon_chip, ORIN, {"update_interval": "422"}, 0.422),
+        (hwmon_chip, ORIN, {"samples": "64"}, 0.4224),
+        (hwmon_chip, ORIN, {}, 0.0066),
+        (hwmon_chip, ORIN, {"update_interval": "?"}, 0.0066),
+        (iio_chip, NANO, {"running_mode": "0"}, 0.001),
+        (iio_chip, NANO, {"running_mode": "1"}, 0.422),
+        (iio_chip, NANO, {}, 0.422),
     ],
 )
-def test_the_window_as_hwmon_tells_it(tmp_path: Path, files: dict[str, str], window_s: float) -> None:
-    hwmon_chip(tmp_path, ORIN, files=files)
+def test_the_window_as_the_driver_tells_it(
+    tmp_path: Path, chip: Any, rails: Any, files: dict[str, str], window_s: float
+) -> None:
+    chip(tmp_path, rails, **files)
     sensor, _ = sensor_of(tmp_path)
     assert sensor.window_s == sensor.period_s == pytest.approx(window_s)
 
 
-@pytest.mark.parametrize(
-    ("files", "window_s"), [({"running_mode": "0\n"}, 0.001), ({"running_mode": "1\n"}, 0.422), ({}, 0.422)]
-)
-def test_the_window_of_the_iio_driver(tmp_path: Path, files: dict[str, str], window_s: float) -> None:
-    iio_chip(tmp_path, NANO, files=files)
-    assert sensor_of(tmp_path)[0].window_s == pytest.approx(window_s)
-
-
 @pytest.mark.parametrize("gone", ["in1_enable", "in1_input", "in1_label"])
 def test_the_parts_do_not_stand_for_an_input_that_is_switched_off_or_without_files(tmp_path: Path, gone: str) -> None:
-    folder = hwmon_chip(tmp_path, ORIN, files={"in1_enable": "0\n" if gone == "in1_enable" else "1\n"})
+    folder = hwmon_chip(tmp_path, ORIN, in1_enable="0" if gone == "in1_enable" else "1")
     if gone != "in1_enable":
         os.remove(f"{tmp_path}{folder}/{gone}")
     sensor, problems = find_rails(TimedTree(tmp_path))
     assert sensor is None
     assert "its parts do not stand for it" in problems[0]
-
-
-def test_a_chip_without_labels_beside_the_modules_is_the_carriers(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, AGX_ORIN)
-    hwmon_chip(tmp_path, [("", 5000, 2300), ("", 5000, 0)], chip="7-0041", number=2)
-    sensor, problems = sensor_of(tmp_path)
-    assert problems == []
-    assert sensor.read() == pytest.approx(6.0)
 
 
 def test_an_ina238_averages_for_fifty_milliseconds(tmp_path: Path) -> None:
@@ -330,7 +322,7 @@ def test_an_ina238_averages_for_fifty_milliseconds(tmp_path: Path) -> None:
 
 
 def test_the_resolution_from_the_shunt(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, ORIN, files={"shunt1_resistor": "5000\n"})
+    hwmon_chip(tmp_path, ORIN, shunt1_resistor="5000")
     assert sensor_of(tmp_path)[0].resolution_w == pytest.approx(0.008 * 4.8)
 
 

@@ -22,6 +22,7 @@ from tests.support.fake_nvml import (
     CardTree,
     FakeGpu,
     FakeLibrary,
+    may_change,
 )
 
 from wattune.devices import open_device
@@ -53,11 +54,7 @@ HIGHEST, LOWEST = 1440.0, 210.0
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, tmp_path):
-    """This process may change cards, and the environment names none."""
-    (tmp_path / "status").write_text("CapEff:\t000001ffffffffff\n")
-    monkeypatch.setattr(nvml, "STATUS", str(tmp_path / "status"))
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
-        monkeypatch.delenv(name, raising=False)
+    may_change(monkeypatch, tmp_path)
 
 
 def disown(controller, tree):

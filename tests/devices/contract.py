@@ -14,6 +14,9 @@ from wattune.devices import Device, Meter
 from wattune.errors import DeviceError, InputError, OutOfDeviceMemory, SensorError
 from wattune.point import KNOBS, Knobs
 
+SEEDS = {"device": 3, "another": 4}
+"""By the name of the fixture, where one function stands behind both."""
+
 
 class Stop(Exception):
     """Raised inside a device's contexts to leave them."""

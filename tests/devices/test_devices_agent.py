@@ -1,13 +1,12 @@
 """Boards of metal as devices: on live trees in this process and its time, as files, and over an agent."""
 
 import json
-import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from tests.support.agent_socket import serving
-from tests.support.board_records import RECORDS, unpack
+from tests.support.board_records import RECORDS, unpack, without_sensor
 from tests.support.device_examples import make_work
 from tests.support.live.tree import LiveTree
 from tests.support.live_board import live, wait_for
@@ -29,13 +28,6 @@ POWER = "*/hwmon1/curr?_input"
 @pytest.fixture
 def tree(tmp_path):
     return LiveTree(tmp_path / "board")
-
-
-@pytest.fixture
-def device(tree):
-    device = virtual(tree)
-    yield device
-    device.close()
 
 
 # ------------------------------------------------------------------------------------------------------- what there is
@@ -108,10 +100,7 @@ def test_a_folder_without_a_board(tmp_path):
 
 
 def test_a_board_without_a_sensor_is_listed_and_refused(tmp_path):
-    root = unpack("orin-nano-jp6", tmp_path / "tree")
-    for folder in ("bus/i2c", "class/hwmon/hwmon1", "devices/platform/bus@0/c240000.i2c"):
-        path = root / "sys" / folder
-        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    root = without_sensor(unpack("orin-nano-jp6", tmp_path / "tree"))
     entry = next(d for d in known_devices(str(root)) if d.backend == "jetson")
     assert entry.power_w is None
     assert entry.sensor == "none"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from tests.support.agent_socket import serving
-from tests.support.board_records import unpack
+from tests.support.board_records import unpack, without_sensor
 from tests.support.fake_nvml import FakeGpu, FakeLibrary, install
 
 from wattune.devices import auto, known_devices, open_device
@@ -16,13 +14,6 @@ from wattune.errors import DeviceError, DeviceUnavailable, InputError
 @pytest.fixture
 def tree(tmp_path):
     return unpack("orin-nano-jp6", tmp_path / "tree")
-
-
-def without_sensor(tree):
-    for folder in ("bus/i2c", "class/hwmon/hwmon1", "devices/platform/bus@0/c240000.i2c"):
-        path = tree / "sys" / folder
-        path.unlink() if path.is_symlink() else shutil.rmtree(path)
-    return tree
 
 
 @pytest.fixture
@@ -37,6 +28,12 @@ def here(monkeypatch, tmp_path):
     return put
 
 
+def opened_by_auto():
+    device = open_device("auto")
+    device.close()
+    return device.spec
+
+
 def test_a_board_in_a_folder(tree):
     device = open_device(f"auto?root={tree}")
     assert device.spec == f"jetson?root={tree}"
@@ -46,34 +43,19 @@ def test_a_board_in_a_folder(tree):
     assert [(entry.backend, entry.auto) for entry in known] == [("jetson", True), ("cpu", False)]
 
 
-def test_an_agent_comes_first(here, tree, tmp_path):
-    with serving(tree, tmp_path / "agent.sock") as agent:
-        here(agents=[f"agent:{agent.socket}"], local=[f"jetson?root={tree}"], cards="1")
-        device = open_device("auto")
-        assert device.spec == f"agent:{agent.socket}"
-        device.close()
+def test_an_agent_comes_first_unless_it_does_not_answer(here, tree, tmp_path):
+    local, socket = f"jetson?root={tree}", tmp_path / "agent.sock"
+    here(agents=[f"agent:{socket}"], local=[local], cards="1")
+    with serving(tree, socket):
+        assert opened_by_auto() == f"agent:{socket}"
+    here(agents=[f"agent:{socket}"], local=[local])
+    assert opened_by_auto() == local
 
 
-def test_one_that_does_not_answer_is_passed_over(here, tree, tmp_path):
-    here(agents=[f"agent:{tmp_path / 'none.sock'}"], local=[f"jetson?root={tree}"])
-    device = open_device("auto")
-    assert device.spec == f"jetson?root={tree}"
-    device.close()
-
-
-def test_a_card_comes_before_the_cpu(here, tree):
-    here(local=[f"cpu?root={tree}"], cards="1")
-    device = open_device("auto")
-    assert device.spec == "nvidia:0"
-    device.close()
-
-
-def test_a_cpu_with_a_sensor(here, tmp_path):
-    board = unpack("orin-nano-jp6", tmp_path / "board")
-    here(local=[f"cpu?root={board}"])
-    device = open_device("auto")
-    assert device.spec == f"cpu?root={board}"
-    device.close()
+@pytest.mark.parametrize(("cards", "spec"), [("1", "nvidia:0"), ("", "cpu?root={}")])
+def test_a_card_comes_before_a_cpu_with_a_sensor(here, tree, cards, spec):
+    here(local=[f"cpu?root={tree}"], cards=cards)
+    assert opened_by_auto() == spec.format(tree)
 
 
 def test_what_was_tried_is_told(here, tree):

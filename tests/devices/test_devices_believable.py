@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.support.device_examples import quiet  # noqa: E402
+from tests.support.device_examples import quiet, run_steps  # noqa: E402
 from torch import nn  # noqa: E402
 
 from wattune.algorithms.counting.step_counting import step_work  # noqa: E402
@@ -86,14 +86,10 @@ def measured(device, clock, pixels, batch_size):
     """Seconds a step and the least and largest reading while training."""
     watts = []
     with device.at(Knobs(clock_mhz=clock)):
-        for _ in range(3):
-            with device.step(work(pixels, batch_size)):
-                pass
+        run_steps(device, work(pixels, batch_size), 3)
         begin_s = device.now_s()
         with device.every(device.sensor.period_s, lambda: watts.append(device.power_w())):
-            for _ in range(10):
-                with device.step(work(pixels, batch_size)):
-                    pass
+            run_steps(device, work(pixels, batch_size), 10)
         return (device.now_s() - begin_s) / 10, min(watts), max(watts)
 
 
@@ -126,8 +122,7 @@ def test_a_tx2_nx_draws_in_training_what_logs_of_its_rails_add_up_to():
 
 def test_resnet18_fits_with_the_batch_that_is_published():
     for name in ("sim:jetson-nano", "sim:jetson-tx2-nx"):
-        with open_device(name).step(work(32, 128)):
-            pass
+        run_steps(open_device(name), work(32, 128))
         with pytest.raises(OutOfDeviceMemory), open_device(name).step(work(32, 512)):
             pass
 
@@ -168,8 +163,7 @@ def test_the_gpu_is_about_ten_times_the_cpu_at_nearly_equal_power(name):
     for processor in ("gpu", "cpu"):
         device = SimulatedDevice(quiet(builtin_board(name)), processor)
         truth = device.ground_truth(None)
-        with device.step(work(32, 32)):
-            pass
+        run_steps(device, work(32, 32))
         seconds.append(truth.figures().time_s)
         watts.append(truth.figures().energy_j / seconds[-1])
     assert seconds[1] / seconds[0] == pytest.approx(10, rel=0.1)

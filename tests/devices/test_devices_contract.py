@@ -1,7 +1,7 @@
 """The contract of a device, held by every implementation."""
 
 import pytest
-from tests.devices.contract import DeviceContract
+from tests.devices.contract import SEEDS, DeviceContract
 from tests.support.agent_socket import serving
 from tests.support.device_examples import FileDevice, make_table
 from tests.support.live_board import live
@@ -16,12 +16,10 @@ class TestSimulatedNano(DeviceContract):
     has_ground_truth = True
 
     @pytest.fixture
-    def device(self):
-        return open_device(self.spec, seed=3)
+    def device(self, request):
+        return open_device(self.spec, seed=SEEDS[request.fixturename])
 
-    @pytest.fixture
-    def another(self):
-        return open_device(self.spec, seed=4)
+    another = device
 
 
 class TestSimulatedTx2Nx(TestSimulatedNano):
@@ -42,12 +40,10 @@ class TestReplayedClocks(DeviceContract):
     is_replay = True
 
     @pytest.fixture
-    def device(self):
-        return ReplayDevice(make_table(self.setting), Noise(seed=3))
+    def device(self, request):
+        return ReplayDevice(make_table(self.setting), Noise(seed=SEEDS[request.fixturename]))
 
-    @pytest.fixture
-    def another(self):
-        return ReplayDevice(make_table(self.setting), Noise(seed=4))
+    another = device
 
 
 class TestReplayedPowerLimits(TestReplayedClocks):
@@ -92,9 +88,7 @@ class TestRealTime(DeviceContract):
     def device(self, tmp_path):
         return FileDevice(tmp_path)
 
-    @pytest.fixture
-    def another(self, tmp_path):
-        return FileDevice(tmp_path)
+    another = device
 
 
 @pytest.fixture(scope="class")
@@ -118,16 +112,16 @@ class LiveBoard(DeviceContract):
     has_controller = True
 
     @pytest.fixture
-    def device(self, root):
-        device = open_device(f"{self.name}?root={root}")
+    def spec(self, root):
+        return f"{self.name}?root={root}"
+
+    @pytest.fixture
+    def device(self, spec):
+        device = open_device(spec)
         yield device
         device.close()
 
-    @pytest.fixture
-    def another(self, root):
-        device = open_device(f"{self.name}?root={root}")
-        yield device
-        device.close()
+    another = device
 
 
 class TestOrinNano(LiveBoard):
@@ -148,13 +142,5 @@ class TestAgent(LiveBoard):
     """The same board, touched by an agent in another process."""
 
     @pytest.fixture
-    def device(self, socket):
-        device = open_device(f"agent:{socket}")
-        yield device
-        device.close()
-
-    @pytest.fixture
-    def another(self, socket):
-        device = open_device(f"agent:{socket}")
-        yield device
-        device.close()
+    def spec(self, socket):
+        return f"agent:{socket}"

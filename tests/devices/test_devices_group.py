@@ -4,8 +4,8 @@ import json
 from contextlib import ExitStack
 
 import pytest
-from tests.devices.contract import DeviceContract
-from tests.support.device_examples import FileDevice, make_table, make_work, quiet
+from tests.devices.contract import SEEDS, DeviceContract
+from tests.support.device_examples import FileDevice, make_table, make_work, quiet, run_steps
 
 from wattune.devices import Fault, ReplayDevice, SimulatedDevice, builtin_board, open_device
 from wattune.devices.group import DeviceGroup, device_group, open_group
@@ -36,12 +36,10 @@ class TestGroupOfOne(DeviceContract):
     is_group = True
 
     @pytest.fixture
-    def device(self):
-        return open_group(self.specs, seed=3)
+    def device(self, request):
+        return open_group(self.specs, seed=SEEDS[request.fixturename])
 
-    @pytest.fixture
-    def another(self):
-        return open_group(self.specs, seed=4)
+    another = device
 
 
 class TestGroupOfThree(TestGroupOfOne):
@@ -57,12 +55,11 @@ class TestGroupOfTables(DeviceContract):
     is_group = True
 
     @pytest.fixture
-    def device(self):
-        return device_group([ReplayDevice(make_table(), Noise(seed=seed)) for seed in (3, 4)])
+    def device(self, request):
+        seed = SEEDS[request.fixturename]
+        return device_group([ReplayDevice(make_table(), Noise(seed=own)) for own in (seed, seed + 2)])
 
-    @pytest.fixture
-    def another(self):
-        return device_group([ReplayDevice(make_table(), Noise(seed=seed)) for seed in (5, 6)])
+    another = device
 
     def test_only_a_replay_has_a_table(self, device):
         assert device.replayed_table is None
@@ -99,14 +96,10 @@ def use(device):
         stack.enter_context(device.every(0.07, look))
         stack.enter_context(device.every(0.45, change))
         for _ in range(20):
-            with device.step(long):
-                pass
+            run_steps(device, long)
             seen.append((device.now_s(), device.power_w()))
         device.wait(0.777)
-        with device.step(short):
-            pass
-        with device.step(short):
-            pass
+        run_steps(device, short, 2)
         seen.append((device.now_s(), device.power_w()))
     return seen, truth.figures()
 
@@ -128,13 +121,11 @@ def test_the_slowest_sets_the_pace_and_the_others_wait_at_rest():
     group, work = device_group([slow, fast]), make_work(8, gflop=20.0)
     own_s = [member.exact_steps(work)[member.current()].step_s for member in (slow, fast)]
     before_j = fast._energy.total_j
-    with group.step(work):
-        pass
+    run_steps(group, work)
     assert group.compute_s == pytest.approx(own_s)
     assert group.now_s() == slow.now_s() == fast.now_s() == pytest.approx(max(own_s))
     alone = SimulatedDevice(fast.board)
-    with alone.step(work):
-        pass
+    run_steps(alone, work)
     alone.wait(own_s[0] - own_s[1])
     assert own_s[1] < 0.5 * own_s[0]
     assert fast._energy.total_j - before_j == pytest.approx(alone._energy.total_j)
@@ -168,9 +159,7 @@ def test_readings_are_those_of_all_and_a_cap_is_compared_with_the_highest_pool()
     ]
     shared, own = device_group(boards), device_group(boards, pools=[0, 1, 2])
     pairs = device_group(boards, pools=[4, 4, 7])
-    for _ in range(30):
-        with shared.step(make_work(8)):
-            pass
+    run_steps(shared, make_work(8), 30)
     watts = [board.power_w() for board in boards]
     for group, guarded_w in ((shared, sum(watts)), (own, max(watts)), (pairs, max(sum(watts[:2]), watts[2]))):
         power_w = group.power_w()
@@ -185,9 +174,7 @@ def test_the_ground_truth_is_of_the_highest_pool():
     for pools, above in (([0, 0], True), ([0, 1], False)):
         group = device_group([SimulatedDevice(quiet()) for _ in range(2)], pools=pools)
         truth = group.ground_truth(8.0, 1.0)
-        for _ in range(20):
-            with group.step(work):
-                pass
+        run_steps(group, work, 20)
         figures = truth.figures()
         drawn_w = figures.energy_j / figures.time_s
         assert 8.0 < drawn_w < 16.0
@@ -235,8 +222,7 @@ def test_members_follow_the_slowest_at_equal_times():
 
     def step():
         begin_s, begin_j = group.now_s(), nano._energy.total_j + orin._energy.total_j
-        with group.step(work):
-            pass
+        run_steps(group, work)
         return group.now_s() - begin_s, nano._energy.total_j + orin._energy.total_j - begin_j
 
     with group.at(group.combinations()[-1]):
@@ -252,15 +238,11 @@ def test_members_follow_the_slowest_at_equal_times():
     assert orin.current() == orin.combinations()[-1]
 
 
-def test_the_levels_are_the_settings_of_the_member_that_has_most():
+def test_the_levels_are_the_settings_of_the_member_that_has_most_from_the_safest_of_every_member():
     group = open_group([NANO, TX2, ORIN])
     most = max(group.members, key=lambda member: len(member.combinations()))
     assert group.combinations() == most.combinations()
     assert group.member_settings(group.combinations()[-1]) == tuple(m.combinations()[-1] for m in group.members)
-
-
-def test_the_safest_setting_is_that_of_every_member():
-    group = open_group([NANO, TX2, ORIN])
     assert group.member_settings(group.safest) == tuple(member.safest for member in group.members)
 
 
@@ -270,19 +252,15 @@ def test_a_member_that_throttles_is_followed_until_it_is_cool_again():
     group, work = device_group([SimulatedDevice(quiet()), warm, cool]), make_work(8, gflop=70.0)
     top = group.combinations()[-1]
     with group.at(top):
-        for step in range(60):
-            with group.step(work):
-                pass
-            if step % 5 == 4:
-                group.rebalance()
+        for _ in range(12):
+            run_steps(group, work, 5)
+            group.rebalance()
         assert warm.effective_mhz < warm.current()["clock_mhz"]
         assert cool.current() < top
         warm.board = board.model_copy(update={"thermal": builtin_board("jetson-nano").thermal})
-        for step in range(60):
-            with group.step(work):
-                pass
-            if step % 5 == 4:
-                group.rebalance()
+        for _ in range(12):
+            run_steps(group, work, 5)
+            group.rebalance()
         assert warm.current() == cool.current() == top
 
 

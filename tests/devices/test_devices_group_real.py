@@ -5,7 +5,7 @@ import time
 
 import pytest
 from tests.devices.contract import DeviceContract
-from tests.support.device_examples import FileDevice, make_work
+from tests.support.device_examples import FileDevice, make_work, run_steps
 
 from wattune.cap import SensorLimit
 from wattune.devices.group import device_group, open_group
@@ -168,8 +168,7 @@ def test_own_computing_times_come_from_outside(three):
     group = device_group(three)
     with group.at(HIGH):
         for _ in range(3):
-            with group.step(make_work(8)):
-                pass
+            run_steps(group, make_work(8))
             group.computed([1.0, 0.4, 0.99])
         assert group.compute_s == (1.0, 0.4, 0.99)
         assert group.rebalance()

@@ -4,7 +4,7 @@ import json
 from statistics import fmean, stdev
 
 import pytest
-from tests.support.device_examples import make_table, make_work
+from tests.support.device_examples import make_table, make_work, run_steps
 
 from wattune.cap import PowerCap
 from wattune.devices import Knob, ReplayDevice, open_device
@@ -37,8 +37,7 @@ def readings(device, work, steps):
     with device.every(device.sensor.period_s, lambda: powers_w.append(device.power_w())):
         for _ in range(steps):
             begin_s = device.now_s()
-            with device.step(work):
-                pass
+            run_steps(device, work)
             times_s.append(device.now_s() - begin_s)
     return times_s, powers_w
 
@@ -221,16 +220,12 @@ def test_a_reading_is_shown_for_a_period(write):
     assert device.sensor.period_s == 1.0
     shown = []
     with device.every(0.5, lambda: shown.append(device.power_w())):
-        for _ in range(9):
-            with device.step(make_work(8)):
-                pass
+        run_steps(device, make_work(8), 9)
         device.wait(0.15)  # 1.05 s have passed, the last of them at rest
         device.wait(1.0)
     assert shown == [2.0, 2.0, 2.0, 2.0]  # a reading is of its instant; at rest, the lowest power of the table
     with device.every(0.5, lambda: shown.append(device.power_w())):
-        for _ in range(10):
-            with device.step(make_work(8)):
-                pass
+        run_steps(device, make_work(8), 10)
     assert shown[4:] == [2.0, 5.0]
 
 
@@ -283,8 +278,7 @@ def test_a_change_in_the_middle_of_a_step_replays_the_rest_of_another_cell():
         device.at(Knobs(clock_mhz=200.0)) as setting,
         device.every(0.05, lambda: setting.change(Knobs(clock_mhz=100.0))),
     ):
-        with device.step(make_work(8)):
-            pass
+        run_steps(device, make_work(8))
     # 0.1 s a step at 200 MHz, half of which has passed; 0.2 s at 100 MHz
     assert device.now_s() == pytest.approx(0.05 + 0.5 * 0.2)
 
@@ -295,11 +289,9 @@ def test_an_evaluation_takes_its_share_of_a_step():
     with pytest.raises(InputError, match="batch size 256"), device.step(evaluation):
         pytest.fail("nothing was replayed yet that it could be a share of")
     step = make_work(8, gflop=1.0)
-    with device.step(step):
-        pass
+    run_steps(device, step)
     before_s = device.now_s()
-    with device.step(evaluation):
-        pass
+    run_steps(device, evaluation)
     assert device.now_s() - before_s == pytest.approx(0.1 * evaluation.flops / step.flops)
 
 
@@ -315,7 +307,6 @@ def test_tables_that_cannot_be_replayed_are_refused_in_one_line():
 
 def test_a_state_of_another_recording_is_refused():
     device = ReplayDevice(make_table("clock_mhz"))
-    with device.step(make_work(8)):
-        pass
+    run_steps(device, make_work(8))
     with pytest.raises(InputError, match="another recording"):
         ReplayDevice(make_table(None)).load_state_dict(device.state_dict())

@@ -8,7 +8,6 @@ from tests.support import training_runs as made
 from tests.support.agent_socket import serving
 from tests.support.live.tree import LiveTree
 from tests.support.live_board import live
-from tests.support.live_devices import virtual
 
 import wattune
 from wattune.cap import SensorLimit
@@ -25,13 +24,6 @@ NAMES = ["clock_mhz", "memory_clock_mhz", "cpu_clock_mhz"]
 @pytest.fixture(params=["orin-nano", "nano"])
 def tree(request, tmp_path):
     return LiveTree(tmp_path / "board", request.param)
-
-
-@pytest.fixture
-def device(tree):
-    device = virtual(tree)
-    yield device
-    device.close()
 
 
 def names(device):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.calls import calls_of
-from tests.support.device_examples import make_work, quiet
+from tests.support.device_examples import make_work, quiet, run_steps
 
 from wattune.cap import SensorLimit
 from wattune.devices import Fault, Meter, SimulatedDevice, builtin_board, open_device
@@ -23,8 +23,7 @@ TOP_MHZ = 921.6
 
 def step_s(device, work):
     begin_s = device.now_s()
-    with device.step(work):
-        pass
+    run_steps(device, work)
     return device.now_s() - begin_s
 
 
@@ -340,28 +339,25 @@ def test_a_training_that_goes_on_elsewhere_ends_with_the_same_figures(stop_at):
         device = SimulatedDevice(board, seed=seed)
         return device, Meter(device, limit=SensorLimit(cap_w)), device.ground_truth(cap_w)
 
-    def train(device, meter, steps):
-        with meter:
-            for _ in range(steps):
-                with device.step(work):
-                    pass
-                device.wait(0.01)
+    def train(device, steps):
+        for _ in range(steps):
+            run_steps(device, work)
+            device.wait(0.01)
 
     device, meter, truth = begin(seed=1)
-    train(device, meter, 100)
+    with meter:
+        train(device, 100)
 
     first, first_meter, first_truth = begin(seed=1)
     with first_meter:
-        for _ in range(stop_at):
-            with first.step(work):
-                pass
-            first.wait(0.01)
+        train(first, stop_at)
         # As a checkpoint does it: in the middle of everything, as text.
         kept = json.dumps([first.state_dict(), first_meter.state_dict(), first_truth.state_dict()])
     second, second_meter, second_truth = begin(seed=99)
     for part, state in zip((second, second_meter, second_truth), json.loads(kept), strict=True):
         part.load_state_dict(state)
-    train(second, second_meter, 100 - stop_at)
+    with second_meter:
+        train(second, 100 - stop_at)
 
     assert second_meter.figures() == meter.figures()
     assert second_truth.figures() == truth.figures()
@@ -373,12 +369,7 @@ def test_a_step_takes_few_calls_also_in_a_long_training():
     device, work = open_device("sim:jetson-nano"), make_work(gflop=10)
     truth = device.ground_truth(5.0)
 
-    def train(steps):
-        for _ in range(steps):
-            with device.step(work):
-                pass
-
     with Meter(device, limit=SensorLimit(5.0)) as meter:
-        train(4000)
-        assert calls_of(lambda: train(1000)) < 500 * 1000  # 5000 steps in less than a second
+        run_steps(device, work, 4000)
+        assert calls_of(lambda: run_steps(device, work, 1000)) < 500 * 1000  # 5000 steps in less than a second
     assert meter.figures().energy_j == pytest.approx(truth.figures().energy_j, rel=0.01)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.support.device_examples import make_work
+from tests.support.device_examples import make_work, run_steps
 
 from wattune.devices import SimulatedDevice, builtin_board, open_device
 from wattune.devices.simulator.board_file import SimulatedBoard
@@ -156,7 +156,6 @@ def test_the_new_figures_are_part_of_the_digest():
 
 def test_heat_leaves_the_other_clocks_alone():
     hot = SimulatedDevice(changed(thermal={"throttle_c": 41.0}))
-    with hot.step(make_work(gflop=5000.0, kernels=0)):
-        pass
+    run_steps(hot, make_work(gflop=5000.0, kernels=0))
     assert hot.effective_mhz < 1300.5
     assert hot.current() == HIGH

@@ -1,6 +1,7 @@
 """Recorded boards as folders of files."""
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.support.agent_trees import link, put
@@ -11,6 +12,14 @@ RECORDS = Path(__file__).parents[1] / "boards"
 def unpack(name: str, folder: Path) -> Path:
     """A board record of ``tests/boards`` as a tree."""
     return Path(materialise(json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8")), str(folder)))
+
+
+def without_sensor(tree: Path) -> Path:
+    """The tree of an Orin Nano whose power monitor is taken away."""
+    for folder in ("bus/i2c", "class/hwmon/hwmon1", "devices/platform/bus@0/c240000.i2c"):
+        path = tree / "sys" / folder
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    return tree
 
 
 def materialise(record: dict, folder: str) -> str:

@@ -42,6 +42,13 @@ def make_work(
     )
 
 
+def run_steps(device: Device, work: StepWork, count: int = 1) -> None:
+    """So many steps of the same work, with nothing in between."""
+    for _ in range(count):
+        with device.step(work):
+            pass
+
+
 def quiet(board: SimulatedBoard | None = None, **changes: object) -> SimulatedBoard:
     """A board whose sensor neither rounds nor adds noise."""
     board = board or builtin_board("jetson-nano")

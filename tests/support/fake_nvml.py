@@ -89,6 +89,22 @@ class FakeGpu:
         self._next = (time.monotonic() + self.settle_s, 1440)
 
 
+def _answers(function):
+    """A function of the library, of what it does with the GPU of its handle; what the GPU ``fails`` at, it does not."""
+    name = function.__name__
+
+    def answer(self, handle, *given):
+        if not self.users:
+            return UNINITIALIZED
+        gpu = self.gpus[handle.value - 1]
+        gpu.calls.append(name)
+        if name in gpu.fails or (name.startswith(("nvmlDeviceSet", "nvmlDeviceReset")) and not self.root):
+            return gpu.fails.get(name, NO_PERMISSION)
+        return function(self, gpu, *given)
+
+    return answer
+
+
 class FakeLibrary:
     """``libnvidia-ml.so.1`` with these GPUs; ``root``: whether its caller is; ``lacks``: functions that it has not yet.
 
@@ -126,167 +142,29 @@ class FakeLibrary:
             return INVALID_ARGUMENT
         return self._give(out, index.value + 1)
 
-    # -------------------------------------------------------------------------------------------------------- reading
-
-    def nvmlDeviceGetName(self, handle, buffer, size):
-        return self._answer(handle, "nvmlDeviceGetName", lambda gpu: self._write(buffer, gpu.name))
-
-    def nvmlDeviceGetUUID(self, handle, buffer, size):
-        return self._answer(handle, "nvmlDeviceGetUUID", lambda gpu: self._write(buffer, gpu.uuid))
-
-    def nvmlDeviceGetArchitecture(self, handle, out):
-        return self._answer(handle, "nvmlDeviceGetArchitecture", lambda gpu: self._give(out, gpu.architecture))
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle, major, minor):
-        def answer(gpu):
-            self._give(major, gpu.capability[0])
-            return self._give(minor, gpu.capability[1])
-
-        return self._answer(handle, "nvmlDeviceGetCudaComputeCapability", answer)
-
-    def nvmlDeviceGetSupportedMemoryClocks(self, handle, count, out):
-        def answer(gpu):
-            return self._list(count, out, gpu.memory_clocks) if gpu.memory_clocks else NOT_SUPPORTED
-
-        return self._answer(handle, "nvmlDeviceGetSupportedMemoryClocks", answer)
-
-    def nvmlDeviceGetSupportedGraphicsClocks(self, handle, memory, count, out):
-        def answer(gpu):
-            if memory.value not in gpu.memory_clocks:
-                return NOT_FOUND
-            return self._list(count, out, gpu.clocks)
-
-        return self._answer(handle, "nvmlDeviceGetSupportedGraphicsClocks", answer)
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind, out):
-        return self._answer(handle, "nvmlDeviceGetMaxClockInfo", lambda gpu: self._give(out, gpu.highest_mhz))
-
-    def nvmlDeviceGetVirtualizationMode(self, handle, out):
-        return self._answer(handle, "nvmlDeviceGetVirtualizationMode", lambda gpu: self._give(out, gpu.virtual))
-
-    def nvmlDeviceGetClockInfo(self, handle, kind, out):
-        return self._answer(handle, "nvmlDeviceGetClockInfo", lambda gpu: self._give(out, gpu.now()[0]))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle, out):
-        def answer(gpu):
-            if not gpu.energy or gpu.architecture < VOLTA:
-                return NOT_SUPPORTED
-            return self._give(out, int(gpu.now()[2] * 1000))
-
-        return self._answer(handle, "nvmlDeviceGetTotalEnergyConsumption", answer)
-
-    def nvmlDeviceGetPowerUsage(self, handle, out):
-        def answer(gpu):
-            return self._give(out, int(gpu.now()[1] * 1000)) if gpu.usage else NOT_SUPPORTED
-
-        return self._answer(handle, "nvmlDeviceGetPowerUsage", answer)
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle, out):
-        def answer(gpu):
-            return NOT_SUPPORTED if gpu.limits_mw is None else self._give(out, gpu.limit_mw)
-
-        return self._answer(handle, "nvmlDeviceGetPowerManagementLimit", answer)
-
-    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle, low, high):
-        def answer(gpu):
-            if gpu.limits_mw is None:
-                return NOT_SUPPORTED
-            self._give(low, gpu.limits_mw[0])
-            return self._give(high, gpu.limits_mw[1])
-
-        return self._answer(handle, "nvmlDeviceGetPowerManagementLimitConstraints", answer)
-
-    def nvmlDeviceGetTemperatureV(self, handle, out):
-        def answer(gpu):
-            if not gpu.newer_temperature:
-                return NOT_SUPPORTED
-            out._obj.temperature = gpu.temperature_c
-            return SUCCESS
-
-        return self._answer(handle, "nvmlDeviceGetTemperatureV", answer)
-
-    def nvmlDeviceGetTemperature(self, handle, sensor, out):
-        return self._answer(handle, "nvmlDeviceGetTemperature", lambda gpu: self._give(out, gpu.temperature_c))
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle, out):
-        return self._answer(handle, "nvmlDeviceGetCurrentClocksEventReasons", lambda gpu: self._give(out, gpu.reasons))
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle, out):
-        return self._answer(
-            handle, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda gpu: self._give(out, gpu.reasons)
-        )
-
-    def nvmlDeviceGetMemoryInfo(self, handle, out):
-        def answer(gpu):
-            if gpu.free_bytes is None:
-                return NOT_SUPPORTED
-            out._obj.free = gpu.free_bytes
-            return SUCCESS
-
-        return self._answer(handle, "nvmlDeviceGetMemoryInfo", answer)
-
-    def nvmlDeviceGetMigMode(self, handle, current, pending):
-        return self._answer(handle, "nvmlDeviceGetMigMode", lambda gpu: self._give(current, int(gpu.mig)))
-
-    def nvmlDeviceGetEccMode(self, handle, current, pending):
-        return self._answer(
-            handle, "nvmlDeviceGetEccMode", lambda gpu: self._give(current, 1) if gpu.ecc else NOT_SUPPORTED
-        )
-
-    # -------------------------------------------------------------------------------------------------------- changing
-
-    def nvmlDeviceSetGpuLockedClocks(self, handle, low, high):
-        def change(gpu):
-            if gpu.architecture < VOLTA:
-                return NOT_SUPPORTED
-            if not 0 < low.value <= high.value:
-                return INVALID_ARGUMENT
-            gpu.changes.append(("lock", (low.value, high.value)))
-            gpu.lock(low.value, high.value)
-            return SUCCESS
-
-        return self._change(handle, "nvmlDeviceSetGpuLockedClocks", change)
-
-    def nvmlDeviceResetGpuLockedClocks(self, handle):
-        def change(gpu):
-            gpu.changes.append(("reset", None))
-            gpu.unlock()
-            return SUCCESS
-
-        return self._change(handle, "nvmlDeviceResetGpuLockedClocks", change)
-
-    def nvmlDeviceSetPowerManagementLimit(self, handle, limit):
-        def change(gpu):
-            if gpu.limits_mw is None:
-                return NOT_SUPPORTED
-            if not gpu.limits_mw[0] <= limit.value <= gpu.limits_mw[1]:
-                return INVALID_ARGUMENT
-            gpu.changes.append(("limit", limit.value))
-            gpu.now()
-            gpu.limit_mw = limit.value
-            return SUCCESS
-
-        return self._change(handle, "nvmlDeviceSetPowerManagementLimit", change)
-
-    # --------------------------------------------------------------------------------------------------------- private
-
-    def _answer(self, handle, name, answer):
-        if not self.users:
-            return UNINITIALIZED
-        gpu = self.gpus[handle.value - 1]
-        gpu.calls.append(name)
-        return gpu.fails.get(name) or answer(gpu)
-
-    def _change(self, handle, name, change):
-        return self._answer(handle, name, lambda gpu: change(gpu) if self.root else NO_PERMISSION)
-
     def _give(self, out, value):
         out._obj.value = value
         return SUCCESS
 
-    def _write(self, buffer, text):
-        buffer.value = text.encode()
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    @_answers
+    def nvmlDeviceGetName(self, gpu, buffer, size):
+        buffer.value = gpu.name.encode()
         return SUCCESS
+
+    @_answers
+    def nvmlDeviceGetUUID(self, gpu, buffer, size):
+        buffer.value = gpu.uuid.encode()
+        return SUCCESS
+
+    @_answers
+    def nvmlDeviceGetSupportedMemoryClocks(self, gpu, count, out):
+        return self._list(count, out, gpu.memory_clocks) if gpu.memory_clocks else NOT_SUPPORTED
+
+    @_answers
+    def nvmlDeviceGetSupportedGraphicsClocks(self, gpu, memory, count, out):
+        return self._list(count, out, gpu.clocks) if memory.value in gpu.memory_clocks else NOT_FOUND
 
     def _list(self, count, out, values):
         before, count._obj.value = count._obj.value, len(values)
@@ -295,6 +173,84 @@ class FakeLibrary:
         for index, value in enumerate(values):
             out[index] = value
         return SUCCESS
+
+    @_answers
+    def nvmlDeviceGetTemperatureV(self, gpu, out):
+        out._obj.temperature = gpu.temperature_c
+        return SUCCESS if gpu.newer_temperature else NOT_SUPPORTED
+
+    @_answers
+    def nvmlDeviceGetMemoryInfo(self, gpu, out):
+        out._obj.free = gpu.free_bytes or 0
+        return NOT_SUPPORTED if gpu.free_bytes is None else SUCCESS
+
+    # -------------------------------------------------------------------------------------------------------- changing
+
+    @_answers
+    def nvmlDeviceSetGpuLockedClocks(self, gpu, low, high):
+        if gpu.architecture < VOLTA:
+            return NOT_SUPPORTED
+        if not 0 < low.value <= high.value:
+            return INVALID_ARGUMENT
+        gpu.changes.append(("lock", (low.value, high.value)))
+        gpu.lock(low.value, high.value)
+        return SUCCESS
+
+    @_answers
+    def nvmlDeviceResetGpuLockedClocks(self, gpu):
+        gpu.changes.append(("reset", None))
+        gpu.unlock()
+        return SUCCESS
+
+    @_answers
+    def nvmlDeviceSetPowerManagementLimit(self, gpu, limit):
+        if gpu.limits_mw is None:
+            return NOT_SUPPORTED
+        if not gpu.limits_mw[0] <= limit.value <= gpu.limits_mw[1]:
+            return INVALID_ARGUMENT
+        gpu.changes.append(("limit", limit.value))
+        gpu.now()
+        gpu.limit_mw = limit.value
+        return SUCCESS
+
+
+TOLD = {
+    "nvmlDeviceGetArchitecture": lambda gpu: gpu.architecture,
+    "nvmlDeviceGetClockInfo": lambda gpu: gpu.now()[0],
+    "nvmlDeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
+    "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: gpu.reasons,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.reasons,
+    "nvmlDeviceGetEccMode": lambda gpu: (1, 1) if gpu.ecc else None,
+    "nvmlDeviceGetMaxClockInfo": lambda gpu: gpu.highest_mhz,
+    "nvmlDeviceGetMigMode": lambda gpu: (int(gpu.mig), int(gpu.mig)),
+    "nvmlDeviceGetPowerManagementLimit": lambda gpu: None if gpu.limits_mw is None else gpu.limit_mw,
+    "nvmlDeviceGetPowerManagementLimitConstraints": lambda gpu: gpu.limits_mw,
+    "nvmlDeviceGetPowerUsage": lambda gpu: int(gpu.now()[1] * 1000) if gpu.usage else None,
+    "nvmlDeviceGetTemperature": lambda gpu: gpu.temperature_c,
+    "nvmlDeviceGetTotalEnergyConsumption": lambda gpu: (
+        int(gpu.now()[2] * 1000) if gpu.energy and gpu.architecture >= VOLTA else None
+    ),
+    "nvmlDeviceGetVirtualizationMode": lambda gpu: gpu.virtual,
+}
+"""Functions that tell a number or two, through their last parameters; None: not supported."""
+
+
+def _telling(name, told):
+    def tell(self, gpu, *outs):
+        values = told(gpu)
+        if values is None:
+            return NOT_SUPPORTED
+        values = values if isinstance(values, tuple) else (values,)
+        for out, value in zip(outs[-len(values) :], values, strict=True):
+            self._give(out, value)
+        return SUCCESS
+
+    tell.__name__ = name
+    return _answers(tell)
+
+
+for _name, _told in TOLD.items():
+    setattr(FakeLibrary, _name, _telling(_name, _told))
 
 
 class CardTree(Tree):
@@ -311,13 +267,18 @@ class CardTree(Tree):
         return self.library
 
 
-def install(monkeypatch, folder, library: FakeLibrary | None) -> FakeLibrary | None:
-    """Let ``--device nvidia`` find this library, as root, and keep its snapshots in ``folder``."""
+def may_change(monkeypatch, folder) -> None:
+    """This process may change cards, and the environment names none."""
     (folder / "status").write_text("CapEff:\t000001ffffffffff\n")
     monkeypatch.setattr("wattune_agent.nvml.STATUS", str(folder / "status"))
-    monkeypatch.setattr("wattune.devices.nvidia.Tree", lambda: CardTree(folder, library))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
+
+
+def install(monkeypatch, folder, library: FakeLibrary | None) -> FakeLibrary | None:
+    """Let ``--device nvidia`` find this library, as root, and keep its snapshots in ``folder``."""
+    may_change(monkeypatch, folder)
+    monkeypatch.setattr("wattune.devices.nvidia.Tree", lambda: CardTree(folder, library))
     return library
 
 

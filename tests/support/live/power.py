@@ -18,19 +18,19 @@ class Model:
     record: str
     whole: str
     power: Callable[[float, float, bool], dict[str, float]]
-    clock_folder: str
-    limits: tuple[str, str, str]
-    listing: str
-    per_mhz: int
-    refuses: bool
-    switches: tuple[str, ...]
     coolers: tuple[str, ...]
     window_s: float
     period_s: float
-    lag_s: float
     trip_c: float
     heat_c_per_w: float
     heat_s: float
+    clock_folder: str = "*/devfreq/*"
+    limits: tuple[str, str, str] = ("min_freq", "max_freq", "cur_freq")
+    listing: str = "available_frequencies"
+    per_mhz: int = 1000000
+    refuses: bool = False
+    switches: tuple[str, ...] = ("*/railgate_enable",)
+    lag_s: float = 0.0
     any_step: int = 0
     base_mhz: float = 0.0
     instead: tuple[tuple[str, str], ...] = ()
@@ -68,23 +68,14 @@ def _cpu_laptop(ghz: float, load: float, asleep: bool) -> dict[str, float]:
     return {**parts_w, "psys": whole_w + 3.4, "package-0 + dram": whole_w}
 
 
-_DEVFREQ = ("min_freq", "max_freq", "cur_freq")
-
 MODELS = {
     "orin-nano": Model(
         record="orin-nano-jp6",
         whole="VDD_IN",
         power=_orin_nano,
-        clock_folder="*/devfreq/*",
-        limits=_DEVFREQ,
-        listing="available_frequencies",
-        per_mhz=1000000,
-        refuses=False,
-        switches=("*/railgate_enable",),
         coolers=("devfreq-*",),
         window_s=0.0066,
         period_s=0.0066,
-        lag_s=0.0,
         trip_c=99.0,
         heat_c_per_w=3.5,
         heat_s=80.0,
@@ -95,16 +86,10 @@ MODELS = {
         record="nano-jp4",
         whole="POM_5V_IN",
         power=_nano,
-        clock_folder="*/devfreq/*",
-        limits=_DEVFREQ,
-        listing="available_frequencies",
-        per_mhz=1000000,
         refuses=True,
-        switches=("*/railgate_enable",),
         coolers=("gpu-balanced",),
         window_s=0.422,
         period_s=0.422,
-        lag_s=0.0,
         trip_c=97.5,
         heat_c_per_w=4.0,
         heat_s=90.0,
@@ -121,12 +106,10 @@ MODELS = {
         limits=("scaling_min_freq", "scaling_max_freq", "scaling_cur_freq"),
         listing="",
         per_mhz=1000,
-        refuses=False,
         switches=("*/no_turbo",),
         coolers=("Processor",),
         window_s=0.0,
         period_s=0.001,
-        lag_s=0.0,
         trip_c=97.0,
         heat_c_per_w=2.5,
         heat_s=30.0,
