@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from tests.support.cli_records import SMALL
 
 from wattune.records import Plan, TrainingRecord
 
-SMALL = Path(__file__).with_name("small.toml")
 GRID = "seconds,gco2_per_kwh\n0,420\n30,400\n60,90\n90,250\n120,400\n"
 
 

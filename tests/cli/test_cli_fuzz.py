@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.cli_records import EFFICIENCY, PROFILE
+from tests.support.cli_records import EFFICIENCY, PROFILE, SMALL
 
 from wattune.devices.simulator.board_file import BOARDS
 
-SMALL = Path(__file__).with_name("small.toml")
 NASTY_JSON = [None, -1, 0, 1e308, 1e-308, "", "NaN", "ü\u0000", [], {}, True, 2**70, [[[]]], "x" * 10_000]
 NASTY_TOML = [
     "-1",

@@ -70,11 +70,7 @@ def test_clocks_are_chosen_and_remembered(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("raise RuntimeError", 1),
-        ("os._exit(9)", 9),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
-    ],
+    [("raise RuntimeError", 1), ("os._exit(9)", 9), ("os.kill(os.getpid(), signal.SIGKILL)", 137)],
 )
 def test_the_board_comes_back_however_the_program_ends(tmp_path, end, code):
     with live(tmp_path / "board", load=0.8) as board:
@@ -137,18 +133,7 @@ def test_a_rehearsal_trains_as_the_program_does(wattune, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_rehearsed_program_that_forks_has_one_end(tmp_path):
     (tmp_path / "forks.py").write_text("import os, sys\nif os.fork() == 0: sys.exit(3)\nos.wait()\nprint('done')\n")
-    command = [
-        sys.executable,
-        "-m",
-        "wattune",
-        "guard",
-        "--device",
-        "sim:jetson-nano",
-        "--cap",
-        "5W",
-        "-o",
-        "report.json",
-    ]
+    command = [*COMMAND, "guard", "--device", "sim:jetson-nano", "--cap", "5W", "-o", "report.json"]
     command += ["--", "python", "forks.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "done\n")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from tests.support.cli_records import SMALL
 
 from wattune.records import EfficiencyPoint, ProfileTable, SampleEfficiency
 
-SMALL = Path(__file__).with_name("small.toml")
 GUIDED = ["profile", SMALL, "--device", "sim:jetson-nano", "--strategy", "guided"]
 
 

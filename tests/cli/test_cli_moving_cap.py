@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from tests.support.cli_records import EFFICIENCY, PROFILE, written
+from tests.support.cli_records import EFFICIENCY, PROFILE, SMALL, written
 
 from wattune.records import Comparison, Plan
 
-SMALL = Path(__file__).with_name("small.toml")
 CAPS = "seconds,watts\n0,5\n0.5,4.2\n1,\n3,5\n"
 
 

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.support.cli_records import SMALL
 
 from wattune.cli.output import claim, resumable
 from wattune.errors import OutputError
@@ -65,7 +65,6 @@ def data():
     y = x.sum(1)
     return (x[:300], y[:300]), (x[300:], y[300:])
 """
-SMALL = Path(__file__).with_name("small.toml")
 DEVICE = ("--device", "sim:jetson-nano")
 
 
@@ -108,18 +107,8 @@ def test_json_is_alone_on_stdout_while_a_model_prints_in_every_command(talker):
 @pytest.mark.slow
 def test_a_file_that_appears_meanwhile_stays_and_the_record_is_saved_beside(talker):
     taken = talker / "e.json"
-    done = call(
-        talker,
-        "estimate",
-        "talker.toml",
-        "--seeds",
-        "1",
-        "--processes",
-        "1",
-        "-o",
-        "e.json",
-        env={"APPEARS": str(taken)},
-    )
+    estimate = ("estimate", "talker.toml", "--seeds", "1", "--processes", "1", "-o", "e.json")
+    done = call(talker, *estimate, env={"APPEARS": str(taken)})
     assert done.returncode in (0, 3), done.stderr
     assert taken.read_text() == "of somebody else"
     assert "the efficiency record is in e-2.json" in done.stderr

@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.cli_records import SMALL
 from tests.support.forked import forked_command
 
 from wattune.algorithms import load_checkpoint
 from wattune.records import TrainingRecord
 
-SMALL = Path(__file__).with_name("small.toml")
 COMMAND = [sys.executable, "-m", "wattune"]
 HERE = ["--set", "processes=1"]  # others would load torch anew
 RUN = ["run", str(SMALL), "--device", "sim:jetson-nano", "--cap", "4.2W", "--set", "seeds=2", *HERE, "--compare"]

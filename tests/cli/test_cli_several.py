@@ -1,14 +1,11 @@
 """Several clocks of a live Jetson by the command line, through its agent."""
 
-from pathlib import Path
-
 import pytest
 from tests.support import live_board
 from tests.support.agent_socket import serving
+from tests.support.cli_records import SMALL
 
 from wattune.records import ProfileTable
-
-SMALL = Path(__file__).with_name("small.toml")
 
 
 @pytest.mark.slow

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.live_board import live
 
 
 @contextmanager
 def live_board(folder: Path, *, load: float = 0.0) -> Iterator[Path]:
     """A live Orin Nano as plain files on real time; its load is what ``load_fraction`` in the folder says."""
-    command = [sys.executable, "-m", "tests.support.live.daemon", str(folder), "--seconds", "120"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("live")
-            (folder / "load_fraction").write_text(str(load))
-            yield folder
-        finally:
-            process.terminate()
+    with live(folder, throttled=False, load=load, seconds=120):
+        yield folder
 
 
 def limits(folder: Path) -> dict[str, str]:

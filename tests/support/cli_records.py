@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+SMALL = Path(__file__).parents[1] / "cli" / "small.toml"
+"""A workload that trains in a second."""
+
 PROFILE: dict[str, Any] = {
     "record": "profile",
     "version": 1,
