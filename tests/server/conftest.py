@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
+from wattune.cli import main
 from wattune_server.settings import Settings
 from wattune_server.store import Database, FileStore
 
@@ -30,15 +31,35 @@ class Store:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Cluster]:
     """A cluster for all tests of this process; one that a test stops, it makes itself. Whatever needs one is slow."""
+    with started_cluster() as cluster:
+        yield cluster
+
+
+@contextmanager
+def started_cluster(**options: Any) -> Iterator[Cluster]:
+    """A PostgreSQL that runs; the test is skipped where none is installed."""
     if binaries() is None:
         assert not REQUIRED, "WATTUNE_REQUIRE_POSTGRESQL=1, and no PostgreSQL server is installed"
         pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
-    cluster = Cluster()
+    cluster = Cluster(**options)
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.close()
+
+
+@pytest.fixture
+def wattune(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Call the command line in this process: (arguments) -> (exit code, stdout, stderr)."""
+    monkeypatch.setattr("wattune_server.logs.configure", lambda: None)  # it would last, for all tests of this process
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
@@ -93,13 +114,13 @@ def opened(folder: Path, database_url: str | None = None, **changes: Any) -> Ite
 
 
 @contextmanager
-def asked(store: Store) -> Iterator[Any]:
+def asked(store: Store, base_url: str = "http://127.0.0.1:8484") -> Iterator[Any]:
     """The API of a store, as a client that needs no socket."""
     from starlette.testclient import TestClient
 
     from wattune_server.application import create_app
 
-    with TestClient(create_app(*_of(store)), base_url="http://127.0.0.1:8484") as found:
+    with TestClient(create_app(*_of(store)), base_url=base_url) as found:
         yield found
 
 

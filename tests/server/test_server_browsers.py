@@ -18,8 +18,7 @@ LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch
 
 @pytest.fixture
 def browser(sqlite_store):
-    store = sqlite_store
-    with asked(store) as client:
+    with asked(sqlite_store) as client:
         yield client
 
 
@@ -54,20 +53,19 @@ def test_errors_of_pages_are_pages(browser, path, status):
 
 
 def test_error_pages_of_limits_and_of_an_unavailable_store(tmp_path, monkeypatch):
-    with opened(tmp_path / "store", limits=Limits(burst=3, rate_per_s=1e-6)) as store:
-        with asked(store) as client:
+    with opened(tmp_path / "store", limits=Limits(burst=3, rate_per_s=1e-6)) as store, asked(store) as client:
 
-            def fail(*args, **options):
-                raise StoreUnavailable("the database does not respond: <test>")
+        def fail(*args, **options):
+            raise StoreUnavailable("the database does not respond: <test>")
 
-            monkeypatch.setattr("wattune_server.store.model_catalog.listing", fail)
-            answer = client.get("/models", headers=HTML)
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-            assert "does not respond: &lt;test&gt;" in answer.text
-            statuses = [client.get("/login", headers=HTML) for _ in range(4)]
-            assert statuses[-1].status_code == 429
-            assert "<h1>Too Many Requests</h1>" in statuses[-1].text
-            assert statuses[-1].headers["retry-after"]
+        monkeypatch.setattr("wattune_server.store.model_catalog.listing", fail)
+        answer = client.get("/models", headers=HTML)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert "does not respond: &lt;test&gt;" in answer.text
+        statuses = [client.get("/login", headers=HTML) for _ in range(4)]
+        assert statuses[-1].status_code == 429
+        assert "<h1>Too Many Requests</h1>" in statuses[-1].text
+        assert statuses[-1].headers["retry-after"]
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", made.READ, "/v1/models/resnet8-digits", "/metrics"])

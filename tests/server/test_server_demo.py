@@ -9,24 +9,15 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
-from tests.support.server.serving import stored
+from tests.support.server.serving import lives, stored
 
 from wattune.cli import main
 from wattune_server import demo
 from wattune_server.store.schema import DeviceRow, JobRow, ProfileRow, TrainingRow
 
 NOWHERE = "http://127.0.0.1:9"
-
-
-def is_alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def wait_until(condition, check=lambda: None):
@@ -55,7 +46,7 @@ def test_boards_stop_if_the_server_is_killed(tmp_path):
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == len(demo.BOARDS)
         parent.kill()
-    wait_until(lambda: not any(map(is_alive, pids)))
+    wait_until(lambda: not any(map(lives, pids)))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 from sqlalchemy import text
-from tests.server.conftest import Store, opened, served
+from tests.server.conftest import Store, opened, served, started_cluster
 from tests.support.server import api as made
 from tests.support.server import dashboard as rows
-from tests.support.server.postgresql import REQUIRED, Cluster, binaries
+from tests.support.server.postgresql import Cluster
 from tests.support.server.serving import serving, wait_for
 
 from wattune.errors import OutputError
@@ -33,15 +33,8 @@ TRAINING = {"params": {"device": "nano-1", "model": "resnet8-digits"}, "json": m
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """A PostgreSQL that a test may stop."""
-    if binaries() is None:
-        assert not REQUIRED, "WATTUNE_REQUIRE_POSTGRESQL=1, and no PostgreSQL server is installed"
-        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
-    cluster = Cluster(connections=30, durable=True)
-    try:
-        cluster.start()
+    with started_cluster(connections=30, durable=True) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 @pytest.fixture

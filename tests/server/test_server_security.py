@@ -8,16 +8,14 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from httpx import Response
 from sqlalchemy import select
 from starlette.testclient import TestClient
-from tests.server.conftest import Store, opened
+from tests.server.conftest import Store, asked, opened
 from tests.support.server import api as made
 from tests.support.server.serving import wait_for
 
 from wattune_server import security
-from wattune_server.application import create_app
 from wattune_server.limits import Buckets, Limits
 from wattune_server.settings import is_loopback
 from wattune_server.store import sessions, tokens
@@ -26,23 +24,14 @@ from wattune_server.store.schema import SessionRow
 LOCAL = "http://127.0.0.1:8484"
 
 
-def app_of(store: Store) -> FastAPI:
-    return create_app(store.settings, store.database, store.files)
-
-
 @pytest.fixture
-def app(sqlite_store: Store) -> FastAPI:
-    return app_of(sqlite_store)
-
-
-@pytest.fixture
-def local(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app, base_url=LOCAL) as client:
+def local(sqlite_store: Store) -> Iterator[TestClient]:
+    with asked(sqlite_store) as client:
         yield client
 
 
 def test_expired_and_revoked_tokens_are_rejected(store):
-    with TestClient(app_of(store), base_url=LOCAL) as client:
+    with asked(store) as client:
         expired = made.token(store, "admin", "old", expires_s=time.time() - 1)
         assert "expired" in made.problem(client.get(made.READ, headers=expired), 401)["what"]
         made.problem(client.get(made.READ), 401)  # it does not open the server by expiring
@@ -122,12 +111,14 @@ def test_same_origin_request_is_allowed(local):
 
 
 def test_remote_address_requires_a_token(tmp_path):
-    with opened(tmp_path / "store", host="0.0.0.0", proxy="127.0.0.1") as store:
-        with TestClient(app_of(store), base_url="http://fleet.example:8484") as client:
-            made.problem(client.get(made.READ), 401)
-            assert client.get("/healthz").status_code == 200
-            shown = made.token(store, "read")
-            assert client.get(made.READ, headers=shown).status_code == 200
+    with (
+        opened(tmp_path / "store", host="0.0.0.0", proxy="127.0.0.1") as store,
+        asked(store, "http://fleet.example:8484") as client,
+    ):
+        made.problem(client.get(made.READ), 401)
+        assert client.get("/healthz").status_code == 200
+        shown = made.token(store, "read")
+        assert client.get(made.READ, headers=shown).status_code == 200
 
 
 def sign_in(browser: TestClient, text: str) -> Response:
@@ -138,7 +129,7 @@ def sign_in(browser: TestClient, text: str) -> Response:
 
 def test_browser_signs_in_and_out(sqlite_store):
     name = sqlite_store.settings.session_cookie
-    with TestClient(app_of(sqlite_store), base_url=LOCAL) as browser:
+    with asked(sqlite_store) as browser:
         text = made.token(sqlite_store, "device")["Authorization"].removeprefix("Bearer ")
         assert sign_in(browser, "wt_wrong").status_code == 401
         assert name not in browser.cookies
@@ -157,7 +148,7 @@ def test_browser_signs_in_and_out(sqlite_store):
 
 
 def test_revoking_a_token_ends_its_sessions(sqlite_store):
-    with TestClient(app_of(sqlite_store), base_url=LOCAL) as browser:
+    with asked(sqlite_store) as browser:
         made.token(sqlite_store, "admin", "another")
         text = made.token(sqlite_store, "device", "mine")["Authorization"].removeprefix("Bearer ")
         sign_in(browser, text)
@@ -202,9 +193,8 @@ def test_session_expires(store):
 def test_servers_of_one_host_keep_their_own_sessions(tmp_path):
     """A browser sends a cookie to every port of a host, and that of "/" to the paths below it too."""
     with opened(tmp_path / "one") as one, opened(tmp_path / "other") as other:
-        browsers = [TestClient(app_of(store), base_url=LOCAL) for store in (one, other)]
-        with browsers[0], browsers[1]:
-            cookies = []
+        with asked(one) as first, asked(other) as second:
+            browsers, cookies = (first, second), []
             for store, browser in zip((one, other), browsers, strict=True):
                 text = made.token(store, "read")["Authorization"].removeprefix("Bearer ")
                 cookies.append(sign_in(browser, text).headers["set-cookie"].partition(";")[0])
@@ -214,12 +204,11 @@ def test_servers_of_one_host_keep_their_own_sessions(tmp_path):
 
 
 def test_cookie_is_secure_under_tls(tmp_path):
-    with opened(tmp_path / "store") as store:
-        with TestClient(app_of(store), base_url="https://127.0.0.1:8484") as browser:
-            text = made.token(store, "read")["Authorization"].removeprefix("Bearer ")
-            entered = sign_in(browser, text)
-            assert "Secure" in entered.headers["set-cookie"]
-            assert entered.headers["strict-transport-security"]
+    with opened(tmp_path / "store") as store, asked(store, "https://127.0.0.1:8484") as browser:
+        text = made.token(store, "read")["Authorization"].removeprefix("Bearer ")
+        entered = sign_in(browser, text)
+        assert "Secure" in entered.headers["set-cookie"]
+        assert entered.headers["strict-transport-security"]
 
 
 def test_page_without_session_redirects_to_login(local, sqlite_store):
@@ -240,17 +229,16 @@ def test_responses_have_security_headers(local, path):
 
 
 def test_rate_limit_returns_429(tmp_path):
-    with opened(tmp_path / "store", limits=Limits(rate_per_s=1.0, burst=5)) as store:
-        with TestClient(app_of(store), base_url=LOCAL) as client:
-            shown = made.token(store, "read")
-            answers = [client.get(made.READ, headers=shown) for _ in range(8)]
-            assert [one.status_code for one in answers[:5]] == [200] * 5
-            refused = made.problem(answers[-1], 429)
-            assert "try again" in refused["hint"]
-            assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
-            other = made.token(store, "read", "other")
-            assert client.get(made.READ, headers=other).status_code == 200, "one token's haste is not another's"
-            assert client.get("/healthz").status_code == 200
+    with opened(tmp_path / "store", limits=Limits(rate_per_s=1.0, burst=5)) as store, asked(store) as client:
+        shown = made.token(store, "read")
+        answers = [client.get(made.READ, headers=shown) for _ in range(8)]
+        assert [one.status_code for one in answers[:5]] == [200] * 5
+        refused = made.problem(answers[-1], 429)
+        assert "try again" in refused["hint"]
+        assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
+        other = made.token(store, "read", "other")
+        assert client.get(made.READ, headers=other).status_code == 200, "one token's haste is not another's"
+        assert client.get("/healthz").status_code == 200
 
 
 def test_guessing_tokens_is_limited_without_lockout(local, sqlite_store):

@@ -12,7 +12,6 @@ from tests.server.conftest import opened
 from tests.support.server.served import model, request
 from tests.support.server.serving import Serving, lives, serving, wait_for
 
-from wattune.cli import main
 from wattune_server.jobs import queue
 from wattune_server.store import model_catalog, tokens
 from wattune_server.store.schema import JobRow, ModelRow
@@ -38,16 +37,13 @@ def job(server, job_id):
 
 
 @pytest.fixture
-def refused(capsys, monkeypatch):
+def refused(wattune):
     """Call ``wattune serve`` in this process: (options) -> (exit code, the one line that it says)."""
-    monkeypatch.setattr("wattune_server.logs.configure", lambda: None)  # it would last, for all tests of this process
 
     def call(*options):
-        code = main(["serve", *map(str, options)])
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert captured.err.count("\n") == 1
-        return code, captured.err.strip()
+        code, out, err = wattune("serve", *options)
+        assert (out, err.count("\n")) == ("", 1)
+        return code, err.strip()
 
     return call
 

@@ -104,12 +104,7 @@ def test_sweep_on_a_ray_cluster_with_a_token_equals_local_estimate(sqlite_store,
         monkeypatch.setenv(name, value)
     subprocess.run([ray, "get-auth-token", "--generate"], check=True, capture_output=True)
     job_id, executor = submitted(sqlite_store, asked := request(batch_sizes=[16, 64])), f"ray:127.0.0.1:{port}"
-    with sqlite_store.database.session(reads_only=True) as session:
-        job = session.get(JobRow, job_id)
-    config = SweepConfig(
-        store=sqlite_store.settings.store, job=job_id, model=job.model, request=job.request, executor=executor
-    )
-    failed = outcome_of(config)
+    failed = attempt(sqlite_store, job_id, executor=executor)
     assert ("no Ray cluster" in failed["failed"], failed["is_final"]) == (True, False)
     options = ["--head", "--port", str(port), "--num-cpus", "2", "--include-dashboard", "false"]
     with (tmp_path / "ray.log").open("wb") as log:

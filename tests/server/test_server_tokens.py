@@ -7,25 +7,10 @@ import stat
 import time
 
 import pytest
-from starlette.testclient import TestClient
-from tests.server.conftest import opened
+from tests.server.conftest import asked, opened
 from tests.support.server import api as made
 
-from wattune.cli import main
-from wattune_server.application import create_app
 from wattune_server.security import TOKEN_CACHE_S
-
-
-@pytest.fixture
-def wattune(capsys):
-    """Call the command line in this process: (arguments) -> (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def test_token_is_created_used_and_revoked(wattune, database_url, tmp_path):
@@ -36,8 +21,7 @@ def test_token_is_created_used_and_revoked(wattune, database_url, tmp_path):
     assert "not shown again" in err
     text = out.strip()
     with opened(tmp_path / "store", database_url) as store:
-        app = create_app(store.settings, store.database, store.files)
-        with TestClient(app, base_url="http://127.0.0.1") as client:
+        with asked(store) as client:
             shown = {"Authorization": f"Bearer {text}"}
             assert client.get(made.READ, headers=shown).status_code == 200
             code, out, _ = wattune("token", "list", "--database", database_url)

@@ -14,7 +14,6 @@ from sqlalchemy import text
 from tests.server.conftest import opened
 from tests.server.test_server_backup import restored
 
-from wattune.cli import main
 from wattune_server.backup import copy_before_migration
 from wattune_server.jobs import queue
 from wattune_server.store import Database, tokens
@@ -22,19 +21,6 @@ from wattune_server.store.database import StoreUnavailable, revisions
 from wattune_server.store.schema import Base, TrainingRow
 
 STORE_0008 = Path(__file__).with_name("store_0008.sql")
-
-
-@pytest.fixture
-def wattune(capsys, monkeypatch):
-    """Call the command line in this process: (arguments) -> (exit code, all that it says)."""
-    monkeypatch.setattr("wattune_server.logs.configure", lambda: None)
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return call
 
 
 def at(folder, revision):
@@ -65,8 +51,8 @@ def commands(folder):
 def test_commands_do_not_migrate_an_older_store(wattune, tmp_path):
     folder = at(tmp_path / "store", "0008")
     for arguments in commands(folder):
-        code, said = wattune(*arguments)
-        assert code == 2, arguments
+        code, out, said = wattune(*arguments)
+        assert (code, out) == (2, ""), arguments
         assert f"schema version of the store: 0008; allowed: {revisions()[0]}; start its server once" in said
         assert said.count("\n") == 1
     assert revision_of(folder) == "0008"
@@ -81,8 +67,8 @@ def test_unknown_schema_is_refused_in_one_line(wattune, tmp_path, revision, age)
     folder = at(tmp_path / "store", revision)
     backup = "store", "backup", folder, tmp_path / "backup.tar"
     for arguments in (*commands(folder), backup, ("serve", "--port", 0, "--store", folder)):
-        code, said = wattune(*arguments)
-        assert code == 2, arguments
+        code, out, said = wattune(*arguments)
+        assert (code, out) == (2, ""), arguments
         assert f"the store belongs to {age} version of wattune: schema {revision}" in said
         assert said.count("\n") == 1
 
@@ -100,7 +86,7 @@ def assert_migrated(store):
 
 def test_older_store_is_backed_up_as_it_is_and_migrated(wattune, tmp_path):
     folder = at(tmp_path / "store", "0008")
-    code, said = wattune("store", "backup", folder, tmp_path / "old.tar")
+    code, _, said = wattune("store", "backup", folder, tmp_path / "old.tar")
     assert code == 0, said
     assert revision_of(folder) == "0008"
     restored(tmp_path / "old.tar", tmp_path / "again")

@@ -56,16 +56,11 @@ def model(name: str = "resnet8-digits", **changes: Any) -> dict[str, Any]:
 
 
 def profile() -> dict[str, Any]:
-    return _record("profile")
+    return json.loads(_records()["profile"])
 
 
 def training() -> dict[str, Any]:
-    return _record("training")
-
-
-def _record(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_records()[name])
-    return found
+    return json.loads(_records()["training"])
 
 
 @functools.cache
@@ -73,10 +68,7 @@ def _records() -> dict[str, str]:
     # Made once: they say when they were made.
     run = samples.run()
     assert run.training is not None
-    every = {
-        "profile": samples.profile(),
-        "training": run.training,
-    }
+    every = {"profile": samples.profile(), "training": run.training}
     return {name: json.dumps(record.dump()) for name, record in every.items()}
 
 
@@ -85,12 +77,7 @@ def status(name: str = "nano-1", **changes: Any) -> dict[str, Any]:
 
 
 def token(
-    store: Store,
-    scope: str,
-    name: str | None = None,
-    *,
-    expires_s: float | None = None,
-    device: str | None = None,
+    store: Store, scope: str, name: str | None = None, *, expires_s: float | None = None, device: str | None = None
 ) -> dict[str, str]:
     """A new token, as the header that shows it."""
     with store.database.session() as session:

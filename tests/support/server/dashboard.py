@@ -53,13 +53,7 @@ def status(name: str, **changes: Any) -> DeviceStatus:
 def put_device(store: Any, said: DeviceStatus, *, ago_s: float = 0.0) -> None:
     """What a device says, as the API would keep it."""
     with store.database.session() as session:
-        session.merge(
-            DeviceRow(
-                name=said.device,
-                status=said.model_dump(mode="json"),
-                seen_s=time.time() - ago_s,
-            )
-        )
+        session.merge(DeviceRow(name=said.device, status=said.model_dump(mode="json"), seen_s=time.time() - ago_s))
 
 
 def put_model(store: Any) -> None:
