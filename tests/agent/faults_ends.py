@@ -80,6 +80,13 @@ class Served:
         time.sleep(1.5)
         self.stop(signal.SIGKILL)
 
+    def restored(self):
+        """What was told, once ``restore`` has brought the board back that a killed agent left pinned."""
+        assert self.is_at(self.mhz)
+        assert restore_left_behind(self.tree)
+        assert wait_for(self.is_back)
+        return cell(self.bench.told, BY_RESTORE)
+
     def check(self):
         """Without the agent, the board can be pinned again, and comes back."""
         if self.agent.poll() is None:
@@ -142,11 +149,7 @@ def _(bench):
     return cell(bench.told, BY_RESTORE)
 
 
-@fault(
-    "the agent is killed under a program of `guard`",
-    "stops the program, exit 4",
-    slow=True,
-)
+@fault("the agent is killed under a program of `guard`", "stops the program, exit 4", slow=True)
 def _(bench):
     with served(bench) as service:
         client = AgentClient(str(service.socket))
@@ -156,17 +159,10 @@ def _(bench):
         assert report.exit_code == SAFETY_EXIT
         bench.hears(event for event in report.events if event["kind"] != "failed")
         bench.tell(f"exit {report.exit_code}")
-        assert service.is_at(service.mhz)
-        assert restore_left_behind(service.tree)
-        assert wait_for(service.is_back)
-    return cell(bench.told, BY_RESTORE)
+        return service.restored()
 
 
-@fault(
-    "the agent is killed during a training run",
-    "saves a checkpoint, exit 4",
-    slow=True,
-)
+@fault("the agent is killed during a training run", "saves a checkpoint, exit 4", slow=True)
 def _(bench):
     with served(bench) as service:
         device = open_device(f"agent:{service.socket}")
@@ -175,10 +171,7 @@ def _(bench):
         bench.trains(device, Path(service.tree.root), cap_w=900.0)
         killing.join()
         device.close()
-        assert service.is_at(service.mhz)
-        assert restore_left_behind(service.tree)
-        assert wait_for(service.is_back)
-    return cell(bench.told, BY_RESTORE)
+        return service.restored()
 
 
 @fault(

@@ -72,11 +72,7 @@ def _(bench):
 
 @fault("a write is refused each time (EIO, EBUSY, EINVAL)", "tries three times, and after EINVAL in both orders")
 def _(bench):
-    for path in (bench.high, bench.switch):
-        for kind in ("eio", "busy", "refused"):
-            bench.tree.faults.clear()
-            bench.tree.fault(path, kind, on="write")
-            assert not bench.pin()
+    bench.refuses((bench.high, bench.switch), "eio", "busy", "refused", on="write")
 
 
 @fault("EIO at the change of a pinned clock", "stays pinned where it was, or lower, never higher; says so at the end")
@@ -91,10 +87,7 @@ def _(bench):
 
 @fault("a write is silently ignored", "notices on reading back")
 def _(bench):
-    for path in (bench.high, bench.switch):
-        bench.tree.faults.clear()
-        bench.tree.fault(path, "ignored")
-        assert not bench.pin()
+    bench.refuses((bench.high, bench.switch), "ignored")
 
 
 @fault(
@@ -102,11 +95,7 @@ def _(bench):
     "refuses: what is unknown cannot be restored",
 )
 def _(bench):
-    for path in (bench.low, bench.high):
-        for kind in ("vanished", "eio", "empty", "garbage", "absurd", "negative"):
-            bench.tree.faults.clear()
-            bench.tree.fault(path, kind)
-            assert not bench.pin()
+    bench.refuses((bench.low, bench.high), "vanished", "eio", "empty", "garbage", "absurd", "negative")
 
 
 @fault("EIO at a limit, starting while it is pinned", "says so; keeps the snapshot")

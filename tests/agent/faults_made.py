@@ -123,6 +123,14 @@ class Bench:
         self.hears(self.controller.check())
         return done is not None
 
+    def refuses(self, paths, *faults, **when):
+        """Each fault of each of these files keeps the board from being pinned."""
+        for path in paths:
+            for kind in faults:
+                self.tree.faults.clear()
+                self.tree.fault(path, kind, **when)
+                assert not self.pin()
+
     def looks(self, seconds=5):
         """Look once a second, as whoever has pinned does."""
         for _ in range(seconds):

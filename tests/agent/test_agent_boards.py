@@ -42,10 +42,13 @@ class Counting(Tree):
             self.write(path, str(int(energy_uj % (highest + 1))))
 
 
+def loaded(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 @pytest.fixture(params=RECORDS, ids=lambda path: path.stem)
-def record(request: pytest.FixtureRequest) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(request.param.read_text(encoding="utf-8"))
-    return loaded
+def record(request: pytest.FixtureRequest) -> Any:
+    return loaded(request.param)
 
 
 def test_a_record_says_where_it_is_from_and_what_was_filled_in(record: dict[str, Any]) -> None:
@@ -142,7 +145,7 @@ class Suspended(Tree):
 
 @pytest.mark.parametrize("path", THORS, ids=lambda path: path.stem)
 def test_a_thor_at_rest_is_woken_for_its_pin_and_may_sleep_again_afterwards(path: Path, tmp_path: Path) -> None:
-    tree = Suspended(materialise(json.loads(path.read_text(encoding="utf-8")), str(tmp_path / "board")))
+    tree = Suspended(materialise(loaded(path), str(tmp_path / "board")))
     board = find_board(tree, "jetson")
     assert board.clock is not None
     before = {file: tree.read(file) for file in board.clock.files()}
@@ -161,7 +164,7 @@ def test_a_thor_at_rest_is_woken_for_its_pin_and_may_sleep_again_afterwards(path
 def test_the_limits_of_a_suspended_gpu_are_believed(tmp_path: Path) -> None:
     """As where its power is not ours to switch: a driver before 595 then reports the clock of before."""
     (path,) = [path for path in THORS if "r38" in path.stem]
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = loaded(path)
     record["files"] = {name: text for name, text in record["files"].items() if not name.endswith("power/control")}
     tree = Tree(materialise(record, str(tmp_path / "board")))
     with Controller(find_board(tree, "jetson")) as controller:
@@ -175,7 +178,7 @@ def test_the_limits_of_a_suspended_gpu_are_believed(tmp_path: Path) -> None:
 
 
 def test_a_long_list_of_clocks_is_offered_as_sixteen_and_the_limit_of_the_mode(tmp_path: Path) -> None:
-    listed = {path.stem: json.loads(path.read_text(encoding="utf-8"))["expect"]["clocks_mhz"] for path in RECORDS}
+    listed = {path.stem: loaded(path)["expect"]["clocks_mhz"] for path in RECORDS}
     assert max(len(clocks) for stem, clocks in listed.items() if "thor" not in stem and "laptop" not in stem) < 30
     assert (len(listed["agx-thor-r39"]), len(listed["agx-thor-r38"])) == (16, 17)
     assert 1387.5 in listed["agx-thor-r38"]
@@ -183,7 +186,7 @@ def test_a_long_list_of_clocks_is_offered_as_sixteen_and_the_limit_of_the_mode(t
 
 def test_the_power_mode_limits_the_clocks_that_are_offered(tmp_path: Path) -> None:
     (path,) = [path for path in THORS if "r38" in path.stem]
-    tree = Suspended(materialise(json.loads(path.read_text(encoding="utf-8")), str(tmp_path / "board")))
+    tree = Suspended(materialise(loaded(path), str(tmp_path / "board")))
     with Controller(find_board(tree, "jetson")) as controller:
         assert controller.describe()["settings_mhz"][-1] == 1387.5
         before = {file: tree.read(file) for file in controller.board.clock.files()}  # type: ignore[union-attr]
@@ -199,7 +202,7 @@ def test_the_power_mode_limits_the_clocks_that_are_offered(tmp_path: Path) -> No
 
 
 def test_a_limit_that_may_be_that_of_heat_is_none(tmp_path: Path) -> None:
-    record = json.loads((RECORDS[0].parent / "orin-nano-jp6.json").read_text(encoding="utf-8"))
+    record = loaded(RECORDS[0].parent / "orin-nano-jp6.json")
     files = record["files"]
     (high,) = [name for name in files if name.endswith("17000000.gpu/max_freq")]
     (kind,) = [name for name, text in files.items() if text == "gpu-throttle-alert\n"]

@@ -15,6 +15,7 @@ from wattune_agent.power_log import PowerLog, PowerTable
 from wattune_agent.slicing import gains_of
 
 ORIN_MHZ = (306.0, 408.0, 510.0, 612.0, 714.0, 816.0, 918.0)
+ORIN_W = [4.5 + 10.5 * (0.2 + 0.8 * mhz / 918 * (0.65 + 0.35 * mhz / 918) ** 2) for mhz in ORIN_MHZ]
 SENSORS = {"instant": (0.0, 0.0, 0.0), "Nano": (0.42, 0.0, 0.42), "lag": (0.1, 0.5, 0.1), "1 Hz": (1.0, 0.0, 1.0)}
 
 
@@ -68,25 +69,16 @@ def made(powers, cap_w, sensor=SENSORS["instant"], *, slices=False, errors=None)
     return CapLevel(table, cap_w, Sensing(1.0, *sensor), gains=[0.1] * len(ratios) if slices else None)
 
 
-def orin_w():
-    return [4.5 + 10.5 * (0.2 + 0.8 * mhz / 918 * (0.65 + 0.35 * mhz / 918) ** 2) for mhz in ORIN_MHZ]
-
-
-@given(
-    st.sampled_from(sorted(SENSORS)),
-    st.floats(0.6, 0.98),
-    st.lists(st.floats(-0.3, 0.3), min_size=6, max_size=6),
-)
+@given(st.sampled_from(sorted(SENSORS)), st.floats(0.6, 0.98), st.lists(st.floats(-0.3, 0.3), min_size=6, max_size=6))
 @settings(max_examples=25, deadline=None)
 def test_a_steady_load_uses_the_cap_and_no_window_exceeds_it(name, share, errors):
     """Errors of the table concern each step of power, so that settings keep their order."""
-    powers = orin_w()
-    steps = [high / low - 1 for low, high in pairwise(powers)]
+    steps = [high / low - 1 for low, high in pairwise(ORIN_W)]
     relative = [error * step / (1 + step) for error, step in zip(errors, steps, strict=True)]
-    cap_w = max(share * powers[-1], 1.03 * powers[0])
-    board = FakeBoard(powers, SENSORS[name])
-    level = made(powers, cap_w, SENSORS[name], slices=True, errors=relative)
-    board.run(level, 20.0 + len(powers) / 0.15)
+    cap_w = max(share * ORIN_W[-1], 1.03 * ORIN_W[0])
+    board = FakeBoard(ORIN_W, SENSORS[name])
+    level = made(ORIN_W, cap_w, SENSORS[name], slices=True, errors=relative)
+    board.run(level, 20.0 + len(ORIN_W) / 0.15)
     means_w = windows(board.run(level, 60.0))
     assert max(means_w) <= 1.005 * cap_w
     assert min(means_w) >= 0.96 * cap_w
@@ -94,19 +86,18 @@ def test_a_steady_load_uses_the_cap_and_no_window_exceeds_it(name, share, errors
 
 @pytest.mark.parametrize("name", sorted(SENSORS))
 def test_whole_settings_hold_the_highest_that_fits(name):
-    powers = orin_w()
-    board = FakeBoard(powers, SENSORS[name], every_s=0.1)
-    level = made(powers, 1.02 * powers[3], SENSORS[name])
+    board = FakeBoard(ORIN_W, SENSORS[name], every_s=0.1)
+    level = made(ORIN_W, 1.02 * ORIN_W[3], SENSORS[name])
     board.run(level, 60.0)
-    assert set(board.run(level, 60.0)) == {powers[3]}
+    assert set(board.run(level, 60.0)) == {ORIN_W[3]}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slices", [False, True])
 def test_after_a_day_with_an_excursion_each_half_hour_the_clock_is_that_of_the_first_hour(slices):
-    powers, hours = orin_w(), 3  # a rule that forgets within minutes is the same after a day
-    board = FakeBoard(powers, every_s=0.1 if not slices else 0.05)
-    level = made(powers, 1.02 * powers[4], slices=slices)
+    hours = 3  # a rule that forgets within minutes is the same after a day
+    board = FakeBoard(ORIN_W, every_s=0.1 if not slices else 0.05)
+    level = made(ORIN_W, 1.02 * ORIN_W[4], slices=slices)
 
     def load(time_s):
         return 1.3 if time_s % 1800 < 20 else 0.95
@@ -121,43 +112,39 @@ def test_after_a_day_with_an_excursion_each_half_hour_the_clock_is_that_of_the_f
 
 
 def test_from_idle_to_full_power_no_window_is_far_above_the_cap():
-    powers = orin_w()
-    board = FakeBoard(powers, every_s=0.1)
-    level = made(powers, 0.6 * powers[-1])
+    board = FakeBoard(ORIN_W, every_s=0.1)
+    level = made(ORIN_W, 0.6 * ORIN_W[-1])
     found = board.run(level, 60.0, lambda time_s: 0.3 if time_s < 30 else 1.0)
-    assert level.setting < len(powers) - 1
-    assert max(windows(found)) <= 1.3 * 0.6 * powers[-1]
+    assert level.setting < len(ORIN_W) - 1
+    assert max(windows(found)) <= 1.3 * 0.6 * ORIN_W[-1]
 
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.0, 0.4), min_size=6, max_size=6), st.integers(0, 5))
 @settings(max_examples=8, deadline=None)
 def test_a_wrong_table_never_holds_it_below_a_setting_that_fits_for_good(errors, fits):
-    powers = orin_w()
-    board = FakeBoard(powers, every_s=0.1)
-    level = made(powers, 1.04 * powers[fits], errors=errors)
+    board = FakeBoard(ORIN_W, every_s=0.1)
+    level = made(ORIN_W, 1.04 * ORIN_W[fits], errors=errors)
     level.start_at(0)
     board.chosen = 0
     board.run(level, 400.0)
     assert board.setting == fits
-    assert max(windows(board.history)) <= 1.1 * 1.04 * powers[fits]
+    assert max(windows(board.history)) <= 1.1 * 1.04 * ORIN_W[fits]
 
 
 def test_what_does_not_fit_is_left_within_a_second_and_not_tried_again_for_minutes():
-    powers = orin_w()
-    board = FakeBoard(powers, every_s=0.1)
-    level = made(powers, 0.98 * powers[4], errors=[0.2] * 6)
+    board = FakeBoard(ORIN_W, every_s=0.1)
+    level = made(ORIN_W, 0.98 * ORIN_W[4], errors=[0.2] * 6)
     found = board.run(level, 290.0)
     changes = sum(one != other for one, other in pairwise(found))
-    above = [mean_w for mean_w in windows(found[1000:]) if mean_w > 1.02 * 0.98 * powers[4]]
+    above = [mean_w for mean_w in windows(found[1000:]) if mean_w > 1.02 * 0.98 * ORIN_W[4]]
     assert changes <= 8
     assert len(above) <= 100
 
 
 def test_without_a_window_no_reading_is_above_except_the_one_of_a_trial():
-    powers = orin_w()
     level = CapLevel(PowerTable.guess(ORIN_MHZ), 9.0, Sensing(0.0))
-    board = FakeBoard(powers, every_s=0.1)
+    board = FakeBoard(ORIN_W, every_s=0.1)
     board.run(level, 10.0)
     assert sum(power_w > 9.0 for power_w in board.run(level, 280.0)) <= 20
 

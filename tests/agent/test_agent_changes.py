@@ -3,16 +3,11 @@
 import os
 
 import pytest
-from tests.support.agent_trees import HIGH, LOW, NOW, RAILGATE, MadeTree, board_in, cpu_tree, put, texts
+from tests.support.agent_trees import HIGH, LOW, NOW, RAILGATE, MadeTree, board_in, cpu_tree, kinds, put, texts
 
 from wattune_agent.controller import Controller
 from wattune_agent.errors import FileFailed, Forbidden, NotTaken
 from wattune_agent.file_knob import Limits
-
-
-def kinds(events):
-    return [event["kind"] for event in events]
-
 
 # ------------------------------------------------------------------------------------------------------- under a clamp
 

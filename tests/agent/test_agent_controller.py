@@ -21,6 +21,7 @@ from tests.support.agent_trees import (
     board_in,
     cpu_tree,
     gpu_tree,
+    kinds,
     texts,
 )
 from tests.support.live.tree import LiveTree
@@ -29,16 +30,7 @@ from wattune_agent import tree as tree_module
 from wattune_agent.board import Board
 from wattune_agent.controller import Controller, left_behind, restore_left_behind
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import (
-    AgentError,
-    BadRequest,
-    Busy,
-    FileFailed,
-    Forbidden,
-    NotRestored,
-    NotTaken,
-    NotThere,
-)
+from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, Forbidden, NotRestored, NotTaken, NotThere
 from wattune_agent.snapshot import Snapshot, snapshots
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,10 +43,6 @@ def handlers():
     before = [signal.getsignal(number) for number in numbers]
     yield
     assert [signal.getsignal(number) for number in numbers] == before
-
-
-def kinds(events):
-    return [event["kind"] for event in events]
 
 
 # -------------------------------------------------------------------------------------------------- pin and come back

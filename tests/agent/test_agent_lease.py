@@ -40,6 +40,11 @@ def room():
     return Room()
 
 
+def guarded(room, mhz, cap_w, max_temp_c=None, window_s=None):
+    room.keeper.pin(room.trainer, mhz)
+    room.keeper.guard(room.trainer, cap_w, max_temp_c, window_s)
+
+
 @pytest.mark.parametrize("mhz", [0.0, 99.0, 250.0, 600.0])
 def test_only_listed_clocks(room, mhz):
     with pytest.raises(BadRequest, match="100, 200"):
@@ -87,8 +92,7 @@ def test_a_silent_client_without_a_cap_can_be_followed_by_another(room):
 
 
 def test_a_silent_client_with_a_cap_is_held_at_the_lowest_clock_until_it_reads(room):
-    room.keeper.pin(room.trainer, 300.0)
-    room.keeper.guard(room.trainer, 9.0, None)
+    guarded(room, 300.0, 9.0)
     room.pass_s(5 * LEASE_S)
     assert room.board.mhz == 100.0
     with pytest.raises(Busy):
@@ -106,8 +110,7 @@ def test_a_silent_client_with_a_cap_is_held_at_the_lowest_clock_until_it_reads(r
 
 
 def test_a_connection_without_its_process_is_no_client(room):
-    room.keeper.pin(room.trainer, 300.0)
-    room.keeper.guard(room.trainer, 9.0, None)
+    guarded(room, 300.0, 9.0)
     room.trainer.is_gone = lambda: True
     room.keeper.tick()
     assert room.board.mhz is None
@@ -128,15 +131,9 @@ def test_a_board_that_cannot_be_changed_cannot_be_guarded(error):
         room.keeper.guard(room.trainer, 5.0, None)
 
 
-def guarded(room, mhz, cap_w, max_temp_c=None):
-    room.keeper.pin(room.trainer, mhz)
-    room.keeper.guard(room.trainer, cap_w, max_temp_c)
-
-
 @pytest.mark.parametrize("window_s", [None, 1.0])
 def test_a_client_that_does_not_read_above_its_cap_is_held_at_the_lowest_clock_until_it_reads(room, window_s):
-    room.keeper.pin(room.trainer, 500.0)
-    room.keeper.guard(room.trainer, 2.5, None, window_s)
+    guarded(room, 500.0, 2.5, None, window_s)
     room.pass_s(2 * UNREAD_S - 0.2, room.trainer)
     assert room.board.mhz == 500.0
     room.pass_s(0.5, room.trainer)
@@ -332,11 +329,15 @@ def test_what_was_left_behind_is_told_to_whoever_takes_the_board_next():
     assert room.kinds() == ["left behind"]
 
 
-def test_what_somebody_else_left_behind_does_not_fail_the_restore_of_ones_own_board():
+def fails_with(error):
     def fail():
-        raise NotKept("board-cpu.json is not a whole snapshot")
+        raise error
 
-    room = Room(recover=fail)
+    return fail
+
+
+def test_what_somebody_else_left_behind_does_not_fail_the_restore_of_ones_own_board():
+    room = Room(recover=fails_with(NotKept("board-cpu.json is not a whole snapshot")))
     room.keeper.pin(room.trainer, 300.0)
     room.keeper.restore(room.trainer)
     assert room.board.mhz is None
@@ -346,10 +347,7 @@ def test_what_somebody_else_left_behind_does_not_fail_the_restore_of_ones_own_bo
 
 
 def test_what_cannot_be_brought_back_at_the_start_does_not_keep_the_agent_from_starting():
-    def fail():
-        raise NotRestored("min_freq cannot be written")
-
-    room = Room(recover=fail)
+    room = Room(recover=fails_with(NotRestored("min_freq cannot be written")))
     room.keeper.open()
     with pytest.raises(NotRestored):
         room.keeper.restore(room.trainer)

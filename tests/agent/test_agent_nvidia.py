@@ -33,15 +33,7 @@ from wattune_agent.__main__ import main
 from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller, restore_left_behind
 from wattune_agent.discovery import find_board
-from wattune_agent.errors import (
-    BadRequest,
-    Busy,
-    FileFailed,
-    Forbidden,
-    NoReading,
-    NotRestored,
-    NotTaken,
-)
+from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotTaken
 from wattune_agent.held_clock import ANSWERS
 from wattune_agent.knobs import fits
 from wattune_agent.lease import BoardLease

@@ -6,14 +6,7 @@ import threading
 import pytest
 
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Gone
-from wattune_agent.protocol import (
-    REQUEST_LIMIT,
-    Lines,
-    answer,
-    check_request,
-    failure,
-    read_answer,
-)
+from wattune_agent.protocol import REQUEST_LIMIT, Lines, answer, check_request, failure, read_answer
 
 
 @pytest.fixture

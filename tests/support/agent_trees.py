@@ -83,6 +83,10 @@ def texts(root):
     return found
 
 
+def kinds(events):
+    return [event["kind"] for event in events]
+
+
 def board_in(tree, family="jetson", sensor=None):
     find = find_gpu_clock if family == "jetson" else find_cpu_clock
     clock, problems = find(tree)
