@@ -160,8 +160,8 @@ def test_a_server_with_tokens_wants_one_of_the_scope_device(tmp_path, data):
     offer(tmp_path / "store", *small())
     with serving(tmp_path / "store") as server:
         tokens = {}
-        for scope in ("read", "device"):
-            made = [*COMMAND, "token", "make", scope, "--scope", scope, "--store", str(tmp_path / "store")]
+        for scope, name in (("read", "page"), ("device", "nano")):
+            made = [*COMMAND, "token", "make", name, "--scope", scope, "--store", str(tmp_path / "store")]
             out = subprocess.run(made, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
             tokens[scope] = re.search(r"wt_\S+", out)[0]
         with pytest.raises(ServerRefused, match=r"give a token by WATTUNE_TOKEN|wattune token make"):
