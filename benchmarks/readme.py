@@ -23,6 +23,7 @@ PAGES = (
     ROOT / "docs" / "results.md",
     ROOT / "docs" / "server.md",
     ROOT / "docs" / "several-devices.md",
+    ROOT / "docs" / "works-with.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
     ROOT / "benchmarks" / "paper" / "README.md",

@@ -43,6 +43,13 @@ MEASURED = {
     "session": ("benchmarks/session.py", "benchmarks/session_worlds.py", "src/wattune/search", *SIMULATOR),
     "session_overhead": ("benchmarks/session_overhead.py", *SESSION),
     "startup": ("benchmarks/startup.py", "src/wattune/cli"),
+    "trainers": (
+        "benchmarks/trainers.py",
+        "examples/trainers",
+        "src/wattune/integrations",
+        "src/wattune/loop",
+        "src/wattune/script",
+    ),
     "tx2_calibration": ("benchmarks/tx2_fit.py", "benchmarks/tx2_calibration.py", *SIMULATOR),
 }
 """Results -> the code that they measure, the benchmark's own included."""

@@ -1,4 +1,4 @@
-"""Clocks for a program whose steps are only seen from outside."""
+"""Clocks for a program whose steps are only seen from outside, and for other libraries' loops."""
 
 from __future__ import annotations
 
@@ -42,4 +42,23 @@ def script() -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS: dict[str, Callable[[], str]] = {"script": script}
+def trainers() -> str:
+    """What differs from the plain program in each library's loop, and what was tried meanwhile."""
+    data = read("trainers")
+    lines = [
+        "| program | optimizer steps; rounds that the guard saw | under `guard` | with wattune's lines |",
+        "|---|---|---|---|",
+    ]
+    for row in data["programs"].values():
+        ways = {}
+        for way, tried in row["tried"].items():
+            differs = ", ".join(row["differs"][way])
+            ways[way] = f"{'other: ' + differs if differs else 'equal'}, {tried} settings"
+        own = f"`{row['lines']}`: {ways['lines']}" if "lines" in ways else "–"
+        lines.append(f"| {row['what']} | {row['steps']}; {row['rounds_seen']} | {ways['guard']} | {own} |")
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    board = "A simulated Jetson TX2 (three clocks) at 5 W, slowed down a hundred times; tiny random models"
+    return "\n".join([*lines, "", f"{board}; {versions}."]) + "\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {"script": script, "trainers": trainers}
