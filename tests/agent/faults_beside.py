@@ -6,11 +6,7 @@ LAPTOP = {"cpu_laptop": "it sets no clock beside its CPU's"}
 NO_CAP = {"nano": "no cap was recorded on it", **LAPTOP}
 
 
-@fault(
-    "no permission to write the memory's lock or a CPU's limit",
-    "that clock is not offered; the GPU's is",
-    **LAPTOP,
-)
+@fault("no permission to write the memory's lock or a CPU's limit", "that clock is not offered; the GPU's is", **LAPTOP)
 def _(bench):
     for path, name in ((memory(bench).lock_path, "memory_clock_mhz"), (cpu(bench).high_path, "cpu_clock_mhz")):
         bench.tree.faults.clear()

@@ -192,13 +192,7 @@ def test_the_unit_leaves_the_agent_what_it_needs_and_little_else():
     settings = dict(unit())
     assert int(settings["LimitNOFILE"]) >= 4 * server.MOST
     # Its files below /sys, its socket, and the group of that socket.
-    forbidden = {
-        "ProtectKernelTunables",
-        "ProtectProc",
-        "PrivateNetwork",
-        "PrivateDevices",
-        "PrivateUsers",
-    }
+    forbidden = {"ProtectKernelTunables", "ProtectProc", "PrivateNetwork", "PrivateDevices", "PrivateUsers"}
     assert not forbidden & set(settings)
     assert "CAP_CHOWN" in settings["CapabilityBoundingSet"]
     assert "CAP_SYS_ADMIN" not in settings["CapabilityBoundingSet"]

@@ -68,10 +68,7 @@ print(sorted({{"torch", "sklearn"}} & set(sys.modules)))
         (["--step-time", "x(.)"], "--step-time needs --command"),
         (["--command", "true {batch_size} {steps}"], "--batch-sizes"),
         (["--command", "true {batch_size} {steps}", "--batch-sizes", "8;16"], "8,16,32"),
-        (
-            ["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "w.toml"],
-            "workload with a command: w.toml",
-        ),
+        (["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "w.toml"], "workload with a command: w.toml"),
         (["--command", "true {batch_size} {steps}", "--batch-sizes", "8", "--run-limit", "nan"], "limit"),
         (["--command", "true", "--batch-sizes", "8"], "{batch_size}"),
         (["--command", "no-such {batch_size} {steps}", "--batch-sizes", "8"], "no-such"),

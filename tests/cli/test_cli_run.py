@@ -27,10 +27,7 @@ HERE = ["--set", "processes=1"]  # others would load torch anew
 RUN = ["run", str(SMALL), "--device", "sim:jetson-nano", "--cap", "4.2W", "--set", "seeds=2", *HERE, "--compare"]
 RECORDS = ("profile", "efficiency", "plan", "training", "comparison")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.name != "posix", reason="needs signals"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs signals")]
 
 
 def call(*arguments, **options):

@@ -130,14 +130,9 @@ def test_unknown_noise_is_taken_from_the_scatter_but_no_more_than_a_sensor_has()
     assert alternating.error_w == pytest.approx(NOISE_SHARE * alternating.mean_w / 10**0.5)
 
 
-def test_without_a_cap_nothing_is_above():
-    window = CapWindow(None, 1.0)
-    assert fed(window, [1e6] * 20) is None
-
-
-def test_a_reading_on_the_cap_is_not_above():
-    window = CapWindow(CAP_W, 1.0)
-    assert fed(window, [CAP_W] * 200) is None
+@pytest.mark.parametrize(("cap_w", "power_w"), [(None, 1e6), (CAP_W, CAP_W)])
+def test_nothing_is_above_without_a_cap_or_at_it(cap_w, power_w):
+    assert fed(CapWindow(cap_w, 1.0), [power_w] * 200) is None
 
 
 def test_the_first_reading_of_a_new_setting_does_not_count_with_the_last_old_one():

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from tests.devices.contract import DeviceContract
@@ -84,8 +85,13 @@ def three(tmp_path):
         member.goes_on.set()
 
 
-def test_a_failing_member_is_named_and_the_others_are_as_before(three):
-    group = device_group(three)
+@pytest.fixture
+def group(three):
+    with closing(device_group(three)) as group:
+        yield group
+
+
+def test_a_failing_member_is_named_and_the_others_are_as_before(group, three):
     three[1].fails = frozenset({"apply"})
     with pytest.raises(DeviceError, match=r"rank 1 \(files\): cannot be set"), group.at(LOW):
         pass
@@ -96,18 +102,15 @@ def test_a_failing_member_is_named_and_the_others_are_as_before(three):
         with pytest.raises(DeviceError, match="rank 1"):
             setting.change(LOW)
     assert [member.current() for member in three] == [HIGH] * 3
-    group.close()
 
 
-def test_every_member_is_restored_although_some_fail(three):
-    group = device_group(three)
+def test_every_member_is_restored_although_some_fail(group, three):
     with (
         pytest.raises(DeviceError, match=r"rank 0 \(files\): cannot be restored; rank 1 \(files\): cannot"),
         group.at(LOW),
     ):
         three[0].fails = three[1].fails = frozenset({"restore"})
     assert [member.current() for member in three] == [LOW, LOW, HIGH]
-    group.close()
 
 
 def test_every_member_is_closed_although_one_fails(three):
@@ -117,20 +120,17 @@ def test_every_member_is_closed_although_one_fails(three):
     assert [member.closed for member in three] == [True] * 3
 
 
-def test_a_failing_sensor_is_named(three):
-    group = device_group(three)
+def test_a_failing_sensor_is_named(group, three):
     assert group.power_w() == pytest.approx(3 * 4.321)
     three[2].fails = frozenset({"power_w"})
     with pytest.raises(SensorError, match=r"rank 2 \(files\): no reading"):
         group.power_w()
     three[2].fails = frozenset()
     assert group.power_w() == pytest.approx(3 * 4.321)
-    group.close()
 
 
-def test_a_hanging_sensor_is_named_and_not_asked_again(three, monkeypatch):
+def test_a_hanging_sensor_is_named_and_not_asked_again(group, three, monkeypatch):
     monkeypatch.setattr(real_group, "ANSWER_WITHIN_S", 0.02)
-    group = device_group(three)
     before = threading.active_count()
     three[1].fails = frozenset({"hangs"})
     for _ in range(5):
@@ -149,7 +149,6 @@ def test_a_hanging_sensor_is_named_and_not_asked_again(three, monkeypatch):
             time.sleep(0.01)
     else:
         pytest.fail("it never answers again")
-    group.close()
 
 
 def test_readings_are_taken_at_the_same_time(tmp_path):
@@ -164,8 +163,7 @@ def test_readings_are_taken_at_the_same_time(tmp_path):
     group.close()
 
 
-def test_own_computing_times_come_from_outside(three):
-    group = device_group(three)
+def test_own_computing_times_come_from_outside(group, three):
     with group.at(HIGH):
         for _ in range(3):
             run_steps(group, make_work(8))
@@ -175,11 +173,9 @@ def test_own_computing_times_come_from_outside(three):
         assert [member.current() for member in three] == [HIGH, LOW, HIGH]
         assert not group.rebalance()
     assert [member.current() for member in three] == [HIGH] * 3
-    group.close()
 
 
-def test_times_of_a_step_in_which_the_setting_changed_are_not_learned_from(three):
-    group = device_group(three)
+def test_times_of_a_step_in_which_the_setting_changed_are_not_learned_from(group, three):
     with group.at(HIGH) as setting:
         for _ in range(6):
             with group.step(make_work(8)):
@@ -187,7 +183,6 @@ def test_times_of_a_step_in_which_the_setting_changed_are_not_learned_from(three
                 setting.change(HIGH)
             group.computed([1.0, 0.1, 1.0])
         assert not group.rebalance()
-    group.close()
 
 
 @pytest.mark.parametrize(

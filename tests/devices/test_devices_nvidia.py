@@ -191,11 +191,7 @@ def test_a_laptops_limit_is_tried_once_and_the_clock_is_locked_in_its_place(use)
 
 
 def test_a_clock_that_the_driver_refuses_to_lock_names_the_other_ways(use):
-    refused = (
-        "nvmlDeviceSetPowerManagementLimit",
-        "nvmlDeviceSetGpuLockedClocks",
-        "nvmlDeviceResetGpuLockedClocks",
-    )
+    refused = ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks")
     gpu = FakeGpu(**{**LAPTOP, "fails": dict.fromkeys(refused, NOT_SUPPORTED)})
     use(gpu)
     device = open_nvidia("0")

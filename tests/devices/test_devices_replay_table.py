@@ -179,12 +179,7 @@ def test_wrong_options_are_refused_in_one_line(options, said, write):
 def test_of_cells_that_draw_equally_much_their_order_does_not_decide_what_is_drawn_at_rest():
     def cell(clock_mhz, power_std_w):
         return ProfileCell(
-            batch_size=8,
-            clock_mhz=clock_mhz,
-            step_s=0.1,
-            power_mean_w=5.0,
-            power_std_w=power_std_w,
-            power_peak_w=5.0,
+            batch_size=8, clock_mhz=clock_mhz, step_s=0.1, power_mean_w=5.0, power_std_w=power_std_w, power_peak_w=5.0
         )
 
     cells = (cell(300.0, 0.0), cell(600.0, None))

@@ -11,8 +11,8 @@ from wattune.point import Knobs
 from wattune.records import StepWork
 
 
-class RealTimeDevice(Device):
-    """A device on real time with two clocks, whose power is a function of the present one."""
+class TwoClocks:
+    """What a device with two clocks and a quick sensor is and does, on whatever time."""
 
     name, mode, kind = "bench", "-", "measured"
     knobs = (Knob("clock_mhz", (100.0, 200.0)),)
@@ -20,9 +20,26 @@ class RealTimeDevice(Device):
     memory_bytes = None
     data_types = frozenset({"fp32"})
     executes_steps = True
+    clock_mhz = 150.0
+
+    def current(self) -> Knobs:
+        return Knobs(clock_mhz=self.clock_mhz)
+
+    def _apply(self, knobs: Knobs) -> None:
+        self.clock_mhz = knobs["clock_mhz"]
+
+    def _snapshot(self) -> object:
+        return self.clock_mhz
+
+    def _restore(self, snapshot: object) -> None:
+        assert isinstance(snapshot, float)
+        self.clock_mhz = snapshot
+
+
+class RealTimeDevice(TwoClocks, Device):
+    """A device on real time, whose power is a function of its present clock."""
 
     def __init__(self, power_w: Callable[[float], float] = lambda clock_mhz: clock_mhz / 50):
-        self.clock_mhz = 150.0
         self._power_w = power_w
         self._begin_s = time.monotonic()
 
@@ -38,16 +55,3 @@ class RealTimeDevice(Device):
     @contextmanager
     def step(self, work: StepWork) -> Iterator[None]:
         yield
-
-    def current(self) -> Knobs:
-        return Knobs(clock_mhz=self.clock_mhz)
-
-    def _apply(self, knobs: Knobs) -> None:
-        self.clock_mhz = knobs["clock_mhz"]
-
-    def _snapshot(self) -> object:
-        return self.clock_mhz
-
-    def _restore(self, snapshot: object) -> None:
-        assert isinstance(snapshot, float)
-        self.clock_mhz = snapshot

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.support.real_time_device import TwoClocks
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from wattune.devices import Device, Knob, Sensor, SimulatedDevice, builtin_board
+from wattune.devices import Device, SimulatedDevice, builtin_board
 from wattune.devices.virtual_time import Piece, VirtualDevice
 from wattune.loop.capped import capped
 from wattune.point import BatchShape, Knobs, OperatingPoint
@@ -173,23 +174,13 @@ def board(*, noise_w: float = 0.03, **changes: Any) -> SimulatedDevice:
     return SimulatedDevice(nano.model_copy(update={"sensor": sensor, **changes}))
 
 
-class OwnTimeDevice(VirtualDevice):
+class OwnTimeDevice(TwoClocks, VirtualDevice):
     """A device that executes steps, on a time that steps and waiting alone let pass: 10 ms a step."""
 
-    name, mode, kind = "bench", "-", "measured"
-    knobs = (Knob("clock_mhz", (100.0, 200.0)),)
-    sensor = Sensor(rail="made up", period_s=0.01, window_s=0.01)
-    memory_bytes = None
-    data_types = frozenset({"fp32"})
-    executes_steps = True
     step_s = 0.01
-    clock_mhz = 150.0
 
     def power_w(self) -> float:
         return self.clock_mhz / 50
-
-    def current(self) -> Knobs:
-        return Knobs(clock_mhz=self.clock_mhz)
 
     def _check(self, work: StepWork) -> None:
         pass
@@ -199,15 +190,6 @@ class OwnTimeDevice(VirtualDevice):
 
     def _at_rest(self) -> Piece:
         return Piece(1.0, self.power_w())
-
-    def _apply(self, knobs: Knobs) -> None:
-        self.clock_mhz = knobs["clock_mhz"]
-
-    def _snapshot(self) -> object:
-        return self.clock_mhz
-
-    def _restore(self, snapshot: object) -> None:
-        self.clock_mhz = snapshot  # type: ignore[assignment]
 
 
 class Late(Numbered):
