@@ -82,12 +82,15 @@ class Server(uvicorn.Server):
         """End each connection that has waited for whole headers since its last response, for longer than it may."""
         before, self._waiting = self._waiting, {}
         now_s = time.monotonic()
-        for connection in tuple(self.server_state.connections):
-            last: Any = connection.cycle  # type: ignore[union-attr]
+        connections: Any = tuple(self.server_state.connections)
+        for connection in connections:
+            last = connection.cycle
             if last is None or last.response_complete:
                 answered, since_s = before.get(connection, (last, now_s))
                 self._waiting[connection] = (last, since_s if answered is last else now_s)
-                if now_s - self._waiting[connection][1] > self._headers_s:
+                # Until the client has read the response it has nothing to send, unless the next request has begun.
+                is_sending = connection.transport.get_write_buffer_size() and not connection.conn.trailing_data[0]
+                if now_s - self._waiting[connection][1] > self._headers_s and not is_sending:
                     connection.transport.abort()
 
 

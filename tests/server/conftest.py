@@ -132,6 +132,7 @@ def served(store: Store) -> Iterator[str]:
 
     server = Server(create_app(*_of(store)), store.settings)
     with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # as on a slow network
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         try:
