@@ -97,7 +97,8 @@ def append_line(path: Path, data: object) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> OutputError:
-    return OutputError(f"cannot write {path}", value=error.strerror or str(error), hint="choose another output folder")
+    hint = "check the folder and the free space"
+    return OutputError(f"cannot write {path}", value=error.strerror or str(error), hint=hint)
 
 
 def write_bytes(path: str | Path, content: bytes | Iterable[bytes | memoryview]) -> Path:

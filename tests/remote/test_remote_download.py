@@ -1,6 +1,8 @@
 """Downloads of weights: once, and verified by hash."""
 
 import hashlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -77,6 +79,17 @@ def test_corrupted_cached_file_is_downloaded_again(tmp_path):
         path.write_bytes(CONTENT[:-1] + b"!")
         assert server.weights(MODEL).read_bytes() == CONTENT
         assert len(fake.asked) == 2
+
+
+def test_rest_of_a_killed_download_is_removed(tmp_path):
+    with faked(whole) as fake, Client(fake.url, cache=tmp_path) as server:
+        path = server.weights(MODEL)
+        path.unlink()
+        killed = "import os, sys, wattune.files as f; f.write_bytes(sys.argv[1], (os._exit(9) for part in [0]))"
+        assert subprocess.run([sys.executable, "-c", killed, path]).returncode == 9
+        assert len(list(path.parent.glob(".*"))) == 1
+        assert server.weights(MODEL) == path
+        assert not list(path.parent.glob(".*"))
 
 
 def test_concurrent_downloads_fetch_once(tmp_path):

@@ -219,7 +219,7 @@ def test_removed_store_folder_is_503(tmp_path):
         shutil.rmtree(store.files.folder)
         store.files.folder.write_text("a file where a folder should be")
         refused(client.get("/readyz"))
-        with pytest.raises(OutputError):
+        with pytest.raises(OutputError, match="check the folder and the free space"):
             store.files.write(b"a curve")
         made.problem(client.get("/v1/models/m/weights"), 503)
         assert client.get("/v1/models/m").status_code == 200

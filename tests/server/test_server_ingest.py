@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from tests.support.server.served import request
 
 from wattune.cli import main
-from wattune.errors import InputError
+from wattune.errors import InputError, OutputError
 from wattune.workloads import MODELS, load_workload
 from wattune.workloads.models import small_cnn
 from wattune_server.ingest import add_model, read_model
@@ -72,6 +72,18 @@ def test_imported_weights_and_arrays_are_used_by_sweep(store, tmp_path):
         job, _ = queue.submit(session, model, request("mine", seeds=1), 0.0)
     config = SweepConfig(store=store.settings.store, job=job.id, model=job.model, request=job.request)
     assert "curve" in outcome_of(config)
+
+
+def test_copy_that_differs_from_its_source_is_not_kept(sqlite_store, tmp_path):
+    """A training may write its weights meanwhile; the next attempt finds nothing, and stores them."""
+    source, content = tmp_path / "w.safetensors", b"trained"
+    source.write_bytes(content)
+    stored = sqlite_store.files.path(sqlite_store.files.write(content))
+    stored.write_bytes(b"differs")
+    with pytest.raises(OutputError, match=r"w\.safetensors"):
+        sqlite_store.files.copy(source)
+    sqlite_store.files.copy(source)
+    assert stored.read_bytes() == content
 
 
 def test_reimport_replaces_the_model(sqlite_store, tmp_path):

@@ -38,6 +38,8 @@ def download(connection: Connection, at: str, expected: ServedFile, path: Path) 
         # If another process on this machine is downloading the file, wait for it instead of downloading twice.
         with file_lock(path.with_suffix(".lock"), blocking=True):
             if not is_whole(path, expected):
+                for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed
+                    left.unlink(missing_ok=True)
                 fetch = connection.retrying(ATTEMPTS, _Damaged)
                 fetch(lambda: write_bytes(path, _content(connection, at, expected)))
     except OSError as error:

@@ -51,7 +51,12 @@ class FileStore:
         sha256 = sha256_of(source)
         with source.open("rb") as file:
             self._write(sha256, parts(file))
-        return sha256, self.checked(sha256).stat().st_size
+        try:
+            return sha256, self.checked(sha256).stat().st_size
+        except OutputError as error:  # so that the next attempt writes the file
+            self.path(sha256).unlink(missing_ok=True)
+            hint = "repeat the command when nothing writes to the file"
+            raise OutputError(f"the copy differs from {source}", hint=hint) from error
 
     def check_writable(self) -> None:
         """Check that files can be written. Raises: OutputError."""
