@@ -1,6 +1,6 @@
 #!/bin/sh
 # A server and two simulated boards on this machine. Both get the same model and the same curve, and each ends at a
-# batch size and a clock of its own. Minutes: the server trains the proxy meanwhile. Everything lands in this folder.
+# point of its own. Minutes: the server trains the proxy meanwhile. Everything lands in this folder.
 set -eu
 port=${1:-8484}
 url=http://127.0.0.1:$port
