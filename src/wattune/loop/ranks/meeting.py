@@ -159,8 +159,13 @@ class Ranks:
         return [places.index(place) for place in places]
 
     def serves_itself(self, rank: int) -> bool:
-        """True for a rank beside rank 0 that opens, guards and restores a real device."""
-        return rank != LEADER and self.holders[rank] == rank and not _is_made_up(self.spec(rank))
+        """True for a rank beside rank 0 that opens, guards and restores a real device.
+
+        A device that rank 0 was given open stands for those of all ranks.
+        """
+        if rank == LEADER or self.specs[LEADER] is None:
+            return False
+        return self.holders[rank] == rank and not _is_made_up(self.spec(rank))
 
     def pools(self, over: Over) -> list[int]:
         """The budget that each rank's device is under."""
