@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from tests.support.profiles import BATCHES, Computer, board, workload
@@ -15,6 +16,7 @@ from wattune.point import Knobs
 from wattune.profiling import profile, profile_key
 from wattune.profiling.cell_probe import ENOUGH_S
 from wattune.records import ProfileCell, ProfileTable
+from wattune.workloads import reference_workloads
 
 
 def table(device: SimulatedDevice, **arguments: object) -> ProfileTable:
@@ -99,6 +101,19 @@ def test_the_staircase_agrees_with_the_full_grid_on_a_noise_free_board(cap_w):
     # Far below the cap, the longest steps of all are left out: those of the largest batch at the lowest clocks.
     lowest = min(c.clock_mhz for c in stairs.cells if c.batch_size == BATCHES[-1])
     assert (lowest > 76.8) == (cap_w == 5.2)
+
+
+def test_no_probe_of_a_staircase_begins_far_above_the_cap():
+    """The smallest batch waits for the host: its power says nothing about the larger ones at higher clocks."""
+    (heavy,) = (one for one in reference_workloads() if one.name == "reference-depthwise-cnn")
+    asked = {"workload": replace(heavy, batch_sizes=(1, 4, 16, 64)), "reference": False, "limit": SensorLimit(5.5)}
+    full, stairs = (profile(board("jetson-tx2-nx"), strategy=one, **asked) for one in ("full", "staircase"))
+    free = profile(board("jetson-tx2-nx"), **{**asked, "limit": SensorLimit(None)})
+    assert stairs.aborted
+    for probe in stairs.aborted:  # by what the board draws there: a probe is stopped while its power still rises
+        assert at(free, probe.batch_size, probe.clock_mhz).power_mean_w < 1.2 * 5.5
+    highest = [{c.batch_size: c.clock_mhz for c in one.cells} for one in (full, stairs)]
+    assert highest[0] == highest[1]
 
 
 def test_a_probe_ends_at_the_first_reading_above_the_cap():
@@ -239,7 +254,7 @@ def test_progress_ends_at_its_total():
         assert heard[-1] == (took, took, "done")
         (most,) = {now[1] for now in heard[:-1]}
         assert most == took if cap_w is None else most > took
-    assert heard[0][2] == f"small, batch size 8 at 76.8 MHz ({most} probes at most)"
+    assert heard[0][2] == f"small, batch size 32 at 76.8 MHz ({most} probes at most)"
 
 
 def test_a_foreign_file_in_the_place_of_partial_results_is_refused(tmp_path):

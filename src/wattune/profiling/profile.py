@@ -233,7 +233,9 @@ def _probes(strategy: str, rows: int, climbs: Climbs) -> int:
     """About the largest number of probes."""
     if strategy == "guided":
         return MOST
-    return sum(rows * len(climb) if strategy == "full" else 2 * rows + len(climb) + 1 for climb in climbs)
+    if strategy == "full":
+        return sum(rows * len(climb) for climb in climbs)
+    return sum(2 * rows + len(climb) + len(climb).bit_length() for climb in climbs)
 
 
 def _notes(device: Device, workload: Workload | None) -> tuple[str, ...]:

@@ -103,20 +103,24 @@ def quick_start(
 ) -> int:
     """Level of a climb over the clock at which a staircase may begin: the longest steps are at its lowest clocks.
 
-    Two quick probes of the smallest shape, at the lowest clock and half-way up, tell how the power rises. The staircase
-    begins at the highest clock up to there at which twice that rise stays under the limit, or at the lowest clock if
-    the power there is not ``FAR`` from it. Only the highest feasible clock of a batch size can be the fastest.
+    Probes of a middle shape, at the lowest clock, the next and then twice as high each time, tell how the power rises,
+    as long as twice the rise so far stays under the limit: the first probe above it is as near to it as in a climb.
+    The staircase begins there, or at the lowest clock if the power there is not ``FAR`` from the limit. Only the
+    highest feasible clock of a batch size can be the fastest.
     """
-    middle, smallest = (len(climb) - 1) // 2, min(rows, key=lambda shape: (shape.micro, shape.batch))
-    low_w = _capped_w(measure(OperatingPoint(smallest, climb[0])), limit, sensor)
+    shape = sorted(rows, key=lambda one: (one.micro, one.batch))[len(rows) // 2]
+    clocks = [knobs["clock_mhz"] for knobs in climb[: (len(climb) + 1) // 2]]
+    low_w, level, at = _capped_w(measure(OperatingPoint(shape, climb[0])), limit, sensor), 0, 1
     if low_w is None or not limit.allows(low_w / FAR):
         return 0
-    high_w = _capped_w(measure(OperatingPoint(smallest, climb[middle])), limit, sensor)
-    if high_w is None:
-        return 0
-    first, last = climb[0]["clock_mhz"], climb[middle]["clock_mhz"]
-    slope = 2 * max(0.0, high_w - low_w) / (last - first)
-    return max(i for i in range(middle + 1) if limit.allows(low_w + slope * (climb[i]["clock_mhz"] - first)))
+    while at > level:
+        power_w = _capped_w(measure(OperatingPoint(shape, climb[at])), limit, sensor)
+        if power_w is None or not limit.allows(power_w):
+            break
+        slope = 2 * max(0.0, power_w - low_w) / (clocks[at] - clocks[0])
+        highest = max(i for i, mhz in enumerate(clocks) if limit.allows(low_w + slope * (mhz - clocks[0])))
+        level, at = min(at, highest), min(2 * at, highest)
+    return level
 
 
 def _went_on(probe: ProfileCell | AbortedProbe) -> bool:
@@ -135,10 +139,11 @@ def staircase(
 
     That is from the largest shape to the smallest, up to the first probe above the cap, beginning each shape at the
     last setting at which the one before it stayed under the cap. With n shapes, k settings of a climb and power that
-    rises with both, a climb takes at most n + k - 1 measured cells, and one stopped probe a shape. A shape whose first
-    probe is stopped, since readings need not be monotone, goes down until one is not; a shape that is stopped at every
-    setting is given up, and the next begins at the lowest. ``is_kept``: whether the cap is kept at a probe; one that
-    was not stopped may be too near to it to tell. ``begin``: level of the climbs to begin at, see ``quick_start``.
+    rises with both, a climb from the lowest setting takes at most n + k - 1 measured cells, and one stopped probe a
+    shape. A shape whose first probe is stopped goes down until one is not: readings need not be monotone, and the first
+    shape may draw more at ``begin`` than the one that ``quick_start`` probed. A shape that is stopped at every setting
+    is given up, and the next begins at the lowest. ``is_kept``: whether the cap is kept at a probe; one that was not
+    stopped may be too near to it to tell. ``begin``: level of the climbs to begin at.
 
     Source: arXiv 2502.18323, section 3 (profiling under a known power limit).
     """
