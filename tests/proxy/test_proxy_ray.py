@@ -121,7 +121,7 @@ def test_every_run_of_a_program_is_made_on_the_cluster(tmp_path):
 
 @pytest.mark.parametrize("executor", ["dask", "ray:", "rays", ""])
 def test_an_unknown_executor_is_refused(executor):
-    with pytest.raises(InputError, match=r"executor.*allowed: ray or ray:ADDRESS"):
+    with pytest.raises(InputError, match=r"executor.*allowed: cuda, ray or ray:ADDRESS"):
         estimate(example_workload(), executor=executor)
 
 

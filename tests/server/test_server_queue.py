@@ -115,6 +115,15 @@ def test_repeatedly_failing_sweep_is_parked(store):
     assert begun(store, now_s) == job_id
 
 
+def test_attempts_without_a_cluster_park_no_sweep(store):
+    job_id, _ = submitted(store)
+    for attempt in range(2 * ATTEMPTS):
+        assert begun(store, attempt * MAX_BACKOFF_S) == job_id
+        call(store, queue.fail, job_id, "no Ray cluster", attempt * MAX_BACKOFF_S, counts=False)
+        assert begun(store, (attempt + 0.9) * MAX_BACKOFF_S) is None
+    assert (status_of(store, job_id).state, status_of(store, job_id).reason) == ("waiting", "no Ray cluster")
+
+
 def test_a_finished_run_lets_attempts_count_from_zero(store):
     """A long sweep is not parked by five crashes in a week."""
     job_id, _ = submitted(store)

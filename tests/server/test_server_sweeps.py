@@ -104,18 +104,18 @@ def test_sweep_on_a_ray_cluster_with_a_token_equals_local_estimate(sqlite_store,
         monkeypatch.setenv(name, value)
     subprocess.run([ray, "get-auth-token", "--generate"], check=True, capture_output=True)
     job_id, executor = submitted(sqlite_store, asked := request(batch_sizes=[16, 64])), f"ray:127.0.0.1:{port}"
-    failed = attempt(sqlite_store, job_id, executor=executor)
-    assert ("no Ray cluster" in failed["failed"], failed["is_final"]) == (True, False)
     options = ["--head", "--port", str(port), "--num-cpus", "2", "--include-dashboard", "false"]
-    with (tmp_path / "ray.log").open("wb") as log:
-        head = subprocess.Popen([ray, "start", "--block", *options], stdout=log, stderr=log, start_new_session=True)
-    try:
-        wait_for(lambda: b"Ray runtime started" in (tmp_path / "ray.log").read_bytes(), 120)
-        with Runners(replace(sqlite_store.settings, workers=1, executor=executor), sqlite_store.database):
+    with Runners(replace(sqlite_store.settings, workers=1, executor=executor), sqlite_store.database):
+        wait_for(lambda: "no Ray cluster" in (status_of(sqlite_store, job_id).reason or ""), 60)
+        with sqlite_store.database.session(reads_only=True) as session:
+            assert session.get(JobRow, job_id).attempts == 0, "such an attempt does not count"
+        with (tmp_path / "ray.log").open("wb") as log:
+            head = subprocess.Popen([ray, "start", "--block", *options], stdout=log, stderr=log, start_new_session=True)
+        try:
             wait_for(lambda: status_of(sqlite_store, job_id).ended, 300)
-    finally:
-        head.terminate()  # with all that it has started
-        head.wait(60)
+        finally:
+            head.terminate()  # with all that it has started
+            head.wait(60)
     assert status_of(sqlite_store, job_id).state == "done", status_of(sqlite_store, job_id).reason
     assert curve_of(sqlite_store, job_id) == here(asked, strategy="full", seeds=2)
 
@@ -280,8 +280,9 @@ def test_mismatched_weights_are_final(sqlite_store):
     assert found["is_final"]
 
 
-def test_unknown_algorithm_is_final(sqlite_store):
-    found = attempt(sqlite_store, submitted(sqlite_store, request(algorithm="magic")))
+@pytest.mark.parametrize("executor", [None, "ray:127.0.0.1:9"])
+def test_unknown_algorithm_is_final(sqlite_store, executor):
+    found = attempt(sqlite_store, submitted(sqlite_store, request(algorithm="magic")), executor=executor)
     assert found["failed"].startswith("unknown algorithm: magic; allowed:")
     assert found["is_final"]
 

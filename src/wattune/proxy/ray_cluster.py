@@ -18,9 +18,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wattune.errors import InputError, WattuneError, WorkloadError
+from wattune.errors import WattuneError, WorkloadError
 from wattune.program.workload import ProgramWorkload
-from wattune.proxy.executor import cluster_address
+from wattune.proxy.executor import ClusterUnavailable, cluster_address
 from wattune.proxy.training_run import Results, TrainRuns
 from wattune.records import LearningCurve
 
@@ -39,7 +39,7 @@ def connected(executor: str) -> Iterator[Any]:
     """Connect Ray to the cluster; "ray" alone starts one that ends with the context. If this process is already
     connected, its connection is used, whatever the address.
 
-    Raises: InputError as ``cluster_address``, and if nothing answers at the address.
+    Raises: InputError as ``cluster_address``; ClusterUnavailable.
     """
     address = cluster_address(executor)
     # Before the import: without these Ray reports usage statistics, and warns about GPUs in tasks that use none.
@@ -57,7 +57,7 @@ def connected(executor: str) -> Iterator[Any]:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise InputError(f"no Ray cluster at {address}", value=reason) from error
+            raise ClusterUnavailable(f"no Ray cluster at {address}", value=reason) from error
     try:
         yield ray
     finally:
@@ -92,14 +92,14 @@ def outcome(ray: Any, task: Any) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Connect once: Ray itself would retry for minutes. Raises: InputError."""
+    """Connect once: Ray itself would retry for minutes. Raises: ClusterUnavailable."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator:
         return  # "local", "auto": Ray looks for a cluster on this machine
     try:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise InputError(f"no Ray cluster at {address}", value=str(error)) from error
+        raise ClusterUnavailable(f"no Ray cluster at {address}", value=str(error)) from error
 
 
 def _on_nodes(ray: Any, remote: Any, workload: Any, runs: Sequence[Any]) -> Results:

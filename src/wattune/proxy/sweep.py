@@ -92,7 +92,7 @@ def trainer(
         raise InputError("processes", value=processes, allowed="1 or more")
     on_cluster = executor if executor != CUDA else None
     if on_cluster is not None:
-        cluster_address(on_cluster)
+        cluster_address(on_cluster, f"{CUDA}, ray or ray:ADDRESS")
     if isinstance(workload, ProgramWorkload) and executor is None and processes not in (None, 1):
         raise InputError("processes", value=processes, allowed="1: a program has all cores")
     kind, algorithm = kind_of_run(workload, algorithm)

@@ -194,21 +194,24 @@ def finish(session: Session, job_id: str, curve: dict[str, Any], now_s: float) -
         job.curve = curve
 
 
-def fail(session: Session, job_id: str, reason: str, now_s: float, *, is_final: bool = False) -> None:
+def fail(
+    session: Session, job_id: str, reason: str, now_s: float, *, is_final: bool = False, counts: bool = True
+) -> None:
     """Record a failed attempt at a running job, which waits for the next one, with exponential backoff.
 
-    After ``ATTEMPTS`` the job is parked. ``is_final``: a retry is pointless, and the job fails.
+    After ``ATTEMPTS`` that count the job is parked. ``is_final``: a retry is pointless, and the job fails.
     """
     job = locked(session, job_id)
     if job is None or job.state != "running":
         return
-    job.attempts += 1
+    job.attempts += counts
     if is_final:
         _end(job, "failed", reason, now_s)
     elif job.attempts >= ATTEMPTS:
         _end(job, "parked", f"{job.attempts} attempts, the last one: {reason}", now_s)
     else:
-        job.state, job.reason, job.not_before_s = "waiting", reason, now_s + 2.0 ** (job.attempts - 1)
+        wait_s = 2.0 ** (job.attempts - 1) if counts else MAX_BACKOFF_S
+        job.state, job.reason, job.not_before_s = "waiting", reason, now_s + wait_s
 
 
 def release(session: Session, *, working: set[str]) -> None:

@@ -166,8 +166,8 @@ class Runners:
             if "curve" in outcome:
                 queue.finish(session, sweep.job, outcome["curve"], time.time())
             else:
-                is_final = outcome.get("is_final", False)
-                queue.fail(session, sweep.job, outcome["failed"], time.time(), is_final=is_final)
+                flags = {name: outcome[name] for name in ("is_final", "counts") if name in outcome}
+                queue.fail(session, sweep.job, outcome["failed"], time.time(), **flags)
         if "curve" in outcome or outcome.get("is_damaged"):  # the store has the finished runs
             shutil.rmtree(sweep.folder, ignore_errors=True)
         level = logging.INFO if "curve" in outcome else logging.WARNING

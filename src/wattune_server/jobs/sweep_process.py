@@ -105,6 +105,8 @@ def served_proxy(model: ServedModel, file: Callable[[str], Path], target: float 
 
 def outcome_of(config: SweepConfig) -> dict[str, Any]:
     """Do the sweep, and describe its outcome: its curve, or why it failed."""
+    from wattune.proxy.executor import ClusterUnavailable
+
     try:
         return {"curve": estimate_sweep(config).dump()}
     except Exception as error:  # noqa: BLE001  # entry point: any error ends the attempt
@@ -113,9 +115,10 @@ def outcome_of(config: SweepConfig) -> dict[str, Any]:
         reason = str(error) if is_of_job else f"{type(error).__name__}: {error}"
         # Neither a database nor JSON takes every character, such as NUL.
         reason = "".join(char if char.isprintable() else "?" for char in " ".join(reason.split()))[:500]
-        # The job is right though a cluster does not answer, and the kind of the error does not tell which it was.
-        is_final = is_of_job and not isinstance(error, (OutputError, RecordError)) and config.executor is None
-        return {"failed": reason, "is_final": is_final, "is_damaged": isinstance(error, RecordError)}
+        has_cluster = not isinstance(error, ClusterUnavailable)
+        is_final = is_of_job and has_cluster and not isinstance(error, (OutputError, RecordError))
+        is_damaged = isinstance(error, RecordError)
+        return {"failed": reason, "is_final": is_final, "is_damaged": is_damaged, "counts": has_cluster}
 
 
 def limit_memory(limit_bytes: int) -> None:
