@@ -5,7 +5,9 @@ import torch
 from tests.support import sessions
 from tests.support.sessions import Named, Numbered, distance, perceptron, plain, session_of
 from torch.nn import functional
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset, WeightedRandomSampler
+
+from wattune.loop.batch_source import BatchSource
 
 ADAM = {"lr": 1e-2}
 
@@ -163,3 +165,22 @@ def test_a_loader_that_is_no_dataloader_is_taken_as_it_is_with_the_recipe_kept()
     plain(other, torch.optim.Adam(other.parameters(), **ADAM), DataLoader(Numbered(), batch_size=32), 2)
     assert session.record.samples == 1280
     assert distance(mine, other) < 1e-5
+
+
+class Tens(DataLoader):
+    def _get_iterator(self):
+        return ([10 * batch[0]] for batch in super()._get_iterator())
+
+
+class Ranges(BatchSampler):
+    def __iter__(self):
+        return (map(int, batch) for batch in super().__iter__())
+
+
+@pytest.mark.parametrize("loader", [Tens, DataLoader])
+def test_a_loader_of_ones_own_batches_is_used_as_it_is(loader):
+    """Batches that its own iterator changes, and lists of indices that can be read only once."""
+    loader = loader(TensorDataset(torch.arange(8)), batch_sampler=Ranges(range(8), 4, False))
+    source = BatchSource(loader, keep=True)
+    source.start()
+    assert [source.fetch().data[0].tolist() for _ in range(2)] == [batch[0].tolist() for batch in loader]

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 from wattune.errors import InputError, RecordError, SafetyStop
 from wattune.loop.capped import capped
+from wattune.loop.order_state import OrderState
 from wattune.point import Knobs
 from wattune.records import SessionRecord
 
@@ -367,6 +368,37 @@ def test_a_position_that_workers_keep_is_refused_before_anything_runs(tmp_path):
     loader = DataLoader(Stream(), batch_size=32, num_workers=1, persistent_workers=True)
     with pytest.raises(InputError, match="an IterableDataset without persistent_workers"):
         session_of(loader=loader, keep_recipe=True, checkpoint=tmp_path / "c")
+    own = Loader()
+    own.dataset = Stream()
+    session_of(loader=own, keep_recipe=True, checkpoint=tmp_path / "c")
+
+
+def test_a_list_of_samples_is_no_position():
+    """The sampler refers to it, and it may be large."""
+    samples = [[1.0, 2.0], [3.0, 4.0]]
+    order = OrderState(DataLoader(samples, shuffle=True))
+    samples[0][0] = 9.0
+    assert order.state_dict() == {}
+
+
+def test_a_position_without_a_place_is_refused_and_any_other_is_put_back():
+    """A number that was none or has become a fraction, and a tensor that another object refers to."""
+
+    def parts():
+        sampler = Counting(4)
+        sampler.past, sampler.begun, sampler.share, sampler.shift = None, None, 1, torch.zeros(2)
+        return sampler, OrderState(DataLoader(Named(), sampler=sampler))
+
+    sampler, order = parts()
+    sampler.begun, sampler.share, sampler.shift[1] = 7, 0.5, 3.0
+    saved = order.state_dict()
+    again, other = parts()
+    shift = again.shift
+    other.load_state_dict(saved)
+    assert (again.begun, again.share, shift.tolist()) == (7, 0.5, [0.0, 3.0])
+    sampler.past = [3, 1]
+    with pytest.raises(RecordError, match=r"no place for a position .*: sampler\.past; allowed"):
+        parts()[1].load_state_dict(order.state_dict())
 
 
 @pytest.fixture

@@ -85,6 +85,7 @@ class Checked:
         self.orders.clear()
         order = 0
         for batch in self.sampler:
+            batch = list(batch) if isinstance(batch, Iterator) else batch
             order = _order(batch if isinstance(batch, Iterable) else [batch], order)
             self.orders.append(order)
             yield batch
@@ -122,7 +123,9 @@ class BatchSource:
             self._draws = Draws(loader.sampler, self.batch_size, self.batch_size if loader.drop_last else None)
             self._source = remade(loader, batch_sampler=self._draws)
         self._checked: Checked | None = None
-        is_plain = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+        is_plain = isinstance(loader, DataLoader) and all(
+            getattr(type(loader), name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
+        )
         if self._draws is None and is_plain and loader.batch_size is None and loader.batch_sampler is not None:
             self._checked = Checked(loader.batch_sampler)
             self._source = remade(loader, batch_sampler=self._checked)

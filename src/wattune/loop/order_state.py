@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from wattune.errors import RecordError
 from wattune.loop.rng_state import generators, set_state, state_of
 
 PARTS = ("sampler", "batch_sampler", "dataset")
@@ -41,6 +42,8 @@ class OrderState:
             parts["loader"] = loader
         self._parts = parts
         self._elsewhere = {id(one) for one in generators(loader)}  # saved with the random states of the pass
+        if "dataset" not in parts:
+            self._elsewhere.add(id(getattr(loader, "dataset", None)))  # samples, which samplers refer to
         self._first = {name: {path: value for path, value, _ in places} for name, places in self._places()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -48,12 +51,24 @@ class OrderState:
         return {name: changed for name, places in self._places() if (changed := self._changed(name, places))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``; a sampler whose epoch the user has set already keeps it."""
+        """Continue from ``state_dict``; a sampler whose epoch the user has set already keeps it.
+
+        Raises: RecordError if a place now has a value of another kind, for the order would be another one. An object
+        without a value here is passed over: samplers make such objects from their other positions.
+        """
         for name, places in self._places():
             positions = state.get(name, {})
             for path, value, put in list(places):
-                if path in positions and type(positions[path]) is type(value):  # else it is of another sampler
-                    put(positions[path])
+                if path not in positions:
+                    continue
+                if not _is_like(positions[path], value):
+                    raise RecordError(
+                        "the loader has no place for a position of the interrupted training run",
+                        value=f"{name}.{path}",
+                        allowed="an attribute that has a value of the same kind when the loader is made",
+                        hint="set it in __init__, or give its object state_dict and load_state_dict",
+                    )
+                put(positions[path])
 
     def _places(self) -> Iterator[tuple[str, Iterator[Place]]]:
         seen = set(self._elsewhere)
@@ -62,7 +77,8 @@ class OrderState:
 
     def _changed(self, name: str, places: Iterable[Place]) -> dict[str, Any]:
         first = self._first[name]
-        return {path: value for path, value, _ in places if _is_told(path) or value != first.get(path)}
+        changed = {path: value for path, value, _ in places if _is_told(path) or value != first.get(path)}
+        return {path: value for path, value in changed.items() if value is not None}
 
 
 def _within(part: Any, path: str, seen: set[int]) -> Iterator[Place]:
@@ -78,10 +94,16 @@ def _within(part: Any, path: str, seen: set[int]) -> Iterator[Place]:
         return
     for key, one in _items(part):
         value = _value(one) if id(one) not in seen else None
-        if value is not None:
+        if value is not None or one is None:
             yield f"{path}{key}", value, partial(_put, part, key, one)
         elif isinstance(one, (list, tuple, dict)) or (hasattr(one, "__iter__") and not hasattr(one, "__getitem__")):
             yield from _within(one, f"{path}{key}.", seen)
+
+
+def _is_like(saved: Any, value: Any) -> bool:
+    if value is None:
+        return type(saved) in (bool, int, float, str)  # a list may have been an array, or the state of a generator
+    return type(saved) is type(value) or {type(saved), type(value)} == {int, float}
 
 
 def _is_told(path: str) -> bool:
@@ -115,12 +137,16 @@ def _value(one: Any) -> Any:
 def _put(part: Any, key: Any, one: Any, value: Any) -> None:
     """Set the place of ``one`` in a part of the loader to a ``_value``."""
     if isinstance(one, Tensor):
-        value = torch.tensor(value, dtype=one.dtype)
+        value = torch.tensor(value, dtype=one.dtype, device=one.device)
+        if value.shape == one.shape:  # other objects may refer to it
+            with torch.no_grad():
+                one.copy_(value)
+            return None
     elif isinstance(one, (np.ndarray, np.generic)):
         value = np.array(value, dtype=one.dtype)[()]
     elif type(one) is tuple:
         value = tuple(value)
-    elif type(one) not in (bool, int, float, str, list):
+    elif type(one) not in (bool, int, float, str, list, type(None)):
         return set_state(one, value)
     if isinstance(part, (dict, list)):
         part[key] = value

@@ -85,7 +85,7 @@ class Request:
         self.listeners = trackers_of(given.log_to)
         self.batch_source = None if given.loader is None else BatchSource(self.loader, keep=keep, whole=batch_size)
         is_stream = isinstance(getattr(self.loader, "dataset", None), IterableDataset)
-        if given.checkpoint is not None and is_stream and self.loader.persistent_workers:
+        if given.checkpoint is not None and is_stream and getattr(self.loader, "persistent_workers", False):
             # The workers keep its position, out of reach.
             allowed = "an IterableDataset without persistent_workers"
             raise InputError("checkpoint= of a loader", value="persistent_workers=True", allowed=allowed)
