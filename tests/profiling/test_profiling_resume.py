@@ -165,6 +165,29 @@ def test_references_that_a_board_has_measured_are_kept_until_a_cap_is_higher(tmp
     assert all(p in more.powers for p in first.powers if not p.stopped)
 
 
+def test_references_kept_from_a_higher_cap_lead_to_no_probe_far_above_a_lower_one(tmp_path):
+    begun: list[float] = []
+
+    def measured(cap_w, until=1000):
+        def report(name, point):
+            begun.append(point.knobs.first)
+            if len(begun) > until:
+                raise Killed
+
+        limit, shape = SensorLimit(cap_w, window_s=1.0), BatchShape(8, 8)
+        return measure(board(), workload(), "backprop", shape, report, limit=limit, folder=tmp_path)
+
+    with pytest.raises(Killed):
+        measured(6.5, until=10)
+    missing_mhz = begun[-1]
+    found = measured(4.3)
+    first = [power for power in found.powers if power.workload == found.powers[0].workload]
+    assert max(power.clock_mhz for power in first) < missing_mhz
+    assert not any(power.stopped for power in first)
+    assert max(power.power_mean_w for power in first) > 4.3
+    assert found.cost.cap_w is None  # seconds above two caps are seconds above neither
+
+
 @pytest.mark.slow
 def test_references_stop_climbing_at_the_cap():
     found = profile(board(), workload(batch_sizes=(8,)), limit=SensorLimit(4.5))

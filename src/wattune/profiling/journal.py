@@ -178,13 +178,13 @@ def probe_cost(spent: Sequence[MeterFigures], cap_w: float | None) -> ProfileCos
 
 
 def total_cost(notes: Sequence[JournalEntry]) -> ProfileCost:
-    """The cost of all of these probes together."""
+    """The cost of all of these probes together; ``cap_w`` is None unless they were all measured under the same one."""
     return ProfileCost(
         time_s=sum(note.cost.time_s for note in notes),
         energy_j=sum(note.cost.energy_j for note in notes),
         above_cap_s=sum(note.cost.above_cap_s for note in notes),
         probes=len(notes),
-        cap_w=notes[0].cost.cap_w if notes else None,
+        cap_w=notes[0].cost.cap_w if len({note.cost.cap_w for note in notes}) == 1 else None,
     )
 
 

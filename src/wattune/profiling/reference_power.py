@@ -112,7 +112,8 @@ def _climb(
             if isinstance(result, AbortedProbe) and limit.allows(result.power_w):  # stopped under a lower cap
                 notebook.measure(name, probe, point)
                 result = notebook.look_up(name, probe, point)
-            if isinstance(result, AbortedProbe):
+            # What is kept from a higher cap may lie above this one: nothing beyond it is probed.
+            if isinstance(result, AbortedProbe) or not limit.allows(result.power_mean_w or 0.0):
                 break
             if result.out_of_memory:
                 shapes = shapes[1:]
