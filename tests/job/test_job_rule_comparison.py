@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+from tests.support.profiles import board
 
+from wattune.algorithms import open_algorithm
 from wattune.cap import PowerCap
 from wattune.cap_source import CapTrace
 from wattune.devices import open_device
@@ -178,6 +181,23 @@ def test_one_seed_has_no_deviation(workload, table, expected, usual):
     _, rows = compared(workload, table, expected, folder, seeds=[3])
     assert rows["wattune"].time_s > 0
     assert rows["wattune"].time_std_s is None
+
+
+def test_a_baseline_keeps_its_row_where_sizes_that_no_probe_measured_do_not_fit(workload, table, expected, tmp_path):
+    large = replace(workload, batch_sizes=(8, 32, 48, 64))
+    points = [(8, 0.3), (32, 1.0), (48, 1.5), (64, 2.0)]
+    curve = tuple(EfficiencyPoint(batch_size=size, relative_samples=samples) for size, samples in points)
+    expected = expected.model_copy(update={"points": curve})
+    few = tuple(cell for cell in table.cells if cell.batch_size == 8)
+    guided = table.model_copy(update={"cells": few, "strategy": "guided"})
+    needed = [open_algorithm("backprop", large, size).work().peak_memory_bytes for size in (32, 48)]
+    made = board().board.memory
+    device = board(memory={"size_mib": made.system_mib + made.context_mib + sum(needed) / 2**21})
+    folder = trained(tmp_path / "c", large, {(8, 3): 1920, (32, 3): 960})
+    asked = {"cap": PowerCap(CAP_W), "seeds": [3], "folder": folder, "processes": 1}
+    rows = {row.rule: row for row in compare_rules(device, large, guided, expected, **asked).rows}
+    assert rows["largest batch, own clock"].batch_size == rows["largest batch, fixed clock"].batch_size == 32
+    assert rows["wattune"].batch_size == 8
 
 
 def test_a_real_board_is_refused_before_anything_is_trained(workload, table, expected, tmp_path):

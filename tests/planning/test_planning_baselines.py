@@ -6,7 +6,8 @@ from tests.support.planning_tables import BATCHES, CLOCKS, board, cell, curve
 from wattune.cap import PowerCap, SensorLimit
 from wattune.errors import UnknownName
 from wattune.planning import BASELINES, RULES, pick, plan
-from wattune.planning.table import worst_case
+from wattune.planning.baselines import batch_size_of
+from wattune.planning.table import PlanningTable, worst_case
 from wattune.point import Knobs
 from wattune.records import AbortedProbe, ProfileCell, ProfileTable, ReferencePower, ReferenceSet
 
@@ -152,6 +153,14 @@ def test_the_batch_size_of_a_baseline_is_not_that_of_the_sizes_that_a_guided_pro
     measured = board((8, 16, 128)).model_copy(update={"strategy": "guided"})
     for rule, size in (("best batch, then clock", 8), ("largest batch, own clock", 128)):
         assert pick(rule, measured, curve(), SensorLimit(CAP_W)).batch_size == size
+
+
+def test_a_batch_size_above_one_that_did_not_fit_is_no_baseline_s():
+    some = board((8, 16)).model_copy(update={"strategy": "guided"})
+    unfit = ProfileCell(batch_size=64, clock_mhz=some.cells[0].clock_mhz, out_of_memory=True)
+    table = PlanningTable(some.model_copy(update={"cells": (*some.cells, unfit)}), curve(), None)
+    assert max(point.batch_size for point in curve().points) == 128
+    assert batch_size_of("largest batch, own clock", table) == 32  # which was not tried
 
 
 def test_a_fixed_clock_leaves_room_for_the_noise_of_hours():

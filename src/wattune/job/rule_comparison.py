@@ -158,8 +158,6 @@ def _with_rows_of_baselines(
 
     A staircase and a guided profile measure what wattune's own pick needs: along the cap, or less.
     """
-    table = PlanningTable(profile, efficiency, limit.window_s)
-    sizes = {size for rule in planning.BASELINES if (size := batch_size_of(rule, table)) is not None}
     known: dict[OperatingPoint, ProfileCell | AbortedProbe] = {cell.point: cell for cell in profile.cells}
     known |= {probe.point: probe for probe in profile.aborted}
     probe = CellProbe(device, workload.without_weights(), profile.algorithm, steps=5, limit=limit.strict)
@@ -169,14 +167,22 @@ def _with_rows_of_baselines(
             known[point] = probe.measure(point)[0]
         return known[point]
 
-    for shape in rows_of(workload, profile.algorithm):
-        if shape.batch in sizes:
-            replayed = device.replayed_table
-            absent = () if replayed is None else absent_points(replayed, [shape], device.combinations())
-            staircase([shape], device.climbs(), look_up, absent, stays_under(limit.strict, device.sensor))
-    cells = tuple(cell for _, cell in sorted(known.items()) if isinstance(cell, ProfileCell))
-    aborted = tuple(probe for _, probe in sorted(known.items()) if isinstance(probe, AbortedProbe))
-    return profile.model_copy(update={"cells": cells, "aborted": aborted})
+    def sizes() -> set[int]:
+        table = PlanningTable(profile, efficiency, limit.window_s)
+        return {size for rule in planning.BASELINES if (size := batch_size_of(rule, table)) is not None}
+
+    done: set[int] = set()
+    while left := sizes() - done:  # where one does not fit in memory, a rule chooses the next
+        for shape in rows_of(workload, profile.algorithm):
+            if shape.batch in left:
+                replayed = device.replayed_table
+                absent = () if replayed is None else absent_points(replayed, [shape], device.combinations())
+                staircase([shape], device.climbs(), look_up, absent, stays_under(limit.strict, device.sensor))
+        done |= left
+        cells = tuple(cell for _, cell in sorted(known.items()) if isinstance(cell, ProfileCell))
+        aborted = tuple(probe for _, probe in sorted(known.items()) if isinstance(probe, AbortedProbe))
+        profile = profile.model_copy(update={"cells": cells, "aborted": aborted})
+    return profile
 
 
 def _row(

@@ -6,6 +6,7 @@ fixed clock" its Baseline 2, "fastest" its exhaustive search; the other two take
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from wattune.cap import SensorLimit
@@ -93,8 +94,8 @@ def batch_size_of(rule: str, table: PlanningTable) -> int | None:
     not a guided one measured them. None if no size reached the target."""
     sizes = set(table.largest_shape)
     if table.profile.strategy == "guided":
-        unfit = {cell.batch_size for cell in table.profile.cells if cell.out_of_memory}
-        sizes |= {point.batch_size for point in table.efficiency.points} - unfit
+        unfit = {cell.batch_size for cell in table.profile.cells if cell.out_of_memory} - sizes
+        sizes |= {p.batch_size for p in table.efficiency.points if p.batch_size < min(unfit, default=math.inf)}
     if rule.startswith("largest batch"):
         return max(sizes)
     curve = {point.batch_size: point.relative_samples for point in table.efficiency.points}
