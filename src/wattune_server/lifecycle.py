@@ -93,7 +93,7 @@ def check_address(settings: Settings, database: Database | None) -> None:
         "a server behind a reverse proxy needs a token",
         value=settings.proxy,
         allowed="127.0.0.1 without --proxy if there is no token",
-        hint=f"wattune token make NAME --scope device --store {settings.store}",
+        hint=f"wattune token make DEVICE --scope device --store {settings.store}",
     )
 
 

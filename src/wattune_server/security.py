@@ -177,7 +177,7 @@ async def _authorized(request: Request, scope: Scope) -> Identity:
             "insufficient token scope",
             value=identity.scope,
             allowed=scope,
-            hint=f"wattune token make NAME --scope {scope}",
+            hint=f"wattune token make {'DEVICE' if scope == 'device' else 'NAME'} --scope {scope}",
         )
     request.state.identity = identity
     return identity
@@ -202,7 +202,7 @@ def _identify(request: Request) -> Identity:
         raise Problem(
             401,
             "authentication required",
-            hint="wattune token make NAME --scope device, on the server's machine",
+            hint="wattune token make DEVICE --scope device, on the server's machine",
             headers={"WWW-Authenticate": 'Bearer realm="wattune"'},
         )
     check_local(request)

@@ -93,7 +93,7 @@ def test_server_behind_a_proxy_requires_a_token(refused, tmp_path, host):
     code, line = refused("--host", host, "--proxy", "127.0.0.1", "--port", 0, "--store", tmp_path / "store")
     assert code == 2
     assert "a server behind a reverse proxy needs a token: 127.0.0.1" in line
-    assert "wattune token make" in line
+    assert "wattune token make DEVICE --scope device" in line
     assert not (tmp_path / "store").exists()
 
 

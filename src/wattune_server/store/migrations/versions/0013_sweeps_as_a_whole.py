@@ -30,6 +30,7 @@ def upgrade() -> None:
         op.drop_table(table)
     op.drop_column("jobs", "is_shared")
     op.drop_column("tokens", "used_s")
+    op.execute("UPDATE tokens SET device = name WHERE scope = 'device' AND device IS NULL")
     op.add_column("jobs", sa.Column("attempts", INTEGER, server_default="0", nullable=False))
     op.add_column("jobs", sa.Column("not_before_s", sa.Double(), server_default="0", nullable=False))
     op.drop_column("jobs", "warnings")
