@@ -257,6 +257,16 @@ def test_progress_ends_at_its_total():
     assert heard[0][2] == f"small, batch size 32 at 76.8 MHz ({most} probes at most)"
 
 
+def test_progress_goes_on_with_the_references():
+    heard: list[tuple[int, int, str]] = []
+    limit = SensorLimit(4.3, window_s=1.0)
+    found = profile(board(), workload(batch_sizes=(8,)), limit=limit, progress=lambda *now: heard.append(now))
+    own, others = found.cost.probes, found.reference.cost.probes
+    assert [done for done, *_ in heard[-others - 1 :]] == [*range(own, own + others + 1)]
+    (most,) = {total for _, total, _ in heard[:-1]}
+    assert most > own + others == heard[-1][1]
+
+
 def test_a_foreign_file_in_the_place_of_partial_results_is_refused(tmp_path):
     path = tmp_path / "partial.json"
     path.write_text("{")

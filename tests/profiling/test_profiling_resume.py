@@ -153,7 +153,7 @@ def test_references_that_a_board_has_measured_are_kept_until_a_cap_is_higher(tmp
     def measured(device, cap_w):
         limit = SensorLimit(cap_w, window_s=1.0)
         shape, report = BatchShape(8, 8), lambda *_: None
-        return measure(device, workload(), "backprop", shape, report, limit=limit, folder=tmp_path)
+        return measure(device, workload(), "backprop", shape, report, limit=limit, folders=[tmp_path])
 
     first = measured(board(), 3.9)
     device = open_device("sim:jetson-nano", seed=7)
@@ -163,6 +163,19 @@ def test_references_that_a_board_has_measured_are_kept_until_a_cap_is_higher(tmp
     assert steps
     assert all(not p.stopped for p in more.powers if p.power_peak_w < 4.2 and p.clock_mhz <= steps[p.workload])
     assert all(p in more.powers for p in first.powers if not p.stopped)
+
+
+def test_references_of_a_board_are_kept_in_the_first_folder_that_is_writable(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+
+    def measured(*folders):
+        shape, report, limit = BatchShape(8, 8), lambda *_: None, SensorLimit(3.6, window_s=1.0)
+        return measure(board(), workload(), "backprop", shape, report, limit=limit, folders=folders)
+
+    first = measured(blocked / "wattune", tmp_path / "kept")
+    assert [path.name.split("-")[0] for path in (tmp_path / "kept").iterdir()] == ["references"]
+    assert first.powers == measured(blocked).powers  # kept nowhere, and measured all the same
 
 
 def test_references_kept_from_a_higher_cap_lead_to_no_probe_far_above_a_lower_one(tmp_path):
@@ -175,7 +188,7 @@ def test_references_kept_from_a_higher_cap_lead_to_no_probe_far_above_a_lower_on
                 raise Killed
 
         limit, shape = SensorLimit(cap_w, window_s=1.0), BatchShape(8, 8)
-        return measure(board(), workload(), "backprop", shape, report, limit=limit, folder=tmp_path)
+        return measure(board(), workload(), "backprop", shape, report, limit=limit, folders=[tmp_path])
 
     with pytest.raises(Killed):
         measured(6.5, until=10)

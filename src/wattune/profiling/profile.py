@@ -21,6 +21,7 @@ from wattune.profiling.key import profile_key
 from wattune.profiling.memory_fit import can_travel, is_needed
 from wattune.profiling.recording import absent_points, rows_in
 from wattune.profiling.reference_power import measure as measure_references
+from wattune.profiling.reference_power import references
 from wattune.profiling.rows import rows_of
 from wattune.profiling.strategies import Climbs, checked, full, least_power, quick_start, staircase, stays_under
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, SampleEfficiency, provenance
@@ -106,13 +107,22 @@ def profile(
     if reference is None:
         reference = not device.executes_steps and len(device.knobs) == 1
     reference = bool(reference and device.knobs and table is None)
-    total = _probes(strategy, len(rows), climbs)
+    total, referred = _probes(strategy, len(rows), climbs), 0
+    if reference and workload is not None:
+        total += (1 + len(references(workload.data_type))) * sum(map(len, climbs))
 
     def report(name: str, point: OperatingPoint) -> None:
         if progress is not None:
             at = f" at {point.knobs}" if point.knobs else ""
             most = "" if strategy == "full" else f" ({total} probes at most)"
-            progress(min(len(notebook.notes), total), total, f"{name}, batch size {point.batch_size}{at}{most}")
+            progress(
+                min(len(notebook.notes) + referred, total), total, f"{name}, batch size {point.batch_size}{at}{most}"
+            )
+
+    def report_reference(name: str, point: OperatingPoint) -> None:
+        nonlocal referred
+        report(name, point)
+        referred += 1
 
     windows = GUIDED_WINDOWS if strategy == "guided" else WINDOWS
     probe = CellProbe(
@@ -187,12 +197,12 @@ def profile(
             workload,
             algorithm,
             largest,
-            report,
+            report_reference,
             limit=limit,
-            folder=cache_folders()[0] if device.executes_steps else None,
+            folders=cache_folders() if device.executes_steps else (),
         )
     if progress is not None:
-        progress(len(notebook.notes), len(notebook.notes), "done")
+        progress(len(notebook.notes) + referred, len(notebook.notes) + referred, "done")
     return ProfileTable(
         device=device.name,
         workload=name,

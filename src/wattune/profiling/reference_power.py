@@ -7,10 +7,11 @@ simulated board has nothing to keep: a new one always measures the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device
@@ -47,12 +48,12 @@ def measure(
     report: Report,
     *,
     limit: SensorLimit,
-    folder: Path | None,
+    folders: Sequence[Path],
 ) -> ReferenceSet | None:
     """Powers of the reference workloads, and of ``workload`` at its largest ``shape``: no reference may be as heavy.
 
-    ``folder``: keeps what the board has measured under this window of the cap, which is not measured again. None: a
-    simulated board, of which a new one measures them.
+    ``folders``: the first that is writable keeps what the board has measured under this window of the cap, which is not
+    measured again. None at all: a simulated board, of which a new one measures them.
     """
     begin = Partial(
         key=profile_key(device, references(workload.data_type)[0], ALGORITHM),
@@ -63,8 +64,9 @@ def measure(
         host_s_per_sample=0.0,
     )
     own = f"{workload.name} {algorithm} {_digest(profile_key(device, workload, algorithm).model_dump_json())}"
-    if folder is None:
+    if not folders:
         device = device.as_new()
+    folder = next(filter(_is_writable, folders), None)
     kept = _digest(f"{begin.key} {begin.strategy} {begin.cap_window_s}")
     notebook = Journal(folder and folder / f"references-{kept}.jsonl", device, begin)
     for reference in references(workload.data_type):
@@ -119,6 +121,16 @@ def _climb(
                 shapes = shapes[1:]
             else:
                 left.pop(0)
+
+
+def _is_writable(folder: Path) -> bool:
+    # Tried before anything is measured: the cache of a home directory may be read-only.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _digest(text: str) -> str:
