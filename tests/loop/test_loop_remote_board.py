@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from wattune.errors import DeviceError
 from wattune.loop.ranks import remote_board
 from wattune.loop.ranks.channel import Channel, Peer
 from wattune.loop.ranks.remote_board import RemoteBoard, ServedBoard
+from wattune.point import Knobs
+from wattune.records import StepWork
+from wattune_agent import readings
+from wattune_agent.errors import FileFailed
 
 
 @pytest.fixture
@@ -84,3 +89,78 @@ def test_no_board_rises_before_another_has_confirmed_that_it_falls(
         assert [board.current() for board in remote] == [high, low]
     for board in served:
         board.close(waits=False)
+
+
+def test_an_error_of_the_driver_is_an_answer(channels: list[Channel], tmp_path: Path) -> None:
+    """The call after it is answered as well."""
+    served, remote = opened(channels, tmp_path)
+    apply = served[0]._board._apply
+    served[0]._board._apply = lambda knobs: os.stat(tmp_path / "absent") and None  # type: ignore[method-assign]
+    with pytest.raises(DeviceError, match=r"FileNotFoundError: .*absent"):
+        remote[0]._apply(remote[0].safest)
+    served[0]._board._apply = apply  # type: ignore[method-assign]
+    with remote[0].at(remote[0].safest):
+        assert served[0]._board.current() == remote[0].safest
+    for board in served:
+        board.close(waits=False)
+
+
+def test_a_sensor_that_is_stuck_while_the_work_changes_is_noticed(
+    channels: list[Channel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "STUCK_S", 0.0)
+    served, (board, _) = opened(channels, tmp_path)
+    board.power_w()
+    with board.step(StepWork(samples=1, micro_batch_size=1, data_type="fp32", phases=(), peak_memory_bytes=0)):
+        for _ in range(readings.STUCK_READINGS):
+            board.power_w()
+    assert [event.kind for event in board.events()] == ["stuck sensor"]
+    for one in served:
+        one.close(waits=False)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_board_that_may_still_change_keeps_its_watcher(
+    channels: list[Channel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """Its restore has failed, or its first setting comes after the end, and is undone."""
+    monkeypatch.setattr(remote_board, "ENDED_WITHIN_S", 0.1)
+    (served, other), (remote, _) = opened(channels, tmp_path)
+    board, before, begun, goes_on = served._board, texts(tmp_path / "1"), threading.Event(), threading.Event()
+    apply = board._apply
+
+    def late(knobs: Knobs) -> None:
+        begun.set()
+        goes_on.wait(60)
+        apply(knobs)
+
+    def fails() -> None:
+        raise FileFailed("Input/output error")
+
+    setting = threading.Thread(target=remote._apply, args=[remote.safest], daemon=True)
+    if is_late:
+        board._apply = late  # type: ignore[method-assign]
+        setting.start()
+        assert begun.wait(60)
+    else:
+        for name in ("restore", "close"):
+            monkeypatch.setattr(board._board, name, fails)  # type: ignore[attr-defined]
+        with pytest.raises(DeviceError), remote.at(remote.safest):
+            pass
+    watcher = served._watcher._process
+    assert watcher is not None
+    try:
+        with suppress(DeviceError):
+            served.close(waits=False)
+        assert watcher.poll() is None
+        goes_on.set()
+        served._threads[1].join(60)
+        assert (texts(tmp_path / "1") == before) is is_late
+    finally:
+        watcher.kill()
+        watcher.wait()
+        monkeypatch.undo()
+        board.close()
+    if is_late:
+        setting.join(60)
+    other.close(waits=False)

@@ -58,6 +58,7 @@ class ServedBoard:
         self._stack = ExitStack()
         self._setting: Setting | None = None
         self._is_ending = threading.Event()
+        self._has_failed = False
         described = {name: getattr(self._board, name) for name in DESCRIBED}
         channel.send(f"board/{channel.rank}", {**described, "_present": self._board.current()})
         self._threads = [threading.Thread(target=self._serve, args=(kind,), daemon=True) for kind in CALLS]
@@ -71,15 +72,22 @@ class ServedBoard:
         self._is_ending.set()
         for thread in self._threads:
             thread.join(ENDED_WITHIN_S)
-        is_restored = False
         try:
-            self._stack.close()
-            is_restored = True
+            self._restore()
         finally:
             try:
                 self._board.close()
             finally:
-                self._watcher.close(is_restored=is_restored)
+                is_setting = self._threads[CALLS.index("set")].is_alive()  # it may still change the board
+                self._watcher.close(is_restored=not (self._has_failed or is_setting))
+
+    def _restore(self) -> None:
+        self._setting = None
+        try:
+            self._stack.close()
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def _serve(self, kind: str) -> None:
         rank = self._channel.rank
@@ -95,6 +103,8 @@ class ServedBoard:
                 answer = self._answer(kind, value)
             except WattuneError as error:
                 answer = str(error)
+            except Exception as error:  # noqa: BLE001 - rank 0 would wait for an answer, and the next call too
+                answer = f"{type(error).__name__}: {error}"
             self._channel.send(f"{kind}-reply/{rank}", (number, answer))
 
     def _answer(self, kind: str, value: Knobs | SensorLimit | None) -> Any:
@@ -107,11 +117,12 @@ class ServedBoard:
         if isinstance(value, SensorLimit):
             board.arm_guard(value)
         elif value is None:
-            self._setting = None
-            self._stack.close()
+            self._restore()
         elif self._setting is None:
             self._watcher.start()
             self._setting = self._stack.enter_context(board.at(value))
+            if self._is_ending.is_set():  # too late: ``close`` waits for no call without end
+                self._restore()
         else:
             self._setting.change(value)
         return None
@@ -154,10 +165,6 @@ class RemoteBoard(RealDevice):
     def set_cap_w(self) -> float | None:
         """The cap that another client of its agent set, as of the last reading; None without one."""
         return self._set_cap_w
-
-    def power_w(self) -> float:
-        """The sensor's present reading, in watts. Raises: SensorError."""
-        return self._read_w()  # its own rank notices a stuck sensor
 
     def arm_guard(self, limit: SensorLimit) -> None:
         """Arm the guard of the agent on its computer with this limit. Raises: DeviceError."""
