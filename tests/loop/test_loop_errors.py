@@ -155,6 +155,20 @@ def test_an_optimizer_that_calls_its_closure_untested_is_refused_at_its_first_st
         trained(model, optimizer=Untold(model.parameters(), lr=0.1))
 
 
+def test_a_mistake_in_an_optimizer_at_a_later_step_is_its_own():
+    class Mistaken(torch.optim.SGD):
+        callback = staticmethod(lambda: None)
+
+        def step(self, closure=None):
+            self.callback()
+            self.callback = None
+            return super().step(closure)
+
+    model = perceptron()
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        trained(model, optimizer=Mistaken(model.parameters(), lr=0.1))
+
+
 def test_a_cap_in_another_unit_is_warned_of_on_a_board_that_nothing_is_known_of():
     with pytest.warns(UserWarning, match=r"^4500 W is \d+ times what this board draws at most; 4500mW\?$"):
         trained(device=RealTimeDevice(), cap_w=4500)

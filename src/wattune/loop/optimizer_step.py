@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ class OptimizerStepper:
         self._optimizer, self._recipe, self._sample_model = asked.optimizer, asked.recipe, asked.sample_model
         self._counter = counter
         self._stepping = self._stepped = False
+        self._is_first = True
         self._overflows = 0  # consecutive steps that gradient scaling has skipped
         self._parts = 0
         self._first: tuple[int, Tensor] | None = None
@@ -126,13 +128,15 @@ class OptimizerStepper:
             else:
                 self._optimizer.step()
         except Exception as error:
-            # The signature of a step does not tell whether it calls its closure untested.
-            if "closure" in str(error).lower() or str(error) == "'NoneType' object is not callable":
+            # The signature of a step does not tell whether it calls its closure untested; its first call does.
+            has_one = self._is_first and "closure" in inspect.signature(self._optimizer.step).parameters
+            if has_one and ("closure" in str(error).lower() or str(error) == "'NoneType' object is not callable"):
                 raise needs_closure(self._optimizer) from error
             raise
         finally:
             self._stepping = False
             self._recipe.unscale()
+        self._is_first = self._is_first and not self._stepped
         self._left = next((p for p in trained(self._optimizer) if p.grad is not None and not p.grad.is_sparse), None)
         if self._left is not None and self._left.grad is not None:
             self._version = self._left.grad._version
