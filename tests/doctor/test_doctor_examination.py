@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ from wattune.errors import InputError
 from wattune_agent import client
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
+from wattune_agent.errors import Full
+from wattune_agent.server import MOST
 from wattune_agent.tree import Tree
 
 RECORDS = sorted((Path(__file__).parent.parent / "boards").glob("*.json"))
@@ -146,6 +149,12 @@ def test_a_running_agent(tmp_path, live, monkeypatch):
         assert "--device agent" in check_agent(tree).text
         monkeypatch.setitem(board_checks.STATED, "read", ["a field of a later version"])
         assert "restart the agent" in check_agent(tree).fix
+        with ExitStack() as held:
+            with suppress(Full):
+                for _ in range(MOST):
+                    held.enter_context(client.AgentClient(str(path)))
+            assert "connections are open already" in check_agent(tree).text
+            assert "end some of the processes" in check_agent(tree).fix
         monkeypatch.setattr(client, "SERVED", (3,))
         assert check_agent(tree).state == "fail"
         assert "speaks version 2" in check_agent(tree).text

@@ -497,7 +497,8 @@ def test_a_rank_that_is_stopped_ends_the_others_and_their_boards_are_restored(tm
     finally:
         process.kill()
     assert wait_for(lambda: [texts(tree) for tree in trees] == before, 30.0)
-    assert running.ended(within_s=60.0)[1 - stopped].error == "it ended without a word"
+    end = running.ended(within_s=60.0)[1 - stopped]
+    assert end.kind == "RankLost" or end.error == "it ended without a word"  # the store may tell it first
 
 
 def fail(rank: int) -> None:

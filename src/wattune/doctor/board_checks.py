@@ -12,7 +12,7 @@ from wattune.errors import WattuneError
 from wattune.point import knob_text
 from wattune_agent.board import Board
 from wattune_agent.client import AgentClient
-from wattune_agent.errors import AgentError, Gone
+from wattune_agent.errors import AgentError, Full, Gone
 from wattune_agent.leftover import busy_with, left_behind
 from wattune_agent.lock import board_lock
 from wattune_agent.protocol import RESTART, STATED
@@ -113,12 +113,14 @@ def check_agent(tree: Tree) -> Finding:
     try:
         with AgentClient(tree.inside(AGENT_SOCKET)) as client:
             known = client.describe().get("requests")
+    except Full as error:
+        return Finding("agent", "warn", f"running, but {error}", "end some of the processes that use it")
     except Gone as error:  # of another version of the protocol, which its text tells
         return Finding("agent", "fail", str(error), RESTART)
     except AgentError as error:
         return Finding("agent", "warn", str(error), "sudo systemctl start wattune-agent")
     if known != STATED:
-        return Finding("agent", "warn", "running, and of another age than the installed wattune", RESTART)
+        return Finding("agent", "warn", "running, and of another version than the installed wattune", RESTART)
     return Finding("agent", "ok", f"running: --device agent ({AGENT_SOCKET})")
 
 

@@ -49,7 +49,8 @@ class _Reader:
 
 
 class RealGroup(DeviceGroup):
-    """Boards that training runs on, each under a process of its own; this process alone controls all of them.
+    """Boards that training runs on, each under a process of its own. This process decides for all of them; another
+    rank sets its board itself, as this one tells it.
 
     The members' own computing times come from outside, by ``computed`` after each step. Inside ``at``, another process
     watches this one and restores this computer's boards if it is killed.
