@@ -47,8 +47,7 @@ class AgentClient:
         self._connect()
         _open.add(self)
         try:
-            self._board = self._ask("discover")
-            self._known = self._board.get("requests", STATED)
+            self._discover()
         except BaseException:
             self.close()
             raise
@@ -162,6 +161,11 @@ class AgentClient:
         self._lines = Lines(connection, ANSWER_LIMIT)
         self._socket = connection
 
+    def _discover(self) -> None:
+        self._protocol = SERVED[0]
+        self._board = self._ask("discover")
+        self._known = self._board.get("requests", STATED)
+
     def _is_connected(self) -> bool:
         """False without a connection, and if the agent has closed it."""
         if self._socket is None:
@@ -177,11 +181,12 @@ class AgentClient:
     def _ask(self, request: str, **fields: Optional[float]) -> Dict[str, Any]:
         if self._is_forked:  # checked first: another thread may have held the lock when this process was forked
             raise Gone("the connection to the agent belongs to process {}".format(self._pid))
-        fields = known_fields(request, fields, self._known)
         with self._lock:
             if not (self._holds or self._closed or self._is_connected()):
                 self._hang_up()
                 self._connect()
+                self._discover()  # the agent that answers may be of another version
+            fields = known_fields(request, fields, self._known)
             if self._socket is None:
                 raise Gone("no connection to the agent at {}".format(self._path))
             self._number += 1

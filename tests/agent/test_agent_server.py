@@ -261,6 +261,10 @@ def test_an_agent_and_a_client_talk_if_they_are_one_version_apart(
                 client.set_cap(8.0)
             with pytest.raises(BadRequest, match="allowed"):  # in the version that the client reads
                 client.pin(600.0)
+        client = AgentClient(str(path))
+    with serving(board.root, path):  # of the client's own version: it has been updated
+        client.guard(9.0, None, 1.0)
+        client.close()
 
 
 def test_a_client_that_takes_no_answers_does_not_keep_the_agent_from_others(board, server, path, holders):
