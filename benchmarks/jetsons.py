@@ -7,11 +7,9 @@ on the table of any other board (in the form that `replay:` reads, of one batch 
 A probe replays the recorded cell, with noise of 2 % on the mean over a second. The truth is a smoothed table: at each
 memory clock the logarithms of time and power are fitted, around each cell, by a plane in the logarithms of the other
 knobs, weighted by a tricube over two values on each side, or on one side alone where the times are nearer to that plane
-(McDonald and Owen 1986, Smoothing with split linear fits): they have an edge where the host ceases to hide. A cell that
-is left out is told to 1.2, 0.4 and 2.0 % (rms) in time and 1.7, 1.1 and 1.7 % in power; by planes over both sides to
-2.6, 1.4 and 2.9 %, and 2.1, 1.3 and 1.7 %. Caps are spread evenly, in their logarithm, from the least to the highest
-power of all settings. The workload CIFAR10 (`tune`) was used to choose constants of the search, ImageNet and IMDB are
-judged.
+(McDonald and Owen 1986, Smoothing with split linear fits): they have an edge where the host ceases to hide. Caps are
+spread evenly, in their logarithm, from the least to the highest power of all settings. The workload CIFAR10 (`tune`)
+was used to choose constants of the search, ImageNet and IMDB are judged.
 """
 
 from __future__ import annotations

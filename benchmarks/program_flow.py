@@ -94,11 +94,12 @@ class Flow:
                 self._seen.append((time.monotonic(), float(sensor.read_text()) / 1e3))
 
         with ThreadPoolExecutor() as pool:
-            pool.submit(look)
+            looking = pool.submit(look)
             try:
                 yield
             finally:
                 over.set()
+            looking.result()  # raises what reading did: figures from half of the run would pass for the whole
 
     def _above(self) -> dict[str, float]:
         spans = [self._seen[at - 9 : at + 1] for at in range(9, len(self._seen))]

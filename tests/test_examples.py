@@ -50,6 +50,13 @@ def test_a_language_model_gets_its_adapters(tmp_path):
     assert (tmp_path / "adapters/adapter_model.safetensors").exists()
 
 
+@pytest.mark.parametrize(("words", "said"), [(["nothing"], "'nothing' (choose from"), (["skorch", "lines"], "plain")])
+def test_a_trainer_s_program_refuses_what_it_has_not(words, said):
+    done = subprocess.run([sys.executable, EXAMPLES / "trainers/train.py", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr.splitlines()[-1]
+
+
 def test_a_detector_learns_to_find_objects(tmp_path):
     script = EXAMPLES / "object-detection/detect.py"
     sizes = ["--samples", "500", "--epochs", "8"]

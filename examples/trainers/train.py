@@ -6,10 +6,10 @@ with, its optimizer steps, its learning rates and its metrics.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -338,7 +338,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[str], Outcome], str]] = {
 """Name -> what it is, how it trains, and which lines of wattune it has: none in skorch."""
 
 
-def main(name: str, way: str = "plain") -> None:
+def main(name: str, way: str) -> None:
     """Train, and print one line of JSON about it."""
     torch.manual_seed(0)
     rates: list[float] = []
@@ -353,4 +353,10 @@ def main(name: str, way: str = "plain") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=PROGRAMS)
+    parser.add_argument("way", nargs="?", choices=("plain", "lines"), default="plain")
+    asked = parser.parse_args()
+    if asked.way == "lines" and not PROGRAMS[asked.name][2]:
+        parser.error(f"argument way: lines; allowed with {asked.name}: plain (it has no lines of wattune)")
+    main(asked.name, asked.way)

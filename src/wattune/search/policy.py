@@ -25,9 +25,7 @@ SEVERAL_SURE: Final = 1.8
 cap and tells a little, so that a search that takes all of those first never reaches the cap."""
 
 SEVERAL_LIKELY: Final = 1.0
-"""``LIKELY`` for a step of one of several clocks above its highest measured value. With 1.64 and five
-shapes of the voltage, probes above the cap were 0.24 in place of 0.28 a case on the recorded workloads that judge the
-search, and the regret 8.7% in place of 6.8%."""
+"""``LIKELY`` for a step of one of several clocks above its highest measured value: it is dared sooner."""
 
 SEVERAL_LEAST: Final = 0.003
 """Most that ``least`` is for several clocks: settings are many, and what separates them is little."""
