@@ -154,6 +154,7 @@ if __name__ == "__main__":
         others = os.fork()
         if others:
             torch.manual_seed(0)
-            print(name, globals()[name](), os.getpid(), flush=True)
+            line = " ".join([name, globals()[name](), str(os.getpid())])
+            os.write(1, (line + "\n").encode())  # at once: print() may write in parts, and others write meanwhile
             assert os.waitpid(others, 0)[1] == 0  # its slot may be taken once this process has ended
             break
