@@ -76,14 +76,13 @@ def test_imported_weights_and_arrays_are_used_by_sweep(store, tmp_path):
 
 def test_copy_that_differs_from_its_source_is_not_kept(sqlite_store, tmp_path):
     """A training may write its weights meanwhile; the next attempt finds nothing, and stores them."""
-    source, content = tmp_path / "w.safetensors", b"trained"
-    source.write_bytes(content)
-    stored = sqlite_store.files.path(sqlite_store.files.write(content))
+    (source := tmp_path / "weights").write_bytes(b"trained")
+    stored = sqlite_store.files.path(sqlite_store.files.write(b"trained"))
     stored.write_bytes(b"differs")
-    with pytest.raises(OutputError, match=r"w\.safetensors"):
+    with pytest.raises(OutputError, match=r"the copy differs from .*weights"):
         sqlite_store.files.copy(source)
     sqlite_store.files.copy(source)
-    assert stored.read_bytes() == content
+    assert stored.read_bytes() == b"trained"
 
 
 def test_reimport_replaces_the_model(sqlite_store, tmp_path):
