@@ -14,9 +14,8 @@ GRID = "seconds,gco2_per_kwh\n0,420\n30,400\n60,90\n90,250\n120,400\n"
 
 @pytest.fixture
 def grid(tmp_path):
-    path = tmp_path / "grid.csv"
-    path.write_text(GRID)
-    return path
+    (tmp_path / "grid.csv").write_text(GRID)
+    return tmp_path / "grid.csv"
 
 
 @pytest.mark.slow

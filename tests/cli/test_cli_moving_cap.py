@@ -14,9 +14,8 @@ CAPS = "seconds,watts\n0,5\n0.5,4.2\n1,\n3,5\n"
 
 @pytest.fixture
 def caps(tmp_path):
-    path = tmp_path / "caps.csv"
-    path.write_text(CAPS)
-    return path
+    (tmp_path / "caps.csv").write_text(CAPS)
+    return tmp_path / "caps.csv"
 
 
 @pytest.mark.slow

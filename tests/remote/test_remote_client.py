@@ -3,21 +3,13 @@
 import time
 
 import pytest
-from tests.support.fake_server import Answer, faked, problem
+from tests.support.fake_server import MODEL, Answer, faked, problem
 
 from wattune.errors import InputError, ServerError, ServerUnavailable
 from wattune.records import EfficiencyPoint, SampleEfficiency
-from wattune.records.served import ServedModel, SweepRequest
+from wattune.records.served import SweepRequest
 from wattune.remote import Client
 
-MODEL = ServedModel(
-    model="made",
-    factory="small-cnn",
-    input_shape=(1, 8, 8),
-    budget_samples=64,
-    batch_sizes=(4, 8),
-    proxy={"data": {"source": "digits"}},
-)
 REQUEST = SweepRequest(model="made")
 JOB = REQUEST.key(MODEL.digest)
 CURVE = SampleEfficiency(

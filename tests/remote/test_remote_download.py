@@ -6,23 +6,16 @@ import sys
 import threading
 
 import pytest
+from tests.support import fake_server
 from tests.support.fake_server import Answer, faked, problem
 
 from wattune.errors import ServerError, ServerRefused
-from wattune.records.served import ServedFile, ServedModel
+from wattune.records.served import ServedFile
 from wattune.remote import Client
 
 CONTENT = bytes(range(256)) * 400
 FILE = ServedFile(sha256=hashlib.sha256(CONTENT).hexdigest(), bytes=len(CONTENT))
-MODEL = ServedModel(
-    model="made",
-    factory="small-cnn",
-    input_shape=(1, 8, 8),
-    budget_samples=64,
-    batch_sizes=(4, 8),
-    weights=FILE,
-    proxy={"data": {"source": "digits"}},
-)
+MODEL = fake_server.MODEL.model_copy(update={"weights": FILE})
 
 
 def whole(asked):

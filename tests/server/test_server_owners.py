@@ -94,33 +94,20 @@ class Call(NamedTuple):
 
 ID = "0" * 32
 
+READ = ("jobs/{job}", "jobs/{job}/curve", "models/{name}", "models/{name}/weights", "profiles/{profile}")
 CALLS = [
+    *(Call("GET", f"/v1/{path}", "read") for path in (*READ, "trainings/{training}")),
     Call("GET", "/healthz", None),
     Call("GET", "/readyz", None),
     Call("GET", "/metrics", "read"),
     Call("PUT", "/v1/devices/{name}", "device", made.status, limited=True),
     Call("POST", "/v1/jobs", "device", lambda device: request().model_dump(mode="json")),
-    Call("GET", "/v1/jobs/{job}", "read"),
-    Call("GET", "/v1/jobs/{job}/curve", "read"),
-    Call("GET", "/v1/models/{name}", "read"),
-    Call("GET", "/v1/models/{name}/weights", "read"),
     Call("DELETE", "/v1/models/{name}", "admin"),
-    Call("GET", "/v1/profiles/{profile}", "read"),
     Call("POST", "/v1/profiles?device={name}", "device", lambda device: made.profile(), limited=True),
-    Call("GET", "/v1/trainings/{training}", "read"),
     Call("POST", "/v1/trainings?device={name}", "device", lambda device: made.training(), limited=True),
 ]
-PAGES = [
-    Call("GET", "/", "read"),
-    Call("GET", "/devices/{name}", "read"),
-    Call("GET", "/jobs", "read"),
-    Call("GET", "/jobs/{job_id}", "read"),
-    Call("GET", "/profiles", "read"),
-    Call("GET", "/profiles/{profile_id}", "read"),
-    Call("GET", "/runs", "read"),
-    Call("GET", "/runs/{run_id}", "read"),
-    Call("GET", "/models", "read"),
-]
+OF_ONE = ("/devices/{name}", "/jobs/{job_id}", "/profiles/{profile_id}", "/runs/{run_id}")
+PAGES = [Call("GET", path, "read") for path in ("/", "/jobs", "/profiles", "/runs", "/models", *OF_ONE)]
 FORMS = [
     Call("POST", "/jobs/{job_id}/cancel", "admin", form=True),
     Call("POST", "/jobs/{job_id}/retry", "admin", form=True),

@@ -10,6 +10,17 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from wattune.records.served import ServedModel
+
+MODEL = ServedModel(
+    model="made",
+    factory="small-cnn",
+    input_shape=(1, 8, 8),
+    budget_samples=64,
+    batch_sizes=(4, 8),
+    proxy={"data": {"source": "digits"}},
+)
+
 
 @dataclass
 class Asked:
