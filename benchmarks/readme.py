@@ -6,7 +6,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.tables import boards, decisions, job, moving_budgets, papers, script, server, session, several_devices
+from benchmarks.tables import (
+    boards,
+    decisions,
+    growth,
+    job,
+    moving_budgets,
+    papers,
+    script,
+    server,
+    session,
+    several_devices,
+)
 from benchmarks.tables.results import with_moment
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +44,7 @@ MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTA
 PARTS: dict[str, Callable[[], str]] = {
     **boards.PARTS,
     **decisions.PARTS,
+    **growth.PARTS,
     **job.PARTS,
     **moving_budgets.PARTS,
     **papers.PARTS,

@@ -29,6 +29,7 @@ MEASURED = {
     "decisions": ("benchmarks/decisions", *SEARCH, *SAMPLES),
     "example": ("benchmarks/example.py", *SEARCH, *SAMPLES, *SIMULATOR),
     "federated": ("benchmarks/federated.py", "src/wattune/planning/fleet.py"),
+    "growth": ("benchmarks/growth.py", "src/wattune/training", "src/wattune/reporting", "src/wattune_agent/guarded.py"),
     "guard": ("benchmarks/guard", "src/wattune_agent/cap_level.py", "src/wattune_agent/power_log.py"),
     "jetsons": ("benchmarks/jetsons.py", *SEARCH),
     "moving_caps": ("benchmarks/moving_caps.py", "src/wattune/planning", "src/wattune/power"),
@@ -43,13 +44,7 @@ MEASURED = {
     "session": ("benchmarks/session.py", "benchmarks/session_worlds.py", "src/wattune/search", *SIMULATOR),
     "session_overhead": ("benchmarks/session_overhead.py", *SESSION),
     "startup": ("benchmarks/startup.py", "src/wattune/cli"),
-    "trainers": (
-        "benchmarks/trainers.py",
-        "examples/trainers",
-        "src/wattune/integrations",
-        "src/wattune/loop",
-        "src/wattune/script",
-    ),
+    "trainers": ("benchmarks/trainers.py", "examples/trainers", "src/wattune/integrations", *SESSION),
     "tx2_calibration": ("benchmarks/tx2_fit.py", "benchmarks/tx2_calibration.py", *SIMULATOR),
 }
 """Results -> the code that they measure, the benchmark's own included."""

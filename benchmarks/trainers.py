@@ -75,7 +75,6 @@ def main(names: list[str]) -> None:
             what, _, lines = programs[name]
             rows[name] = {"what": what, "lines": lines, **of_program(name, bool(lines), Path(folder))}
             print(f"{name}: {rows[name]}", flush=True)
-    versions = {package: version(package) for package in PACKAGES}
-    result = {"measured_at": measured_at(), "machine": machine(), "versions": versions, "programs": rows}
     if not names:
-        write_json(RESULTS / "trainers.json", result)
+        own = {"versions": {package: version(package) for package in PACKAGES}, "programs": rows}
+        write_json(RESULTS / "trainers.json", {"measured_at": measured_at(), "machine": machine(), **own})

@@ -12,14 +12,15 @@ def gpus() -> str:
     data = read("decisions")["gpus"]
     default, largest, ours = data["gain"]["default batch"], data["gain"]["largest batch"], data["regret"]["ours"]
     oracle, paid = data["best of all over default batch"], data["paid back"]
-    pairs = ", ".join(f"{gpu_workload(name)} {times:.2f}" for name, times in default["by_group"].items())
+    pairs = default["by_group"].values()
     return (
         "On recorded training runs of real GPUs ([Zeus](https://github.com/ml-energy/zeus): V100 and A40, three "
         f"workloads, every power limit and target, {data['cases']} cases), wattune picks a batch size from "
         f"{ours['runs_mean']:.0f} whole training runs on average. With it, training reaches the target "
         f"{default['equal_weight']:.2f} times as fast as with the recipe's default batch size, if each pair of GPU and "
         f"workload counts equally (by cases {default['geometric_mean']:.2f}; the best batch size would give "
-        f"{oracle['equal_weight']:.2f}). The pairs: {pairs}. {percent(default['loses'])} of the cases get slower, "
+        f"{oracle['equal_weight']:.2f}). The pairs: {min(pairs):.2f} to {max(pairs):.2f}. "
+        f"{percent(default['loses'])} of the cases get slower, "
         f"{percent(default['loses_surely'])} by more than the error of the runs that judge them. Compared with the "
         f"largest batch that reaches the target, it is {largest['equal_weight']:.2f} times as fast. The pick is "
         f"{percent(ours['median'])} slower than the best batch size in the median, and {percent(ours['mean'])} on "
@@ -27,12 +28,6 @@ def gpus() -> str:
         f"a gain, they are paid back after {paid['median_if_ever']:.0f} training runs (median); in "
         f"{percent(paid['never'])} of the cases there is none, mostly because the default is kept.\n"
     )
-
-
-def gpu_workload(group: str) -> str:
-    """Name of a pair of GPU and workload in a sentence."""
-    gpu, workload = group.split(" ", 1)
-    return f"{workload} on {gpu.upper()}"
 
 
 def decisions_gpus() -> str:
