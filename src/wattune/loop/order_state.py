@@ -116,10 +116,9 @@ def _set_epoch(part: Any, epoch: int) -> None:
 
 
 def _items(part: Any) -> list[tuple[Any, Any]]:
-    if isinstance(part, dict):
-        return list(part.items()) if len(part) <= MOST else []
-    if isinstance(part, (list, tuple)):
-        return list(enumerate(part)) if len(part) <= MOST else []
+    if isinstance(part, (list, tuple, dict)):
+        pairs = part.items() if isinstance(part, dict) else enumerate(part)
+        return list(pairs) if len(part) <= MOST else []
     slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(part, name)]
     return [*getattr(part, "__dict__", {}).items(), *((name, getattr(part, name)) for name in slots)]
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
 
 from wattune.cap import SensorLimit
 from wattune.devices import Device
+from wattune.errors import OutputError
+from wattune.files import check_writable
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.cell_probe import CellProbe
 from wattune.profiling.journal import Journal, JournalEntry, Partial, total_cost
@@ -66,7 +68,7 @@ def measure(
     own = f"{workload.name} {algorithm} {_digest(profile_key(device, workload, algorithm).model_dump_json())}"
     if not folders:
         device = device.as_new()
-    folder = next(filter(_is_writable, folders), None)
+    folder = _first_writable(folders)
     kept = _digest(f"{begin.key} {begin.strategy} {begin.cap_window_s}")
     notebook = Journal(folder and folder / f"references-{kept}.jsonl", device, begin)
     for reference in references(workload.data_type):
@@ -123,14 +125,13 @@ def _climb(
                 left.pop(0)
 
 
-def _is_writable(folder: Path) -> bool:
+def _first_writable(folders: Sequence[Path]) -> Path | None:
     # Tried before anything is measured: the cache of a home directory may be read-only.
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
+    for folder in folders:
+        with suppress(OutputError):
+            check_writable(folder)
+            return folder
+    return None
 
 
 def _digest(text: str) -> str:

@@ -100,7 +100,8 @@ def trainer(
     if executor == CUDA:
         if isinstance(workload, ProgramWorkload):
             raise InputError("executor", value=executor, allowed="none: a program chooses its processor itself")
-        on = {"on": _gpu()}
+        _check_gpu()
+        on = {"on": "gpu"}
     if folder is not None:
         folder = folder.absolute()  # code of a user may change the current one
         check_writable(folder)
@@ -168,15 +169,13 @@ def kind_of_run(workload: AnyWorkload, algorithm: str) -> tuple[type[Any], str]:
     return ProxyRun, canonical(algorithm)
 
 
-def _gpu() -> str:
-    """Return "gpu". Raises: InputError if torch has none."""
+def _check_gpu() -> None:
+    """Check that torch can use a GPU of this machine. Raises: InputError."""
     import torch
 
     if not torch.cuda.is_available():
-        raise InputError(
-            "the executor", value=CUDA, allowed="a machine with a GPU that torch can use", hint="leave it out"
-        )
-    return "gpu"
+        allowed = "a machine with a GPU that torch can use"
+        raise InputError("the executor", value=CUDA, allowed=allowed, hint="leave it out")
 
 
 def _runs(count: int) -> str:
