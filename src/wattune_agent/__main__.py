@@ -11,19 +11,18 @@ import sys
 from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from wattune_agent.client import AgentClient
-from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.controller import Controller
 from wattune_agent.discovery import families, find_board, is_tegra
 from wattune_agent.errors import AgentError, BadRequest, Busy, Forbidden, Full, Gone, NotKept, NotThere
 from wattune_agent.guard_command import add_meter, add_options, guard
 from wattune_agent.lease import LEASE_S
+from wattune_agent.leftover import restore_left_behind
 from wattune_agent.meter_sensor import read_by
 from wattune_agent.nvidia import card_names
 from wattune_agent.protocol import SOCKET
 from wattune_agent.quantities import SECONDS, limit, quantity
 from wattune_agent.server import serve
 from wattune_agent.tree import Tree
-
-__all__ = ["main"]
 
 GROUP = "wattune"
 

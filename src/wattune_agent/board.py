@@ -5,8 +5,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from wattune_agent.file_knob import FileKnob
 from wattune_agent.tree import Tree
 
-__all__ = ["Board", "Conditions", "PowerSensor"]
-
 
 class Conditions(NamedTuple):
     """The board's state: its hottest zone, what throttles it now (empty: nothing), over-current events since it booted;

@@ -10,17 +10,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from wattune_agent.cap_level import PEAK_S, CapLevel
 from wattune_agent.kept import Kept
 
-__all__ = [
-    "COOL_BY_C",
-    "HEAT_PATIENCE_S",
-    "HEAT_WAIT_S",
-    "PATIENCE_S",
-    "CapGuard",
-    "is_above",
-    "is_too_hot",
-    "told",
-]
-
 PATIENCE_S = 10.0
 """At the lowest setting: net time above the cap (time above minus time not above) after which the work must stop."""
 

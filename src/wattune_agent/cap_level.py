@@ -10,8 +10,6 @@ from typing import Any, Deque, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from wattune_agent.power_log import PowerLog, PowerTable
 
-__all__ = ["KNOWN_S", "PEAK_S", "SLACK", "TRY_AFTER_S", "UP_PER_S", "WINDOW_S", "CapLevel", "Sensing"]
-
 WINDOW_S = 1.0
 """Default window of a cap in seconds, unless the sensor averages over longer: supplies and batteries bear higher
 power for such a time, and a sensor of usual noise measures that mean to one percent."""

@@ -3,8 +3,6 @@
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-__all__ = ["CapNow", "CapRecord"]
-
 MOST = 1000
 """Most intervals that are kept."""
 

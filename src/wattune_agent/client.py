@@ -11,8 +11,6 @@ from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, Forbi
 from wattune_agent.protocol import ANSWER_LIMIT, SOCKET, STATED, Lines, known_fields, read_answer
 from wattune_agent.time_source import TimeSource
 
-__all__ = ["AgentClient"]
-
 TIMEOUT_S = 15.0
 """Time that the agent has for an answer; it may itself wait a few seconds for a clock to settle."""
 

@@ -14,8 +14,6 @@ from typing import Dict, List, Optional, Tuple
 from wattune_agent.board import Conditions
 from wattune_agent.tree import Tree, number, real, text
 
-__all__ = ["conditions"]
-
 COLDEST_C = -40.0
 HOTTEST_C = 130.0
 """Outside this range a zone is switched off (-256 C on a Jetson) or broken."""

@@ -20,7 +20,7 @@ from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotKept, NotRestored, NotTaken, NotThere
 from wattune_agent.file_knob import FileKnob
 from wattune_agent.held_clock import HeldClock, event
-from wattune_agent.leftover import busy_with, give_back, left_behind, restore_left_behind
+from wattune_agent.leftover import busy_with, give_back, restore_left_behind
 from wattune_agent.lock import Lock, board_lock
 from wattune_agent.mode import mode, mode_id
 from wattune_agent.settings import exceeds
@@ -28,8 +28,6 @@ from wattune_agent.signals import call_before_end, ending, forget
 from wattune_agent.signals import held as signals_held
 from wattune_agent.slicing import load_switch
 from wattune_agent.snapshot import Snapshot, family_of, snapshots
-
-__all__ = ["Controller", "left_behind", "restore_left_behind"]
 
 CONDITIONS_S = 1.0
 """Time between two reads of temperatures, counters and the mode, which change slowly and take many files."""

@@ -15,8 +15,6 @@ from wattune_agent.knobs import KHZ, whole
 from wattune_agent.settings import thinned
 from wattune_agent.tree import Tree, number
 
-__all__ = ["CpuClock", "find_cpu_clock", "has_cores", "policies"]
-
 STEP_KHZ = 100000
 """Step between settings if the driver lists none: intel_pstate and amd_pstate use steps of 100 MHz or less."""
 

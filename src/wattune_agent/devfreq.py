@@ -20,8 +20,6 @@ from wattune_agent.knobs import HZ
 from wattune_agent.settings import thinned
 from wattune_agent.tree import Tree, real, text
 
-__all__ = ["find_gpu_clock"]
-
 NAMES = ("gv11b", "gp10b", "ga10b", "gb10b", "gpu")
 """Names of the GPU's node: Xavier, TX2, Orin, Thor; Nano and TX1, and Orin since JetPack 6."""
 

@@ -14,8 +14,6 @@ from wattune_agent.nvidia import find_card, is_card
 from wattune_agent.rapl import find_rapl
 from wattune_agent.tree import Tree, first_text, text
 
-__all__ = ["FAMILIES", "board_name", "compatible", "families", "find_board", "is_tegra"]
-
 FAMILIES = ("jetson", "cpu")
 """Supported families: a Jetson by its GPU, any computer by its CPU. The first one that is present is the default.
 Beside them, NVIDIA's cards by their names, "nvidia", "nvidia:INDEX" or "nvidia:UUID": never the default."""

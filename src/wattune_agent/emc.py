@@ -7,8 +7,6 @@ from wattune_agent.file_knob import FileKnob, Limits
 from wattune_agent.knobs import BPMP, CAPS, HZ, KHZ, MEMORIES, Memory, tolerance_of
 from wattune_agent.tree import Tree, first_text, number
 
-__all__ = ["find_memory_clock"]
-
 LEAST_MHZ = 204.0
 """The lowest rate that is offered: lower ones were seen to hang a board."""
 

@@ -12,8 +12,6 @@ from typing import Callable, Deque, Tuple
 
 from wattune_agent.errors import NoReading
 
-__all__ = ["REFRESH_S", "WINDOW_S", "EnergySteps"]
-
 REFRESH_S = 0.1
 """Time between fresh values of a card's counter. Source: ml.energy, "Thermally stable profiling"."""
 

@@ -20,8 +20,6 @@ from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, 
 from wattune_agent.knobs import CAPS, MEMORIES, PAIRS, is_limit, row_of, same_text, tolerance_of, whole
 from wattune_agent.tree import Tree, text
 
-__all__ = ["TRIES", "Failure", "FileKnob", "Limits", "bring_back"]
-
 TRIES = 3
 """Attempts to write limits before reporting a failure; another writer may finish between two of them."""
 

@@ -10,8 +10,6 @@ import stat
 from wattune_agent.errors import NotKept
 from wattune_agent.tree import Tree
 
-__all__ = ["PART", "SYSTEM_FOLDER", "make_private", "state_folder", "sync", "write_whole"]
-
 SYSTEM_FOLDER = "/var/lib/wattune"
 
 PRIVATE = 0o700

@@ -16,8 +16,6 @@ from wattune_agent.quantities import CELSIUS, MHZ, SECONDS, limit, quantity, win
 from wattune_agent.settings import nearest
 from wattune_agent.slicing import MODES
 
-__all__ = ["add_meter", "add_options", "guard", "stdout_aside"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``guard``, except the folder of the board's files."""

@@ -17,8 +17,6 @@ from wattune_agent.settings import RecentClock
 from wattune_agent.slicing import SLICE_S, gains_for
 from wattune_agent.time_source import Pulse
 
-__all__ = ["BLIND_S", "SAFETY_EXIT", "run_guarded"]
-
 PERIOD_S = 0.1
 CHECK_S = 1.0
 

@@ -11,8 +11,6 @@ from wattune_agent.knobs import same_text, tolerance_of
 from wattune_agent.signals import waiting
 from wattune_agent.tree import Tree
 
-__all__ = ["ANSWERS", "HeldClock", "event"]
-
 ANSWERS = 5
 """Most times that limits changed by another program are written again; then that program wins."""
 

@@ -15,8 +15,6 @@ from wattune_agent.rails import Rail, RailSensor, whole_of
 from wattune_agent.tree import Tree, first_text, real, text
 from wattune_agent.tree import number as number_in
 
-__all__ = ["find_rails"]
-
 SHUNT_STEP_V = 40e-6
 """One step of the shunt's converter (datasheet of the INA3221)."""
 

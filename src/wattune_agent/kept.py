@@ -3,8 +3,6 @@
 from collections import deque
 from typing import Any, Deque, Dict, List
 
-__all__ = ["LEFT_OUT", "MOST", "Kept"]
-
 MOST = 1000
 """Most events that are kept."""
 

@@ -15,23 +15,6 @@ from typing import NamedTuple, Optional, Tuple
 from wattune_agent.errors import FileFailed
 from wattune_agent.tree import Tree
 
-__all__ = [
-    "BPMP",
-    "CAPS",
-    "HZ",
-    "KHZ",
-    "MEMORIES",
-    "PAIRS",
-    "Memory",
-    "Row",
-    "fits",
-    "is_limit",
-    "row_of",
-    "same_text",
-    "tolerance_of",
-    "whole",
-]
-
 HZ, KHZ = 1000000, 1000
 """Units per MHz."""
 

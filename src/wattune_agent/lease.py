@@ -12,8 +12,6 @@ from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotThe
 from wattune_agent.protocol import STATED
 from wattune_agent.readings import Joules
 
-__all__ = ["BLIND_S", "LEASE_S", "RETRY_S", "UNREAD_S", "BoardLease", "Party", "say"]
-
 LEASE_S = 10.0
 """Silence of a client after which its lease on the board lapses."""
 

@@ -12,8 +12,6 @@ from wattune_agent.lock import Lock, board_lock
 from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, parts, snapshots, strangers
 from wattune_agent.tree import Tree
 
-__all__ = ["busy_with", "give_back", "left_behind", "restore_left_behind"]
-
 
 def left_behind(tree: Tree) -> Optional[Snapshot]:
     """A snapshot whose process has ended; None if there is none.

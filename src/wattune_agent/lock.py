@@ -14,8 +14,6 @@ from wattune_agent.errors import NotKept
 from wattune_agent.folders import make_private, state_folder
 from wattune_agent.tree import Tree
 
-__all__ = ["Lock", "board_lock", "this_process"]
-
 TRIES = 10
 """Attempts to take the lock before it counts as held: another process may only be testing it."""
 

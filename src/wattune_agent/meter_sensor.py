@@ -15,8 +15,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from wattune_agent.board import Board, PowerSensor
 from wattune_agent.errors import BadRequest, NoReading
 
-__all__ = ["PERIOD_S", "MeterSensor", "read_by"]
-
 PREFIX = "external:"
 
 UNITS = {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3}

@@ -11,8 +11,6 @@ from wattune_agent.cpufreq import has_cores, policies
 from wattune_agent.knobs import CAPS
 from wattune_agent.tree import Tree, first_text, number, text
 
-__all__ = ["l4t", "mode", "mode_id"]
-
 _CONF = "/etc/nvpmodel.conf"
 _STATUS = "/var/lib/nvpmodel/status"
 

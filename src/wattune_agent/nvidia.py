@@ -19,8 +19,6 @@ from wattune_agent.tree import LIMIT, LOCK, Tree, card_file
 if TYPE_CHECKING:
     from wattune_agent.nvml import Card
 
-__all__ = ["BEST", "FAMILY", "card_names", "find_card", "is_card"]
-
 FAMILY = "nvidia"
 """The family of cards; "nvidia:1" and "nvidia:GPU-..." name one of several."""
 

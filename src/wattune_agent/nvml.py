@@ -12,8 +12,6 @@ from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, 
 from wattune_agent.settings import grid
 from wattune_agent.tree import LOCK
 
-__all__ = ["AMPERE", "GA100", "Card", "Cards", "may_administer"]
-
 LIBRARY = "libnvidia-ml.so.1"
 
 AMPERE, VOLTA, UNKNOWN_ARCHITECTURE = 7, 5, 0xFFFFFFFF

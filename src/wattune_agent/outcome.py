@@ -2,8 +2,6 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-__all__ = ["GuardRequest", "Report", "as_record", "in_words"]
-
 
 class GuardRequest(NamedTuple):
     """The request to ``run_guarded``.

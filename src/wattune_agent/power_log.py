@@ -4,8 +4,6 @@ import math
 from collections import deque
 from typing import Any, Deque, Dict, List, Sequence, Tuple
 
-__all__ = ["PowerLog", "PowerTable"]
-
 RATIOS = 1.001, 2.0
 """Lowest and highest power of a setting over that of the setting below it."""
 

@@ -11,8 +11,6 @@ from wattune_agent.errors import BadRequest
 from wattune_agent.signals import tidy
 from wattune_agent.time_source import TimeSource
 
-__all__ = ["KILL_S", "GuardedProgram"]
-
 KILL_S = 10.0
 """Time that a program has to exit after SIGTERM."""
 

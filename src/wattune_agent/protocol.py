@@ -33,22 +33,6 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 from wattune_agent import PROTOCOL, SERVED
 from wattune_agent.errors import AgentError, BadRequest, FileFailed, Gone, NotThere, error_of
 
-__all__ = [
-    "ANSWER_LIMIT",
-    "REQUESTS",
-    "REQUEST_LIMIT",
-    "RESTART",
-    "SOCKET",
-    "STATED",
-    "Lines",
-    "answer",
-    "check_request",
-    "failure",
-    "known_fields",
-    "line_of",
-    "read_answer",
-]
-
 SOCKET = "/run/wattune/agent.sock"
 """The agent's socket by default."""
 

@@ -3,8 +3,6 @@
 import argparse
 from typing import Callable, Dict, Optional, Tuple
 
-__all__ = ["CELSIUS", "MHZ", "SECONDS", "WATTS", "limit", "quantity", "window"]
-
 MHZ = {"MHz": 1.0, "kHz": 1e-3, "GHz": 1e3, "Hz": 1e-6}
 WATTS = {"W": 1.0, "w": 1.0, "mW": 1e-3, "kW": 1e3}
 CELSIUS = {"C": 1.0}

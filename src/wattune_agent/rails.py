@@ -8,8 +8,6 @@ from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.tree import Tree
 
-__all__ = ["Rail", "RailSensor", "largest", "whole_of"]
-
 OTHERS_S = 1.0
 """Time between two comparisons of the input with its parts: a register takes half a millisecond."""
 

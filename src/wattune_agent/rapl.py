@@ -15,8 +15,6 @@ from wattune_agent.errors import AgentError, FileFailed, Forbidden, NoReading
 from wattune_agent.rails import HIGHEST_W
 from wattune_agent.tree import Tree, number, real, text
 
-__all__ = ["RaplSensor", "find_rapl"]
-
 Zone = NamedTuple("Zone", [("name", str), ("path", str), ("range_uj", float)])
 Zone.__doc__ = """One counter. ``range_uj``: the value at which it wraps around; 0 if unknown."""
 

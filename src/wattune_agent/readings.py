@@ -8,8 +8,6 @@ from typing import Deque, Dict, Optional, Tuple
 from wattune_agent.cap_level import SLACK
 from wattune_agent.power_log import PowerLog, PowerTable
 
-__all__ = ["Joules", "Stall", "Stuck"]
-
 FIRST_S = 0.1
 """Time that the first reading stands for, the others for the time since the reading before."""
 

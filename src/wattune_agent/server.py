@@ -21,8 +21,6 @@ from wattune_agent.protocol import REQUEST_LIMIT, SOCKET, Lines, answer, check_r
 from wattune_agent.snapshot import has_ended, started_at
 from wattune_agent.time_source import TimeSource
 
-__all__ = ["AgentServer", "serve"]
-
 MOST = 32
 """Most connections at once."""
 

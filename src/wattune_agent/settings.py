@@ -3,8 +3,6 @@
 from collections import deque
 from typing import Deque, List, Optional, Sequence, Tuple
 
-__all__ = ["MOST_SETTINGS", "NEAR_MHZ", "RecentClock", "at_most", "exceeds", "grid", "nearest", "thinned"]
-
 NEAR_MHZ = 1.0
 """A clock may be given rounded: 115 MHz for 114.75."""
 

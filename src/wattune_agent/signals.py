@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-__all__ = ["call_before_end", "ending", "forget", "held", "tidy", "waiting"]
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _calls: List[Callable[[], None]] = []

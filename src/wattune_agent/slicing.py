@@ -9,8 +9,6 @@ from wattune_agent.errors import AgentError, NotKept
 from wattune_agent.folders import write_whole
 from wattune_agent.tree import Tree
 
-__all__ = ["MODES", "SLICE_S", "gains_for", "gains_of", "load_switch", "measure_switch", "save_switch"]
-
 MODES = ("auto", "off")
 """The modes of ``--slices``: where they are worth it, or never."""
 

@@ -16,18 +16,6 @@ from wattune_agent.knobs import fits, is_limit, whole
 from wattune_agent.lock import this_process
 from wattune_agent.tree import Tree
 
-__all__ = [
-    "Snapshot",
-    "boot_id",
-    "family_of",
-    "found_texts",
-    "has_ended",
-    "parts",
-    "snapshots",
-    "started_at",
-    "strangers",
-]
-
 VERSION = 1
 
 LARGEST = 1 << 20

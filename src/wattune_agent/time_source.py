@@ -7,8 +7,6 @@ import threading
 import time
 from typing import Callable
 
-__all__ = ["STILL_S", "Pulse", "TimeSource"]
-
 
 class TimeSource:
     """The machine's monotonic time.

@@ -19,18 +19,6 @@ from wattune_agent.errors import AgentError, FileFailed, Forbidden
 if TYPE_CHECKING:
     from wattune_agent.nvml import Card, Cards
 
-__all__ = [
-    "LIMIT",
-    "LOCK",
-    "Tree",
-    "card_file",
-    "card_of",
-    "first_text",
-    "number",
-    "real",
-    "text",
-]
-
 DEADLINE_S = 10.0
 """Time that a driver has to take a text: after that, everything else is done without it."""
 

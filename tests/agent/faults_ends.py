@@ -18,9 +18,10 @@ from tests.support.live_devices import virtual
 from wattune.devices import open_device
 from wattune.point import Knobs
 from wattune_agent.client import AgentClient
-from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.guarded import SAFETY_EXIT, run_guarded
+from wattune_agent.leftover import restore_left_behind
 from wattune_agent.snapshot import snapshots
 from wattune_agent.tree import Tree
 

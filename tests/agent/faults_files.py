@@ -6,8 +6,8 @@ from pathlib import Path
 from tests.agent.faults_made import BY_RESTORE, Quick, cell, fault
 from tests.support.live.tree import disk_full
 
-from wattune_agent.controller import restore_left_behind
 from wattune_agent.guarded import run_guarded
+from wattune_agent.leftover import restore_left_behind
 from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
 
 # ------------------------------------------------------------------------------------------------------- permissions

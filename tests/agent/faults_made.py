@@ -5,9 +5,10 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 from tests.support.agent_trees import texts
 from tests.support.live.tree import LiveTree
 
-from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError
+from wattune_agent.leftover import restore_left_behind
 from wattune_agent.snapshot import snapshots
 
 FAMILIES = ("orin-nano", "nano", "cpu-laptop")

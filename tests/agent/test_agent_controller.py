@@ -28,9 +28,10 @@ from tests.support.live.tree import LiveTree
 
 from wattune_agent import tree as tree_module
 from wattune_agent.board import Board
-from wattune_agent.controller import Controller, left_behind, restore_left_behind
+from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, FileFailed, Forbidden, NotRestored, NotTaken, NotThere
+from wattune_agent.leftover import left_behind, restore_left_behind
 from wattune_agent.snapshot import Snapshot, snapshots
 
 ROOT = Path(__file__).parent.parent.parent

@@ -31,12 +31,13 @@ from wattune.point import Knobs
 from wattune_agent import nvml
 from wattune_agent.__main__ import main
 from wattune_agent.client import AgentClient
-from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import BadRequest, Busy, FileFailed, Forbidden, NoReading, NotRestored, NotTaken
 from wattune_agent.held_clock import ANSWERS
 from wattune_agent.knobs import fits
 from wattune_agent.lease import BoardLease
+from wattune_agent.leftover import restore_left_behind
 from wattune_agent.nvidia import card_names, find_card
 from wattune_agent.snapshot import snapshots
 from wattune_agent.tree import Tree, card_file
@@ -272,7 +273,8 @@ KILLED = """
 import os, sys
 from tests.agent.test_agent_nvidia import LOWEST, nvml
 from tests.support.fake_nvml import CardTree, FakeGpu, FakeLibrary
-from wattune_agent.controller import Controller, restore_left_behind
+from wattune_agent.controller import Controller
+from wattune_agent.leftover import restore_left_behind
 from wattune_agent.discovery import find_board
 
 nvml.STATUS = "/nowhere"

@@ -17,7 +17,7 @@ def restore(config: RunConfig, as_json: Json = False) -> None:
     Example:  sudo wattune restore
     """
     from wattune.devices.real_time import mapped
-    from wattune_agent.controller import restore_left_behind
+    from wattune_agent.leftover import restore_left_behind
     from wattune_agent.tree import Tree
 
     sysfs_root = config.sysfs_root
