@@ -16,7 +16,6 @@ NAMES = (
     "startup",
     "planning",
     "boards",
-    "agent_cost",
     "session",
     "session_overhead",
     "example",

@@ -1,10 +1,10 @@
 """Cost of reading and controlling a board, on files in place of one: aim 0.2 ms per reading.
 
 Readings are taken on the files of every board in ``tests/boards``. These are plain files; on a board, the kernel's
-driver also has to query the chip over a bus. Clock, guard and agent are measured on a live board in user space, which
-checks its files every 2 ms and whose clock follows 50 ms later. Power rises when a program in C starts working; the
-board samples its CPU use every 100 ms, like a sensor that averages over that time. So the guard's own delay is counted
-from the moment at which the board's power is above the cap.
+driver also has to query the chip over a bus: one register of an INA3221 takes about 0.55 ms through sysfs (AGX Orin).
+For the share of a core that readings take, every file waits as long, also those of temperatures, which are faster on a
+board: an upper bound. These waits are CPU time, so that other load does not count. Clock and agent are measured on a
+live board in user space, which checks its files every 2 ms and whose clock follows 50 ms later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.support.agent_socket import serving
 from tests.support.board_records import RECORDS, unpack
-from tests.support.live_board import compiled, live, rises
+from tests.support.live_board import live
 
 from benchmarks.timing import keep
 from wattune.devices.agent import BoardDevice
@@ -32,7 +32,35 @@ SENSED = [path for path in sorted(RECORDS.glob("*.json")) if "raspberry" not in 
 """Records of boards with a power sensor."""
 
 READINGS = 400
-RISES = 16
+
+COSTLY = ("nano-jp4", "orin-nano-jp6", "agx-orin-jp6", "agx-thor-r39")
+READ_S = 0.55e-3
+RATE_HZ = 10
+SECONDS = 20
+
+
+class SlowTree(Tree):
+    """A tree on virtual time, which passes only between two readings; its files take ``READ_S`` to read."""
+
+    reads = 0
+    passed_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds slept so far."""
+        return self.passed_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.passed_s += seconds
+
+    def read(self, path: str) -> str:
+        """Read the file and spend ``READ_S`` of CPU time on it."""
+        end_s = time.thread_time() + READ_S
+        content = super().read(path)
+        while time.thread_time() < end_s:
+            pass
+        self.reads += 1
+        return content
 
 
 def main() -> None:
@@ -47,7 +75,11 @@ def main() -> None:
                 "boards": [reading(path, folder / path.stem) for path in SENSED],
                 "pinning": pinning(folder / "pinned"),
                 "agent": round_trips(folder / "asked"),
-                "guard": latency(folder / "guarded"),
+                "cost": {
+                    "read_s": READ_S,
+                    "rate_hz": RATE_HZ,
+                    "boards": [cost(stem, folder / f"slow-{stem}") for stem in COSTLY],
+                },
             },
         )
 
@@ -106,17 +138,26 @@ def round_trips(folder: Path) -> dict[str, Any]:
     return {"read": spread(read_s)}
 
 
-def latency(folder: Path) -> dict[str, Any]:
-    """Delay from a rise of power above the cap to the lower clock in the board's files, through ``wattune guard``."""
-    folder.mkdir()
-    program = compiled(folder)
-    with live(folder / "board") as board:
-        delays = rises(board, program, RISES)
-        assert board.is_as_found(), board.changes()
+def cost(stem: str, root: Path) -> dict[str, Any]:
+    """Files read and time taken for each second of readings on one board."""
+    tree = SlowTree(str(unpack(stem, root)))
+    controller = Controller(find_board(tree, "jetson"))
+    controller.read()
+    per_second_s, longest_s, tree.reads = [], 0.0, 0
+    for _ in range(SECONDS):
+        taken_s = 0.0
+        for _ in range(RATE_HZ):
+            tree.sleep(1.0 / RATE_HZ)
+            begin_s = time.thread_time()
+            controller.read()
+            reading_s = time.thread_time() - begin_s
+            taken_s, longest_s = taken_s + reading_s, max(longest_s, reading_s)
+        per_second_s.append(taken_s)
     return {
-        "from_power": spread([one.power_s for one in delays]),
-        "from_program": spread([one.program_s for one in delays]),
-        "sampling_s": 0.1,
+        "board": stem,
+        "reads_per_s": tree.reads / SECONDS,
+        "share": statistics.median(per_second_s),
+        "longest_s": longest_s,
     }
 
 

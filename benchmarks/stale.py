@@ -19,7 +19,6 @@ SIMULATOR = ("src/wattune/devices/simulator",)
 SESSION = ("src/wattune/loop", "src/wattune/power")
 
 MEASURED = {
-    "agent_cost": ("benchmarks/agent_cost.py", "src/wattune_agent"),
     "agx_orin": ("benchmarks/agx_orin.py", *SIMULATOR),
     "asyncfgd_accuracy": ("src/wattune/algorithms",),
     "asyncfgd_engines": ("benchmarks/asyncfgd/engines.py", "examples/engines", "src/wattune/algorithms/forward"),

@@ -8,9 +8,9 @@ from benchmarks.tables.results import percent, read
 
 
 def boards() -> str:
-    """Overhead and response times on a board."""
+    """Overhead and response times on a board, and the share of a core that its readings take."""
     data = read("boards")
-    machine, guard, pinning = data["machine"], data["guard"], data["pinning"]
+    machine, pinning, cost = data["machine"], data["pinning"], data["cost"]
     files = data["boards"]
     slowest = max(files, key=lambda board: board["device"]["median_s"])
     return (
@@ -27,29 +27,15 @@ def boards() -> str:
         f"| taking control: lock, snapshot on disk, limits, and a clock that settles after 50 ms | "
         f"| {worst_ms(pinning['first'])} |\n"
         f"| restoring the board | | {worst_ms(pinning['restore'])} |\n"
-        f"| `wattune guard`: from power above the cap to the lower clock, {guard['from_power']['repeats']} rises, "
-        f"a reading every {guard['sampling_s']:g} s | | {worst_ms(guard['from_power'], 0)} |\n"
-        f"| the same, from the moment the program starts working, on a board that reports its load every 100 ms | "
-        f"| {worst_ms(guard['from_program'], 0)} |\n"
-    )
-
-
-def agent_cost() -> str:
-    """The agent's own cost with files that take as long to read as a real board's."""
-    data = read("agent_cost")
-    lines = [
-        f"Ten readings a second, with {data['read_s'] * 1e3:g} ms for each file: what one register of an INA3221 takes "
-        "on an AGX Orin, and more than a temperature does.",
-        "",
-        "| board | files read per second | share of one core | longest reading |",
-        "|---|---|---|---|",
-    ]
-    for board in data["boards"]:
-        lines.append(
+        f"\nTen readings a second, with {cost['read_s'] * 1e3:g} ms for each file: what one register of an INA3221 "
+        "takes on an AGX Orin, and more than a temperature does.\n\n"
+        "| board | files read per second | share of one core | longest reading |\n|---|---|---|---|\n"
+        + "".join(
             f"| {board['board']} | {board['reads_per_s']:.0f} | {board['share']:.1%} "
-            f"| {board['longest_s'] * 1e3:.0f} ms |"
+            f"| {board['longest_s'] * 1e3:.0f} ms |\n"
+            for board in cost["boards"]
         )
-    return "\n".join(lines) + "\n"
+    )
 
 
 def agx_orin() -> str:
@@ -124,7 +110,6 @@ def tx2_calibration() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "boards": boards,
-    "agent_cost": agent_cost,
     "agx_orin": agx_orin,
     "calibration_fits": calibration_fits,
     "jetsons": jetsons,

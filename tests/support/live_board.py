@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 CLOCK = "sys/class/devfreq/17000000.gpu"
@@ -23,31 +21,6 @@ COMMAND = [sys.executable, "-m", "wattune"]
 
 _MOVING = re.compile(r"(scaling_)?cur_freq|(clk_)?rate|(in|curr)\d_input|in_(power|current)\d_input|temp|cur_state")
 """Names of files that move by themselves."""
-
-RISING = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + 1e-9 * t.tv_nsec;
-}
-int main(int count, char **words) {
-    volatile double x = 1;
-    FILE *load = fopen(words[1], "w");
-    double end;
-    fprintf(load, "%d", getpid());
-    fclose(load);
-    usleep(1e6 * atof(words[2]));
-    printf("%.6f\n", now());
-    fflush(stdout);
-    for (end = now() + atof(words[3]); now() < end;) x = x * 1.0000001;
-    return 7;
-}
-"""
-"""Names itself as the board's load, is quiet for a while, says when it begins to work, and works for a while."""
 
 
 def wait_for(is_so: Callable[[], object], seconds: float = 30.0) -> bool:
@@ -156,57 +129,3 @@ def wattune(board: Board, *arguments: object, **options: Any) -> Iterator[subpro
         finally:
             process.send_signal(signal.SIGCONT)
             process.kill()
-
-
-def compiled(folder: Path) -> Path:
-    """The program ``RISING``."""
-    source = folder / "rising.c"
-    source.write_text(RISING, encoding="utf-8")
-    subprocess.run(["cc", "-O1", "-o", str(folder / "rising"), str(source)], check=True)
-    return folder / "rising"
-
-
-class Rise(NamedTuple):
-    """One rise of power above the cap. ``program_s``: from when the program began to work until the lower clock was
-    written; ``power_s``: from when the board's power was above the cap until then."""
-
-    program_s: float
-    power_s: float
-    to_mhz: float
-    exit_code: int
-
-
-def rises(board: Board, program: Path, count: int) -> list[Rise]:
-    """So many of them, each at another moment between two readings of the guard."""
-    tried = (rise(board, program, quiet_s=0.5 + 0.037 * (attempt % 5)) for attempt in range(2 * count + 4))
-    found = list(itertools.islice((one for one in tried if one is not None), count))
-    assert len(found) == count, "this machine is too busy for a program to draw power"
-    return found
-
-
-def rise(board: Board, program: Path, *, quiet_s: float, clock_mhz: float = 612.0, cap_w: float = 6.0) -> Rise | None:
-    """Let a guarded program become busy, and see when its clock comes down. None where the power did not rise above the
-    cap, since other programs on this machine kept this one from being busy enough."""
-    seen: list[tuple[float, float, float]] = []
-    end = threading.Event()
-
-    def watch() -> None:
-        while not end.wait(0.001):
-            seen.append((time.monotonic(), board.limit_mhz(), board.power_w()))
-
-    command = [*COMMAND, "guard", "--device", "jetson", "--sysfs-root", str(board.root), "--clock", f"{clock_mhz}MHz"]
-    command += ["--cap", f"{cap_w}W", "--", str(program), str(board.root / "load"), str(quiet_s), "1"]
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
-    finally:
-        end.set()
-        watching.join()
-    began_s = float(done.stdout)
-    above_s = next((time_s for time_s, _, power_w in seen if time_s >= began_s and power_w > cap_w), None)
-    if above_s is None:
-        return None
-    # No answer in the second that the program works is an error.
-    answered_s, to_mhz = next((t, mhz) for t, mhz, _ in seen if t >= began_s and mhz < clock_mhz - 1)
-    return Rise(answered_s - began_s, answered_s - above_s, to_mhz, done.returncode)
