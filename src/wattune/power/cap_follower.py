@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import Self
@@ -21,7 +20,7 @@ from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.power.cap_clock import CapInRun, Clock, wall_clock
 from wattune.records import CapInterval
-from wattune_agent.cap_record import CapRecord
+from wattune_agent.kept import CapRecord
 
 if TYPE_CHECKING:
     from wattune.power.capped_run import CappedRun
@@ -106,10 +105,7 @@ class CapFollower:
             self._recovers_until_s = -math.inf if state["recovers_until_s"] is None else state["recovers_until_s"]
             self._record.intervals = [dict(one) for one in state["intervals"]]
             self._record.counted = state["above_s"], state["energy_j"]
-            self._record.joined, self._record.pauses_s = state.get("joined", 0), state.get("pauses_s", 0.0)
-            if "pauses_s" not in state:  # of before, when every interval was kept
-                pairs = pairwise(state["intervals"])
-                self._record.pauses_s = sum(b["time_s"] - a["time_s"] for a, b in pairs if a["pause"] is not None)
+            self._record.joined, self._record.pauses_s = state["joined"], state["pauses_s"]
             self._is_holding, self._work_s = state["is_holding"], state["work_s"]
         self._limit()
 
