@@ -1,19 +1,12 @@
-"""The parts of a board that this package uses: a clock, a power sensor, and the board's conditions."""
+"""A board by the parts of it that this package uses: clocks, a power sensor, conditions and a mode."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
+from wattune_agent.conditions import Conditions, conditions
+from wattune_agent.errors import AgentError
 from wattune_agent.file_knob import FileKnob
+from wattune_agent.mode import mode
 from wattune_agent.tree import Tree
-
-
-class Conditions(NamedTuple):
-    """The board's state: its hottest zone, what throttles it now (empty: nothing), over-current events since it booted;
-    None if the board does not report it. ``notices``: what holds its clock in its ordinary state."""
-
-    temperature_c: Optional[float]
-    throttled: Tuple[str, ...]
-    over_current: Optional[int]
-    notices: Tuple[str, ...] = ()
 
 
 class PowerSensor:
@@ -34,7 +27,10 @@ class PowerSensor:
 class Board:
     """A board found in a tree. ``clock`` is None if no clock can be set, ``sensor`` is None if no sensor was found;
     ``problems`` then give the reason and a remedy. ``others``: further clocks that this user may set beside ``clock``,
-    by their names in a request: "memory_clock_mhz", "cpu_clock_mhz". ``card``: an ``nvidia.OneCard``, or None."""
+    by their names in a request: "memory_clock_mhz", "cpu_clock_mhz"."""
+
+    is_card = False
+    """True for an NVIDIA card, whose parts come with its driver."""
 
     def __init__(
         self,
@@ -45,7 +41,6 @@ class Board:
         clock: Optional[FileKnob],
         sensor: Optional[PowerSensor],
         problems: List[str],
-        card: Any = None,
         others: Optional[Dict[str, FileKnob]] = None,
     ) -> None:
         self.tree = tree
@@ -54,5 +49,23 @@ class Board:
         self.clock = clock
         self.sensor = sensor
         self.problems = problems
-        self.card = card
         self.others: Dict[str, FileKnob] = dict(others or {})
+
+    def conditions(self) -> Conditions:
+        """Its present conditions."""
+        return conditions(self.tree)
+
+    def clock_mhz(self) -> Optional[float]:
+        """Its present clock; None if it cannot be read."""
+        try:
+            return self.clock.now_mhz() if self.clock is not None else None
+        except AgentError:
+            return None
+
+    def mode(self) -> Dict[str, str]:
+        """The parts of its mode, in words."""
+        return mode(self.tree, self.family)
+
+    def facts(self) -> Optional[Dict[str, Any]]:
+        """What a card tells beside that; None for other boards. Raises: FileFailed for a lost card."""
+        return None

@@ -16,8 +16,8 @@ from tests.support.fake_nvml import (
 )
 
 from wattune.devices import Knob, Meter, known_devices, open_device
+from wattune.devices.agent import find_nvidia, open_nvidia
 from wattune.devices.group import open_group
-from wattune.devices.nvidia import find_nvidia, open_nvidia
 from wattune.errors import DeviceError, DeviceUnavailable, InputError
 from wattune.point import Knobs
 from wattune_agent.settings import MOST_SETTINGS

@@ -278,7 +278,7 @@ def may_change(monkeypatch, folder) -> None:
 def install(monkeypatch, folder, library: FakeLibrary | None) -> FakeLibrary | None:
     """Let ``--device nvidia`` find this library, as root, and keep its snapshots in ``folder``."""
     may_change(monkeypatch, folder)
-    monkeypatch.setattr("wattune.devices.nvidia.Tree", lambda: CardTree(folder, library))
+    monkeypatch.setattr("wattune.devices.agent.Tree", lambda *root: Tree(*root) if root else CardTree(folder, library))
     return library
 
 

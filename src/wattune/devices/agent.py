@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from wattune.cap import SensorLimit
-from wattune.devices.base import BoardController, Conditions, Knob, Sensor
+from wattune.devices.base import Conditions, Knob, Sensor
 from wattune.devices.cards import check_visible, data_types
 from wattune.devices.host_memory import free_bytes, swapped_bytes
 from wattune.devices.real_time import RealDevice, mapped, told
@@ -23,6 +23,7 @@ from wattune_agent.controller import Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.meter_sensor import MeterSensor, read_by
+from wattune_agent.nvidia import BEST, FAMILY, find_card
 from wattune_agent.protocol import SOCKET
 from wattune_agent.tree import Tree
 
@@ -44,13 +45,16 @@ KNOB_WORDS = {"memory_clock_mhz": "memory", "cpu_clock_mhz": "cpu"}
 
 CPU_DATA_TYPES = frozenset({"fp32", "bf16"})
 
+ACTUATORS = {"clock_mhz": "clock_mhz", "power_limit_w": "power_limit_w", "none": ""}
+"""Value of the option ``?actuator=`` -> the knob that is set."""
+
 
 class BoardDevice(RealDevice):
     """A board that training runs on. ``tree``: its files; None if an agent reads them. ``chosen``: the knobs that it
     offers, by their words in ``KNOB_WORDS``; without them it offers all, and begins with the first.
     """
 
-    def __init__(self, controller: BoardController, tree: Tree | None, *, chosen: str | None = None):
+    def __init__(self, controller: Controller | AgentClient, tree: Tree | None, *, chosen: str | None = None):
         self._board = controller
         self._tree = tree or Tree()
         self.leftover = None if tree is None else tree.root  # an agent restores it
@@ -262,6 +266,17 @@ def open_agent(rest: str, *, seed: int = 0) -> BoardDevice:
     return usable(find_agent(rest))
 
 
+def open_nvidia(rest: str, *, seed: int = 0) -> BoardDevice:
+    """Open the card "0", "GPU-UUID" or "" (the first); ``?actuator=`` power_limit_w, clock_mhz or none behind it.
+
+    By default the knob is the power limit, which the card keeps by choosing its clocks itself; on a card whose limit
+    cannot be set, the locked clock.
+
+    Raises: InputError, DeviceUnavailable.
+    """
+    return usable(find_nvidia(rest))
+
+
 def usable(device: BoardDevice) -> BoardDevice:
     """The device if its sensor reads, and training would run on its card. Raises: DeviceUnavailable."""
     try:
@@ -312,6 +327,21 @@ def find_agent(rest: str) -> BoardDevice:
             raise
 
 
+def find_nvidia(rest: str) -> BoardDevice:
+    """Find the card of ``open_nvidia``, even if the card cannot be used: its ``problems`` say why."""
+    which, options = split_options(rest, "?", {"actuator"}, device=FAMILY)
+    actuator = options.get("actuator", BEST)
+    if actuator not in (BEST, *ACTUATORS):
+        raise InputError("nvidia: no such actuator", value=actuator, allowed=", ".join(ACTUATORS))
+    tree = Tree()
+    with mapped():
+        board = find_card(tree, f"{FAMILY}:{which or 0}", ACTUATORS.get(actuator, BEST))
+        if board.clock is None and ACTUATORS.get(actuator):
+            others = " or ".join(name for name in ACTUATORS if name != actuator)
+            raise InputError(next(text for text in board.problems if "set" in text), hint=f"use ?actuator={others}")
+        return BoardDevice(Controller(board), tree)
+
+
 def local_specs(root: str | None = None) -> list[str]:
     """A name for each board whose files are below ``root``, by default for this computer."""
     with mapped():
@@ -321,6 +351,17 @@ def local_specs(root: str | None = None) -> list[str]:
 def agent_specs() -> list[str]:
     """A name for the system's agent; empty if none runs."""
     return ["agent"] if Tree().exists(SOCKET) else []
+
+
+def nvidia_specs() -> list[str]:
+    """A name for each card of this computer; if the driver fails, one name, with which finding a card says why."""
+    try:
+        with mapped():
+            return [f"{FAMILY}:{index}" for index in range(Tree().cards().count())]
+    except DeviceUnavailable:  # without a driver
+        return []
+    except DeviceError:
+        return [f"{FAMILY}:0"]
 
 
 # ------------------------------------------------------------------------------------------------------------- private

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from wattune.devices.agent import agent_specs, find_agent, find_local, local_specs
+from wattune.devices.agent import agent_specs, find_agent, find_local, find_nvidia, local_specs, nvidia_specs
 from wattune.devices.base import Device
 from wattune.devices.registry import KnownDevice, open_device
 from wattune.devices.spec_options import split_options, with_options
@@ -49,8 +49,6 @@ def found(root: str | None) -> Iterator[tuple[str, Callable[[], Device]]]:
         yield spec, partial(find_local, family, mark + options)
     if root is None:
         yield from ((spec, partial(find_agent, "")) for spec in agent_specs())
-        from wattune.devices.nvidia import find_nvidia, nvidia_specs
-
         yield from ((spec, partial(find_nvidia, spec.partition(":")[2])) for spec in nvidia_specs())
 
 
@@ -71,8 +69,6 @@ def _specs(options: dict[str, str]) -> Iterator[str]:
     if "jetson" in local:
         yield with_options(local["jetson"], **ours)
     if not options:
-        from wattune.devices.nvidia import nvidia_specs
-
         yield from nvidia_specs()
     if "cpu" in local:
         yield with_options(local["cpu"], **ours)

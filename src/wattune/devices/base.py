@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, final
 
 from wattune.cap import SensorLimit
 from wattune.errors import DeviceError, InputError
@@ -22,6 +22,8 @@ from wattune.records import ExactFigures, Kind, StepWork
 if TYPE_CHECKING:
     from wattune.devices.group import DeviceGroup
     from wattune.records import BoardEvent, ProfileTable, Supply
+    from wattune_agent.client import AgentClient
+    from wattune_agent.controller import Controller
 
 JOIN_S = 5.0
 """Longest wait for a call in another thread to return. A read of a sensor may never return: after this time it is
@@ -153,28 +155,6 @@ class ExactStep(NamedTuple):
     power_peak_w: float
 
 
-class BoardController(Protocol):
-    """Direct access to a board's clock and sensor: a ``Controller`` in this process, or an agent's ``AgentClient``."""
-
-    def describe(self) -> Mapping[str, Any]:
-        """Describe the board."""
-
-    def read(self) -> Mapping[str, Any]:
-        """Take a reading of the sensor."""
-
-    def pin(self, mhz: float, others: dict[str, float] | None = None) -> Mapping[str, Any]:
-        """Pin the clock to ``mhz``, and the ``others`` beside it by their names."""
-
-    def check(self) -> list[dict[str, Any]]:
-        """New events since the last call: another writer, a clock that is no longer pinned."""
-
-    def restore(self) -> None:
-        """Restore the board."""
-
-    def close(self) -> None:
-        """Release the board."""
-
-
 class GroundTruth(ABC):
     """Exact accounting of what a simulated board has used since ``Device.ground_truth`` was called."""
 
@@ -241,7 +221,7 @@ class Device(ABC):
     replayed_table: ProfileTable | None = None
     """The table that steps and readings are drawn from; None for other devices. Only its cells can be measured, and it
     stands for a workload: without one, its own batch sizes are profiled."""
-    controller: BoardController | None = None
+    controller: Controller | AgentClient | None = None
     """Direct access to the board for a guard that runs beside training; None if ``at`` is the only way."""
     group: DeviceGroup | None = None
     """The group that this device is, with its members; None for one device."""

@@ -20,7 +20,7 @@ OPENERS = {
     "cpu": "wattune.devices.agent:open_cpu",
     "external": "wattune.devices.external:open_external",
     "jetson": "wattune.devices.agent:open_jetson",
-    "nvidia": "wattune.devices.nvidia:open_nvidia",
+    "nvidia": "wattune.devices.agent:open_nvidia",
     "replay": "wattune.devices.replay:open_replay",
     "sim": "wattune.devices.simulator.simulated:open_simulated",
 }
