@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import weakref
+from contextlib import suppress
 from typing import Any, Dict, List, Optional
 
 from wattune_agent import SERVED
@@ -256,10 +257,8 @@ class AgentClient:
 
     def _renew(self, ended: threading.Event, period_s: float) -> None:
         while not self._time.wait(ended, period_s):
-            try:
+            with suppress(AgentError):  # the next request that waits for its answer reports it
                 self._ask("renew")
-            except AgentError:  # the next request that waits for its answer reports it
-                pass
 
     def _stop_renewing(self) -> None:
         self._ended.set()

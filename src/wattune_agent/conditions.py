@@ -9,9 +9,8 @@ import os
 import re
 import threading
 import weakref
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from wattune_agent.board import Conditions
 from wattune_agent.tree import Tree, number, real, text
 
 COLDEST_C = -40.0
@@ -30,6 +29,16 @@ _ALERT = re.compile(r"alert|heavy", re.I)
 _CLAMP = re.compile(r"^(?:cpufreq|devfreq|thermal-cpufreq|thermal-devfreq|processor|intel_powerclamp)|balanced$", re.I)
 
 
+class Conditions(NamedTuple):
+    """The board's state: its hottest zone, what throttles it now (empty: nothing), over-current events since it booted;
+    None if the board does not report it. ``notices``: what holds its clock in its ordinary state."""
+
+    temperature_c: Optional[float]
+    throttled: Tuple[str, ...]
+    over_current: Optional[int]
+    notices: Tuple[str, ...] = ()
+
+
 class _Watch:
     """The files of one tree, found once, and what they showed at first."""
 
@@ -38,7 +47,7 @@ class _Watch:
         self.temperatures = _zones(tree)
         self.cooling = _cooling(tree)
         self.counters = _event_counters(tree)
-        self.throttle_counts = _throttle_counters(tree)
+        self.throttle_counts = tree.glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_count")
         alerts = " ".join(kind.lower() for kind, _ in self.cooling if _ALERT.search(kind))
         # Where an alert speaks for the unit, its frequency device may rest above 0, held there by a power mode's cap.
         self.rest: Dict[str, float] = {
@@ -73,20 +82,10 @@ def conditions(tree: Tree) -> Conditions:
         return Conditions(hottest_c, tuple(throttled), _over_current(tree, watch))
 
 
-def _is_throttle(kind: str) -> bool:
-    return not _NOTICE.search(kind) and bool(_ALERT.search(kind) or _CLAMP.search(kind))
-
-
 def _hottest_c(tree: Tree, watch: _Watch) -> Optional[float]:
-    hottest_c: Optional[float] = None
-    for path in watch.temperatures:
-        value = number(tree, path)
-        if value is None:
-            continue
-        celsius = value * 1e-3
-        if COLDEST_C < celsius < HOTTEST_C and (hottest_c is None or celsius > hottest_c):
-            hottest_c = celsius
-    return hottest_c
+    numbers = [number(tree, path) for path in watch.temperatures]
+    celsius = [1e-3 * value for value in numbers if value is not None]
+    return max((value for value in celsius if COLDEST_C < value < HOTTEST_C), default=None)
 
 
 def _clamped(tree: Tree, watch: _Watch) -> List[str]:
@@ -95,12 +94,10 @@ def _clamped(tree: Tree, watch: _Watch) -> List[str]:
         state = number(tree, path)
         if state is None or state <= 0.0:  # intel_powerclamp reads -1 while it is inactive
             state = 0.0
-        if path in watch.rest:
-            if state > watch.rest[path]:
-                clamps.append("{} at {:g}".format(kind, state))
-            watch.rest[path] = min(watch.rest[path], state)
-        elif state > 0.0:
+        if state > watch.rest.get(path, 0.0):
             clamps.append("{} at {:g}".format(kind, state))
+        if path in watch.rest:
+            watch.rest[path] = min(watch.rest[path], state)
     return clamps
 
 
@@ -129,8 +126,12 @@ def _zones(tree: Tree) -> List[str]:
 
 
 def _cooling(tree: Tree) -> List[Tuple[str, str]]:
-    zones = _thermal(tree, "cooling_device")
-    return [(kind, folder + "/cur_state") for kind, folder in zones if _is_throttle(kind)]
+    """(type, file of its state) of each device that lowers a clock."""
+    return [
+        (kind, folder + "/cur_state")
+        for kind, folder in _thermal(tree, "cooling_device")
+        if not _NOTICE.search(kind) and (_ALERT.search(kind) or _CLAMP.search(kind))
+    ]
 
 
 def _thermal(tree: Tree, name: str) -> List[Tuple[str, str]]:
@@ -149,10 +150,6 @@ def _event_counters(tree: Tree) -> List[str]:
         for path in tree.glob(pattern + "/oc[0-9]*_event_cnt"):
             paths.setdefault("/".join(path.split("/")[-2:]), path)
     return sorted(paths.values())
-
-
-def _throttle_counters(tree: Tree) -> List[str]:
-    return tree.glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/*_throttle_count")
 
 
 def _unit(kind: str) -> str:

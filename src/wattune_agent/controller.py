@@ -10,19 +10,19 @@ its own first write.
 import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
-from wattune_agent.board import Board, Conditions, PowerSensor
-from wattune_agent.conditions import conditions
+from wattune_agent.board import Board, PowerSensor
+from wattune_agent.conditions import Conditions
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import AgentError, BadRequest, Busy, NoReading, NotKept, NotRestored, NotTaken, NotThere
 from wattune_agent.file_knob import FileKnob
+from wattune_agent.folders import Lock, board_lock
 from wattune_agent.held_clock import HeldClock, event
 from wattune_agent.leftover import busy_with, give_back, restore_left_behind
-from wattune_agent.lock import Lock, board_lock
-from wattune_agent.mode import mode, mode_id
+from wattune_agent.mode import mode_id
 from wattune_agent.settings import exceeds
 from wattune_agent.signals import call_before_end, ending, forget
 from wattune_agent.signals import held as signals_held
@@ -58,8 +58,7 @@ class Controller:
         self._looked_s = self._tree.now_s()
         self._mode_id: Optional[int] = None
         self._events: List[Dict[str, Any]] = []
-        self._first: Optional[HeldClock] = None
-        self._others = {name: HeldClock(board.tree, clock, self._events) for name, clock in board.others.items()}
+        self._holds: Dict[FileKnob, HeldClock] = {}
         self._conditions: Optional[Tuple[float, Conditions]] = None
         self._mode: Optional[Tuple[float, Dict[str, str]]] = None
 
@@ -89,8 +88,8 @@ class Controller:
             "mode": dict(self._now_mode()),
             "unit": clock.unit if clock is not None else "",
             "knob": clock.knob if clock is not None else "",
-            "settings_mhz": self._settings_mhz(self._main()) if clock is not None else [],
-            "others_mhz": {name: self._settings_mhz(held) for name, held in self._others.items()},
+            "settings_mhz": self._settings_mhz(clock) if clock is not None else [],
+            "others_mhz": {name: self._settings_mhz(other) for name, other in board.others.items()},
             "rail": sensor.rail if sensor is not None else "",
             "covers": sensor.covers if sensor is not None else "",
             "resolution_w": sensor.resolution_w if sensor is not None else 0.0,
@@ -99,8 +98,8 @@ class Controller:
             "lag_s": sensor.lag_s if sensor is not None else 0.0,
             "problems": list(board.problems),
             "real": self._tree.is_real,
-            "card": board.card.facts() if board.card is not None else None,
-            "switch_s": load_switch(self._tree, board.name) if board.card is None else None,
+            "card": board.facts(),
+            "switch_s": None if board.is_card else load_switch(self._tree, board.name),
         }
 
     def read(self) -> Dict[str, Any]:
@@ -118,19 +117,8 @@ class Controller:
             "throttled": list(now.throttled),
             "over_current": now.over_current,
             "notices": list(now.notices),
-            "clock_mhz": self._clock_mhz(),
+            "clock_mhz": self.board.clock_mhz(),
         }
-
-    def _clock_mhz(self) -> Optional[float]:
-        """The present clock, also of a card whose power limit is set; None if it cannot be read."""
-        clock, card = self.board.clock, self.board.card
-        if card is not None and (clock is None or clock.knob != FileKnob.knob):
-            mhz: Optional[float] = card.clock_mhz()
-            return mhz
-        try:
-            return clock.now_mhz() if clock is not None else None
-        except AgentError:
-            return None
 
     def check(self) -> List[Dict[str, Any]]:
         """The board's events since the last call; call it about once a second while the board is pinned.
@@ -177,20 +165,22 @@ class Controller:
         fails, the board is restored first; NotRestored if that fails too. If a change of a pinned clock fails, the
         clock stays pinned where it was, or lower.
         """
-        self._clock()
-        wanted = [(self._main(), mhz)]
+        first = self._held(self._clock())
+        wanted = [(first, mhz)]
         for name, other_mhz in sorted((others or {}).items()):
-            if name not in self._others:
-                allowed = ", ".join(self._others) or "none"
+            if name not in self.board.others:
+                allowed = ", ".join(self.board.others) or "none"
                 raise BadRequest("{} cannot set {}; allowed: {}".format(self.board.name, name, allowed))
-            wanted.append((self._others[name], other_mhz))
+            wanted.append((self._held(self.board.others[name]), other_mhz))
         for held, held_mhz in wanted:
             if held_mhz not in held.clock.settings_mhz:
                 clocks = ", ".join("{:g}".format(setting) for setting in held.clock.settings_mhz)
-                raise BadRequest("{} has no {:g} MHz; it has {} MHz".format(self._name_of(held), held_mhz, clocks))
+                raise BadRequest(
+                    "{} has no {:g} MHz; it has {} MHz".format(self._name_of(held.clock), held_mhz, clocks)
+                )
         with self._alone():
             self._take()
-            with self._or_back() if self._main().mhz is None else self._or_kept():
+            with self._or_back() if first.mhz is None else self._or_kept():
                 for held, held_mhz in wanted:
                     self._check_limit(held, held_mhz)
                 for held, _ in wanted:
@@ -210,12 +200,13 @@ class Controller:
         Raises: as ``pin``. After a failure the clock stays pinned where it was, or lower.
         """
         with self._alone():
-            held = self._first
-            if held is not None and held.mhz is not None and self._snapshot is not None and self._is_ours():
+            held = self._held(self._clock())
+            if held.mhz is not None and self._snapshot is not None and self._is_ours():
                 with self._or_kept():
                     if held.slice(mhz):
                         return
-        self.pin(mhz, {name: held.mhz for name, held in self._others.items() if held.mhz is not None})
+        others = {name: self._held(clock).mhz for name, clock in self.board.others.items()}
+        self.pin(mhz, {name: other_mhz for name, other_mhz in others.items() if other_mhz is not None})
 
     def restore(self) -> None:
         """Restore the board to its original state; do nothing if nothing has changed.
@@ -247,12 +238,8 @@ class Controller:
                 self.restore()
             finally:
                 if self._snapshot is not None:
-                    try:
-                        self._snapshot._replace(
-                            pid=0
-                        ).save()  # without an owner: others need not wait for this process to end
-                    except NotKept:
-                        pass
+                    with suppress(NotKept):  # without an owner: others need not wait for this process to end
+                        self._snapshot._replace(pid=0).save()
                 self._let_go()
 
     # --------------------------------------------------------------------------------------------------------- private
@@ -262,18 +249,15 @@ class Controller:
             raise NotThere("no clock that can be set: " + ("; ".join(self.board.problems) or "none was found"))
         return self.board.clock
 
-    def _main(self) -> HeldClock:
-        """The first clock; call it where there is one."""
-        clock = self._clock()
-        if self._first is None or self._first.clock is not clock:
-            self._first = HeldClock(self._tree, clock, self._events)
-        return self._first
+    def _held(self, clock: FileKnob) -> HeldClock:
+        return self._holds.setdefault(clock, HeldClock(self._tree, clock, self._events))
 
     def _all(self) -> List[HeldClock]:
-        return ([] if self._first is None else [self._first]) + list(self._others.values())
+        clocks = [self.board.clock, *self.board.others.values()]
+        return [self._held(clock) for clock in clocks if clock is not None]
 
-    def _name_of(self, held: HeldClock) -> str:
-        return self.board.name if held is self._first else "the {} of {}".format(held.clock.unit, self.board.name)
+    def _name_of(self, clock: FileKnob) -> str:
+        return self.board.name if clock is self.board.clock else "the {} of {}".format(clock.unit, self.board.name)
 
     def _forget_pins(self) -> None:
         self._mode = None
@@ -308,13 +292,12 @@ class Controller:
         try:
             snapshot = self._of_now(clock)
             snapshot.save()
-            for clamp in conditions(self._tree).throttled if self.board.card is None else ():
+            for clamp in () if self.board.is_card else self.board.conditions().throttled:
                 self._events.append(event(self._tree, "clamped", AS_FOUND.format(clamp)))
         except BaseException:
             self._let_go()
             raise
         self._snapshot = snapshot
-        self._main()
         for held in self._all():
             held.begin(self._limit_now(held.clock))
         self._mode_id = mode_id(self._tree)
@@ -367,9 +350,9 @@ class Controller:
         self._events.append(event(self._tree, "mode switched", text))
         self._mode_id = now
 
-    def _settings_mhz(self, held: HeldClock) -> List[float]:
+    def _settings_mhz(self, clock: FileKnob) -> List[float]:
         """The settings that the power mode allows: the lowest at least."""
-        clock = held.clock
+        held = self._held(clock)
         if self._snapshot is None:
             held.limit_mhz = self._limit_before_pin(clock)
         limit_mhz = held.limit_mhz
@@ -389,10 +372,8 @@ class Controller:
         found = []
         for path in snapshots(self._tree):
             if family_of(path) == self.board.family:
-                try:
+                with suppress(NotKept):
                     found.append(Snapshot.load(path))
-                except NotKept:
-                    pass
         return found
 
     def _limit_now(self, clock: FileKnob) -> Optional[float]:
@@ -405,8 +386,9 @@ class Controller:
             return None
 
     def _check_limit(self, held: HeldClock, mhz: float) -> None:
-        if held.limit_mhz is not None and mhz not in self._settings_mhz(held):
-            limit = "{:g} MHz is above {:g} MHz, the limit of {}".format(mhz, held.limit_mhz, self._name_of(held))
+        if held.limit_mhz is not None and mhz not in self._settings_mhz(held.clock):
+            name = self._name_of(held.clock)
+            limit = "{:g} MHz is above {:g} MHz, the limit of {}".format(mhz, held.limit_mhz, name)
             if self._mode_id is None:
                 raise BadRequest(limit + " before; raise it first, or choose a lower clock")
             raise BadRequest(
@@ -429,7 +411,7 @@ class Controller:
 
     def _look_for_missing(self) -> None:
         board = self.board
-        if board.card is not None or (board.clock is not None and board.sensor is not None):
+        if board.is_card or (board.clock is not None and board.sensor is not None):
             return  # a card's parts come with its driver; a knob that it lacks may have been left out on purpose
         found = self._found_again()
         if found is None:
@@ -437,11 +419,7 @@ class Controller:
         if (board.clock is None and found.clock is not None) or (board.sensor is None and found.sensor is not None):
             if board.clock is None:
                 board.clock, board.others = found.clock, found.others
-                self._others = {
-                    name: HeldClock(self._tree, clock, self._events) for name, clock in board.others.items()
-                }
-            board.sensor = board.sensor or found.sensor
-            board.problems = found.problems
+            board.sensor, board.problems = board.sensor or found.sensor, found.problems
 
     def _found_again(self) -> Optional[Board]:
         """The board as it is found now; None if it is gone, or was looked for a moment ago."""
@@ -457,9 +435,7 @@ class Controller:
     def _now_conditions(self) -> Conditions:
         now_s, cached = self._tree.now_s(), self._conditions
         if cached is None or now_s - cached[0] >= CONDITIONS_S:
-            card = self.board.card
-            now = conditions(self._tree) if card is None else card.conditions()
-            cached = self._conditions = (now_s, now)
+            cached = self._conditions = (now_s, self.board.conditions())
         return cached[1]
 
     def _now_mode(self) -> Dict[str, str]:
@@ -469,12 +445,8 @@ class Controller:
         return cached[1]
 
     def _mode_of_board(self) -> Dict[str, str]:
-        card = self.board.card
-        if card is not None:
-            of_card: Dict[str, str] = card.mode()
-            return of_card
         before = self._mode_before_pin()
-        return mode(self._tree, self.board.family) if before is None else before
+        return self.board.mode() if before is None else before
 
     def _mode_before_pin(self) -> Optional[Dict[str, str]]:
         """The mode before the clocks of CPU or memory were pinned, whose limits are parts of it; None if none is."""

@@ -14,6 +14,7 @@ Sources: Linux ``drivers/devfreq/devfreq.c`` (``min_freq_store``, ``get_freq_ran
 KernelTuner/kernel_tuner ``observers/tegra.py`` for the order.
 """
 
+from contextlib import suppress
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, NotRestored, NotTaken
@@ -290,11 +291,9 @@ def _write(tree: Tree, path: str, wanted: str) -> None:
     setter = next((memory.setter for memory in MEMORIES if path == memory.rate), path)
     row = row_of(path)
     if row is not None and row.only_changes:
-        try:
+        with suppress(AgentError):
             if tree.read(path) == wanted.strip():
                 return
-        except AgentError:
-            pass
     tree.write(setter, wanted)
 
 

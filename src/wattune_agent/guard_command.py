@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 from wattune_agent.cap_level import WINDOW_S
 from wattune_agent.errors import AgentError, BadRequest
 from wattune_agent.guarded import run_guarded
+from wattune_agent.lease import say
 from wattune_agent.meter_sensor import MeterSensor
 from wattune_agent.outcome import GuardRequest, Report, as_record, in_words
 from wattune_agent.quantities import CELSIUS, MHZ, SECONDS, limit, quantity, window
@@ -90,7 +91,7 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
                 stall_s=options.stall,
             )
             with stdout_aside(options.json):
-                report = run_guarded(controller, say=_say, **request._asdict())
+                report = run_guarded(controller, say=say, **request._asdict())
     except AgentError as error:
         if report is None:
             raise
@@ -102,15 +103,8 @@ def guard(options: Any, controller_of: Callable[[Any], Any]) -> int:
         print(json.dumps(record, indent=1))
         return report.exit_code
     for line in in_words(report, request, board, kind):
-        _say(line)
+        say(line)
     return report.exit_code
-
-
-def _say(text: str) -> None:
-    try:
-        print("wattune-agent: " + text, file=sys.stderr, flush=True)
-    except OSError:
-        pass  # stderr is full or closed: the report and the exit code count
 
 
 def _window(options: Any, board: Dict[str, Any]) -> Optional[float]:

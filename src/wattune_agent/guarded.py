@@ -2,13 +2,13 @@
 
 import shutil
 import threading
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from wattune_agent.cap_guard import CapGuard, is_too_hot, told
 from wattune_agent.cap_level import KNOWN_S, CapLevel, Sensing
-from wattune_agent.cap_record import CapNow, CapRecord
 from wattune_agent.errors import AgentError, BadRequest, NotThere
-from wattune_agent.kept import LEFT_OUT, Kept
+from wattune_agent.kept import LEFT_OUT, CapNow, CapRecord, Kept
 from wattune_agent.outcome import GuardRequest, Report
 from wattune_agent.power_log import PowerTable
 from wattune_agent.program import DEAD_S, GuardedProgram
@@ -475,10 +475,8 @@ class _Run:
 
     def _keep(self, event: Dict[str, Any]) -> None:
         (self._answers if event["kind"] == "guard" else self._events).append(event)
-        try:
+        with suppress(OSError):  # the reader has exited, as `head` does: the program keeps its guard
             self._say("{:.1f} s: {}: {}".format(event["time_s"], event["kind"], event["text"]))
-        except OSError:
-            pass  # the reader has exited, as `head` does: the program keeps its guard
 
     def report(self) -> Report:
         """The report of the run, after its end."""

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
 
 from wattune_agent.cap_guard import is_too_hot
@@ -37,10 +38,8 @@ SAY_S = 60.0
 
 def say(text: str) -> None:
     """Print one line for the agent's operator; stderr may be closed."""
-    try:
+    with suppress(OSError, ValueError):
         print("wattune-agent: " + text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
 
 
 class Party:

@@ -7,8 +7,7 @@ from typing import Iterator, List, Optional, Tuple
 from wattune_agent.conditions import conditions
 from wattune_agent.errors import AgentError, Busy, NotKept, NotRestored
 from wattune_agent.file_knob import Failure, bring_back
-from wattune_agent.folders import make_private, state_folder
-from wattune_agent.lock import Lock, board_lock
+from wattune_agent.folders import Lock, board_lock, make_private, state_folder
 from wattune_agent.snapshot import Snapshot, boot_id, family_of, has_ended, parts, snapshots, strangers
 from wattune_agent.tree import Tree
 

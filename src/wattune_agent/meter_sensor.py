@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from urllib.parse import unquote, urlsplit
 
 from wattune_agent.board import Board, PowerSensor
 from wattune_agent.errors import BadRequest, NoReading
@@ -90,19 +91,12 @@ def _split(text: str) -> Tuple[str, Dict[str, str]]:
             raise BadRequest(
                 "external: not an option: {}; allowed: once each, with =value: {}".format(part, ", ".join(OPTIONS))
             )
-        options[name] = _unquoted(value)
+        options[name] = unquote(value)
     return source, options
-
-
-def _unquoted(text: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(text)
 
 
 def _fetcher(url: str) -> Callable[[], str]:
     from urllib.error import HTTPError
-    from urllib.parse import urlsplit
     from urllib.request import ProxyHandler, build_opener
 
     try:

@@ -9,7 +9,8 @@ this process has locked, or "none", which is always its original text: a lock of
 import math
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from wattune_agent.board import Board, Conditions, PowerSensor
+from wattune_agent.board import Board, PowerSensor
+from wattune_agent.conditions import Conditions
 from wattune_agent.energy_steps import REFRESH_S, WINDOW_S, EnergySteps
 from wattune_agent.errors import AgentError, BadRequest, NoReading
 from wattune_agent.file_knob import FileKnob, Limits
@@ -111,16 +112,23 @@ class CardSensor(PowerSensor):
         return energy_j
 
 
-class OneCard:
-    """The conditions, mode and facts of a card, in place of the machine's.
+class CardBoard(Board):
+    """A card as a board, with conditions, mode and facts of its own in place of the machine's."""
 
-    ``knob``: the name of what is set on the card.
-    """
+    is_card = True
 
-    def __init__(self, tree: Tree, card: "Card", knob: str) -> None:
-        self._tree = tree
+    def __init__(
+        self,
+        tree: Tree,
+        card: "Card",
+        clock: Optional[FileKnob],
+        sensor: Optional[PowerSensor],
+        problems: List[str],
+    ) -> None:
+        family = "{}:{}".format(FAMILY, card.uuid)
+        super().__init__(tree, family=family, name=card.name, clock=clock, sensor=sensor, problems=problems)
         self._card = card
-        self._sets_limit = knob == PowerLimit.knob
+        self._sets_limit = clock is not None and clock.knob == PowerLimit.knob
 
     def conditions(self) -> Conditions:
         """The card's own: the machine's other temperatures and limits are not those of training on it."""
@@ -134,6 +142,8 @@ class OneCard:
 
     def clock_mhz(self) -> Optional[float]:
         """The present graphics clock."""
+        if self.clock is not None and not self._sets_limit:
+            return super().clock_mhz()
         try:
             return self._card.clock_mhz()
         except AgentError:
@@ -142,7 +152,7 @@ class OneCard:
     def mode(self) -> Dict[str, str]:
         """Driver, and the card's settings that affect its speed or power."""
         try:
-            driver, limit_w, has_ecc = self._tree.cards().driver(), self._card.limit_w(), self._card.has_ecc()
+            driver, limit_w, has_ecc = self.tree.cards().driver(), self._card.limit_w(), self._card.has_ecc()
         except AgentError:
             return {}
         parts = {"driver": driver} if driver else {}
@@ -160,7 +170,7 @@ class OneCard:
         limits_w = self._card.limits_w()
         return {
             "uuid": self._card.uuid,
-            "names": {card.uuid: card.name for card in self._tree.cards().all()},
+            "names": {card.uuid: card.name for card in self.tree.cards().all()},
             "capability": list(self._card.capability),
             "memory_bytes": self._card.free_bytes(),
             "shares_memory": self._card.shares_memory(),
@@ -211,16 +221,7 @@ def find_card(tree: Tree, family: str, knob: str = FileKnob.knob) -> Board:
         )
     if card.is_divided():
         problems.append("the GPU is divided into instances (MIG): its power is that of all of them together")
-    own = OneCard(tree, card, "" if clock is None else clock.knob)
-    return Board(
-        tree,
-        family="{}:{}".format(FAMILY, card.uuid),
-        name=card.name,
-        clock=clock,
-        sensor=sensor,
-        problems=problems,
-        card=own,
-    )
+    return CardBoard(tree, card, clock, sensor, problems)
 
 
 def _knob_of(tree: Tree, card: "Card", knob: str, problems: List[str]) -> Optional[FileKnob]:

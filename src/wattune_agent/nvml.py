@@ -6,6 +6,7 @@ Units: W, J, MHz, degrees Celsius, bytes. Source: NVML API reference, nvml.h.
 import ctypes
 import os
 import threading
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, NotThere
@@ -78,10 +79,8 @@ class Cards:
         """Every card that answers, in the driver's order. Raises: NotThere without a driver, FileFailed."""
         cards = []
         for index in range(self.count()):
-            try:
+            with suppress(FileFailed):  # this card is lost: the others still work
                 cards.append(self._card(index))
-            except FileFailed:  # this card is lost: the others still work
-                pass
         return cards
 
     def count(self) -> int:

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Dict, Iterator, List, Optional
 
 from wattune_agent.errors import BadRequest
@@ -126,14 +126,12 @@ class GuardedProgram:
         watcher, self._watcher = self._watcher, None
         if watcher is None or watcher.stdin is None:
             return
-        try:
+        with suppress(OSError, subprocess.TimeoutExpired):
             if self.ended.is_set() or self._process is None:
                 watcher.stdin.write(b"over\n")
             watcher.stdin.close()
             if self.ended.is_set() or self._process is None:
                 watcher.wait(5.0)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
 
     @property
     def exit_code(self) -> int:
@@ -173,21 +171,17 @@ class GuardedProgram:
         assert self._watcher is not None
         assert self._watcher.stdin is not None
         before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a watcher that is gone is noticed by the guard
-        try:
+        with suppress(OSError):
             os.write(self._watcher.stdin.fileno(), "{}\n".format(os.getpid()).encode("ascii"))
-        except OSError:
-            pass
         signal.signal(signal.SIGPIPE, before)
 
     def _has_members(self) -> bool:
         if self._process is None:
             return False
-        try:
+        with suppress(ChildProcessError):
             # If orphans are reparented to us, as to PID 1 of a container, they stay until we wait for them.
             while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
-            pass
         return self._signal(0)
 
     # --------------------------------------------------------------------------------------------------------- time

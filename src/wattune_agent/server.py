@@ -12,6 +12,7 @@ import struct
 import threading
 import time as real_time
 import traceback
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 from wattune_agent import PROTOCOL, SERVED
@@ -142,11 +143,9 @@ class AgentServer:
     def _refuse(self, connection: socket.socket, most: int) -> None:
         """Say why, and close the connection at once: the client reads that even if it cannot send its request."""
         message = failure(None, Full("{} connections are open already".format(most)), [])
-        try:
+        with suppress(OSError):
             connection.setblocking(False)
             connection.send(line_of(message))
-        except OSError:
-            pass
         connection.close()
 
     def _attend(self, peer: "_Peer") -> None:
@@ -214,11 +213,9 @@ class AgentServer:
 
     def _end(self) -> None:
         self._listener.close()
-        try:
+        with suppress(OSError):
             if os.stat(self._path).st_ino == self._inode:
                 os.unlink(self._path)
-        except OSError:
-            pass
         try:
             self._keeper.close()
         finally:
@@ -286,10 +283,8 @@ class _Peer(Party):
 
     def shut(self) -> None:
         """Wake the thread that waits for this side."""
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
     def close(self) -> None:
         """Close the connection."""
@@ -305,11 +300,9 @@ def _tell_systemd(state: str) -> None:
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
-    try:
+    with suppress(OSError):  # nobody listens, or not at once: the next one follows
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as messages:
             messages.sendto(state.encode("ascii"), "\0" + path[1:] if path.startswith("@") else path)
-    except OSError:
-        pass  # nobody listens, or not at once: the next one follows
 
 
 def _number_of(message: Dict[str, Any]) -> Optional[int]:

@@ -8,12 +8,12 @@ import json
 import os
 import stat
 import time
+from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from wattune_agent.errors import FileFailed, NotKept
-from wattune_agent.folders import PART, make_private, state_folder, sync, write_whole
+from wattune_agent.folders import PART, make_private, state_folder, sync, this_process, write_whole
 from wattune_agent.knobs import fits, is_limit, whole
-from wattune_agent.lock import this_process
 from wattune_agent.tree import Tree
 
 VERSION = 1
@@ -78,10 +78,9 @@ class Snapshot(NamedTuple):
                     self.path, error.strerror or error
                 )
             ) from error
-        try:
+        # after a power cut it may reappear; by then the kernel has forgotten everything written
+        with suppress(OSError):
             sync(os.path.dirname(self.path))
-        except OSError:
-            pass  # after a power cut it may reappear; by then the kernel has forgotten everything written
 
     @classmethod
     def load(cls, path: str) -> "Snapshot":

@@ -1,8 +1,7 @@
 """What a run of weeks keeps: a bounded number of events and of intervals of its cap."""
 
-from wattune_agent import cap_record, kept
-from wattune_agent.cap_record import CapRecord
-from wattune_agent.kept import Kept
+from wattune_agent import kept
+from wattune_agent.kept import CapRecord, Kept
 
 
 def test_the_first_and_the_newest_events_are_kept():
@@ -25,7 +24,7 @@ def test_joined_intervals_keep_joules_and_pauses():
         record.note(60.0 * minute, minute % 7, None, {}, None if minute % 3 else "the cap is 0 W")
         record.close(60.0 * minute + 60)
     end_s = 60.0 * 7 * 24 * 60
-    assert len(record.intervals) <= cap_record.MOST
+    assert len(record.intervals) <= kept.MOST
     assert len(record.intervals) + record.joined == 7 * 24 * 60
     assert sum(one["energy_j"] for one in record.intervals) == 5 * end_s
     assert abs(sum(one["above_cap_s"] for one in record.intervals) - end_s / 10) < 1e-6

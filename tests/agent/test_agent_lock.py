@@ -10,11 +10,11 @@ from tests.support.agent_trees import HIGH, board_in
 
 from wattune_agent.controller import Controller
 from wattune_agent.errors import Busy, NotKept
-from wattune_agent.lock import Lock, board_lock
+from wattune_agent.folders import Lock, board_lock
 
 HOLD = """
 import sys
-from wattune_agent.lock import Lock
+from wattune_agent.folders import Lock
 assert Lock(sys.argv[1]).acquire()
 print("held", flush=True)
 input()

@@ -237,9 +237,9 @@ def test_a_gb10_has_a_grid_of_clocks_and_the_machines_memory(tmp_path):
     board = find_board(tree, "nvidia")
     assert (board.clock.settings_mhz[0], board.clock.settings_mhz[-1]) == (751.0, 3003.0)
     assert "never tried" in board.problems[-1]
-    facts = board.card.facts()
+    facts = board.facts()
     assert (facts["memory_bytes"], facts["shares_memory"], facts["highest_w"]) == (None, True, None)
-    assert board.card.mode() == {"driver": "550.54.15"}
+    assert board.mode() == {"driver": "550.54.15"}
     gpu.virtual = VGPU
     assert find_board(tree, "nvidia").clock is None
     gpu.virtual, gpu.energy, gpu.usage = 0, False, False

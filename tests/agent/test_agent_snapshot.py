@@ -14,9 +14,8 @@ from tests.support.live.tree import disk_full
 
 from wattune_agent import tree as tree_module
 from wattune_agent.errors import Busy, FileFailed, NotKept, NotRestored
-from wattune_agent.folders import SYSTEM_FOLDER, state_folder
+from wattune_agent.folders import SYSTEM_FOLDER, board_lock, state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
-from wattune_agent.lock import board_lock
 from wattune_agent.snapshot import Snapshot, boot_id, found_texts, snapshots, started_at
 from wattune_agent.tree import Tree
 

@@ -11,9 +11,8 @@ from tests.support.board_records import materialise
 from wattune_agent.controller import Controller
 from wattune_agent.discovery import find_board
 from wattune_agent.errors import FileFailed, Forbidden, NotKept
-from wattune_agent.folders import state_folder
+from wattune_agent.folders import board_lock, state_folder
 from wattune_agent.leftover import left_behind, restore_left_behind
-from wattune_agent.lock import board_lock
 from wattune_agent.slicing import load_switch, save_switch
 from wattune_agent.snapshot import Snapshot, snapshots
 from wattune_agent.tree import Tree

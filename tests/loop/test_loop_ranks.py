@@ -38,7 +38,7 @@ from wattune.cap_source import CapTrace
 from wattune.devices import Device
 from wattune.loop.ranks import meeting
 from wattune.loop.ranks.channel import RAISE_WITHIN_S
-from wattune_agent.lock import board_lock
+from wattune_agent.folders import board_lock
 from wattune_agent.tree import Tree
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from wattune.cap import SupplyLosses
 from wattune.cap_source import UNLIMITED_W, CapProblem, CapSource
 from wattune.errors import InputError
 from wattune.power.cap_clock import CapInRun, Clock, wall_clock
-from wattune_agent.cap_record import CapNow
 from wattune_agent.errors import BadRequest
+from wattune_agent.kept import CapNow
 
 
 class GuardedCap:

@@ -13,8 +13,8 @@ from wattune.point import knob_text
 from wattune_agent.board import Board
 from wattune_agent.client import AgentClient
 from wattune_agent.errors import AgentError, Full, Gone
+from wattune_agent.folders import board_lock
 from wattune_agent.leftover import busy_with, left_behind
-from wattune_agent.lock import board_lock
 from wattune_agent.protocol import RESTART, STATED
 from wattune_agent.tree import Tree
 

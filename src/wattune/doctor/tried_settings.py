@@ -91,7 +91,7 @@ def try_switch(device: Device, say: Callable[[str], None] = lambda text: None) -
     Raises: DeviceError if the board cannot be restored.
     """
     controller = device.controller
-    if not isinstance(controller, Controller) or controller.board.card is not None:
+    if not isinstance(controller, Controller) or controller.board.is_card:
         return ""
     with mapped(), _load(device, settings_to_try(device), say):
         try:
