@@ -6,7 +6,7 @@ LAPTOP = {"cpu_laptop": "it sets no clock beside its CPU's"}
 NO_CAP = {"nano": "no cap was recorded on it", **LAPTOP}
 
 
-@fault("no permission to write the memory's lock or a CPU's limit", "that clock is not offered; the GPU's is", **LAPTOP)
+@fault("no permission to write the memory's lock or a CPU's limit", **LAPTOP)
 def _(bench):
     for path, name in ((memory(bench).lock_path, "memory_clock_mhz"), (cpu(bench).high_path, "cpu_clock_mhz")):
         bench.tree.faults.clear()
@@ -19,7 +19,7 @@ def _(bench):
     return cell(bench.told, UNTOUCHED)
 
 
-@fault("the memory's lock or rate, or a CPU's limit, refuses what is written (EINVAL)", "tries three times", **LAPTOP)
+@fault("the memory's lock or rate, or a CPU's limit, refuses what is written (EINVAL)", **LAPTOP)
 def _(bench):
     for path in (memory(bench).lock_path, memory(bench).setter_path, cpu(bench).high_path):
         bench.tree.faults.clear()
@@ -27,7 +27,7 @@ def _(bench):
         assert not pin(bench)
 
 
-@fault("the memory's lock or rate ignores what is written", "notices on reading back", **LAPTOP)
+@fault("the memory's lock or rate ignores what is written", **LAPTOP)
 def _(bench):
     for path in (memory(bench).lock_path, memory(bench).setter_path):
         bench.tree.faults.clear()
@@ -35,13 +35,13 @@ def _(bench):
         pin(bench)
 
 
-@fault("the memory's lock ignores its release", "says so; `restore` once it obeys", **LAPTOP)
+@fault("the memory's lock ignores its release", **LAPTOP)
 def _(bench):
     assert pin(bench)
     bench.tree.fault(memory(bench).lock_path, "ignored")
 
 
-@fault("a change of the memory clock fails, beside a pinned GPU", "every clock stays pinned where it was", **LAPTOP)
+@fault("a change of the memory clock fails, beside a pinned GPU", **LAPTOP)
 def _(bench):
     assert pin(bench)
     before = bench.tree.state()
@@ -51,7 +51,7 @@ def _(bench):
     bench.mend()
 
 
-@fault("the memory clock cannot be pinned beside a pinned GPU", "the GPU stays pinned, the rest is as found", **LAPTOP)
+@fault("the memory clock cannot be pinned beside a pinned GPU", **LAPTOP)
 def _(bench):
     assert bench.pin()
     bench.tree.fault(memory(bench).setter_path, "refused")
@@ -60,22 +60,14 @@ def _(bench):
     assert bench.tree.read(memory(bench).lock_path) == "0"
 
 
-@fault(
-    "the memory's lock vanishes while pinned (debugfs unmounted)",
-    "says so at once; restores the other files at the end",
-    **LAPTOP,
-)
+@fault("the memory's lock vanishes while pinned (debugfs unmounted)", **LAPTOP)
 def _(bench):
     assert pin(bench)
     bench.tree.fault(memory(bench).lock_path, "vanished")
     bench.looks()
 
 
-@fault(
-    "the firmware caps the memory clock below the pin",
-    "reports it; the pin remains, because the clock is not above it",
-    **NO_CAP,
-)
+@fault("the firmware caps the memory clock below the pin", **NO_CAP)
 def _(bench):
     lowest = memory(bench).rates[0]
     bench.tree.before_write = lambda path, text: setattr(memory(bench), "most", lowest)  # behind the snapshot
@@ -84,7 +76,7 @@ def _(bench):
     memory(bench).most = None
 
 
-@fault("another program releases the memory's lock while pinned", "locks it again and reports it", **LAPTOP)
+@fault("another program releases the memory's lock while pinned", **LAPTOP)
 def _(bench):
     assert pin(bench)
     bench.tree.rewrite(memory(bench).lock_path, "0")
@@ -92,9 +84,7 @@ def _(bench):
     assert bench.tree.read(memory(bench).lock_path) == "1"
 
 
-@fault(
-    "another program writes the power mode's cap on the memory while pinned", "writes it again, reports it", **NO_CAP
-)
+@fault("another program writes the power mode's cap on the memory while pinned", **NO_CAP)
 def _(bench):
     assert pin(bench)
     bench.tree.rewrite(memory(bench).cap_path, str(memory(bench).rates[-1]))

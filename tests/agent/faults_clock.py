@@ -3,7 +3,7 @@
 from tests.agent.faults_made import AS_FOUND, cell, fault
 
 
-@fault("the clock settles late (0.8 s)", "waits")
+@fault("the clock settles late (0.8 s)")
 def _(bench):
     _settles(bench, 0.8)
     begin_s = bench.tree.now_s()
@@ -13,29 +13,26 @@ def _(bench):
         assert bench.tree.board.clock_mhz == bench.mhz
 
 
-@fault("the clock never settles", "gives up after 2 s")
+@fault("the clock never settles")
 def _(bench):
     _settles(bench, 1e9)
     bench.pin()
     _settles(bench, 0.05)
 
 
-@fault("the current clock cannot be read, briefly", "reads it again")
+@fault("the current clock cannot be read, briefly")
 def _(bench):
     bench.tree.fault(bench.now, "eio", on="read", until_s=bench.tree.now_s() + 0.5)
     assert bench.pin()
 
 
-@fault("the current clock cannot be read", "gives up after 2 s")
+@fault("the current clock cannot be read")
 def _(bench):
     bench.tree.fault(bench.now, "garbage")
     bench.pin()
 
 
-@fault(
-    "a clamp (heat, power budget) that began before the pin holds the clock below it",
-    "reports it; the pin remains, because the clock is not above it",
-)
+@fault("a clamp (heat, power budget) that began before the pin holds the clock below it")
 def _(bench):
     bench.controller.read()
     bench.tree.before_write = lambda path, text: bench.clamp(bench.settings[2])  # behind the snapshot
@@ -45,7 +42,7 @@ def _(bench):
     bench.clamp(None)
 
 
-@fault("throttled by heat while pinned, for a while", "reports it and its end; then the pin holds again")
+@fault("throttled by heat while pinned, for a while")
 def _(bench):
     bench.controller.read()
     assert bench.pin(bench.settings[-2])
@@ -57,7 +54,7 @@ def _(bench):
     assert bench.is_at(bench.settings[-2])
 
 
-@fault("throttled by heat during the restore", "writes the limits; they take effect when the clamp ends")
+@fault("throttled by heat during the restore")
 def _(bench):
     bench.controller.read()
     assert bench.pin(bench.settings[-2])
@@ -67,10 +64,7 @@ def _(bench):
     bench.clamp(None)
 
 
-@fault(
-    "already throttled by heat when the board is opened",
-    "warns that the restored limits may be the clamp's, and says what helps",
-)
+@fault("already throttled by heat when the board is opened")
 def _(bench):
     bench.controller.read()
     bench.clamp(bench.settings[-2])
@@ -89,7 +83,7 @@ def _(bench):
     return cell(bench.told, ending)
 
 
-@fault("the clock goes above its limits while pinned", "reports it, once")
+@fault("the clock goes above its limits while pinned")
 def _(bench):
     assert bench.pin()
     bench.tree.board.clocks[0].now = bench.tree.board.clocks[0].listed[-1]

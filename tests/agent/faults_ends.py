@@ -26,7 +26,7 @@ from wattune_agent.snapshot import snapshots
 from wattune_agent.tree import Tree
 
 
-@fault("an exception in the training loop", "restores the board, then raises it")
+@fault("an exception in the training loop")
 def _(bench):
     device = virtual(bench.tree)
     try:
@@ -120,7 +120,7 @@ def holding(service, *requests):
         holder.end()
 
 
-@fault("the agent gets SIGTERM while a client holds the board", "restores the board, then exits; the client is told")
+@fault("the agent gets SIGTERM while a client holds the board")
 def _(bench):
     with served(bench) as service, AgentClient(str(service.socket)) as client:
         client.pin(service.mhz)
@@ -132,7 +132,7 @@ def _(bench):
     return cell(bench.told, AS_FOUND)
 
 
-@fault("the agent is killed (SIGKILL)", "the next agent or `restore` restores the board; the next client is told")
+@fault("the agent is killed (SIGKILL)")
 def _(bench):
     with served(bench) as service:
         client = AgentClient(str(service.socket))
@@ -150,7 +150,7 @@ def _(bench):
     return cell(bench.told, BY_RESTORE)
 
 
-@fault("the agent is killed under a program of `guard`", "stops the program, exit 4", slow=True)
+@fault("the agent is killed under a program of `guard`", slow=True)
 def _(bench):
     with served(bench) as service:
         client = AgentClient(str(service.socket))
@@ -163,7 +163,7 @@ def _(bench):
         return service.restored()
 
 
-@fault("the agent is killed during a training run", "saves a checkpoint, exit 4", slow=True)
+@fault("the agent is killed during a training run", slow=True)
 def _(bench):
     with served(bench) as service:
         device = open_device(f"agent:{service.socket}")
@@ -175,11 +175,7 @@ def _(bench):
         return service.restored()
 
 
-@fault(
-    "the guard of a program is stopped (SIGSTOP) for 6 s under a cap",
-    "reports it and starts counting again; meanwhile the program runs unguarded",
-    slow=True,
-)
+@fault("the guard of a program is stopped (SIGSTOP) for 6 s under a cap", slow=True)
 def _(bench):
     with served(bench) as service:
         folder = Path(service.tree.root)
@@ -208,7 +204,7 @@ def _(bench):
     return cell(bench.told, AS_FOUND)
 
 
-@fault("a client is killed (SIGKILL)", "the agent restores the board at once")
+@fault("a client is killed (SIGKILL)")
 def _(bench):
     with served(bench) as service, holding(service, ["guard", 900.0]) as holder:
         holder.process.kill()
@@ -216,10 +212,7 @@ def _(bench):
     return cell(bench.told, AS_FOUND)
 
 
-@fault(
-    "a client is stopped (SIGSTOP)",
-    "when the lease expires, the agent restores the board; the client gets its pin back when it continues",
-)
+@fault("a client is stopped (SIGSTOP)")
 def _(bench):
     with served(bench) as service, holding(service) as holder:
         holder.process.send_signal(signal.SIGSTOP)
@@ -232,10 +225,7 @@ def _(bench):
     return cell(bench.told, AS_FOUND)
 
 
-@fault(
-    "a client is stopped (SIGSTOP) under a cap, then killed",
-    "when the lease expires, held at the lowest clock; restores when the client is gone",
-)
+@fault("a client is stopped (SIGSTOP) under a cap, then killed")
 def _(bench):
     with (
         served(bench) as service,

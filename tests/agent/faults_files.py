@@ -13,7 +13,7 @@ from wattune_agent.snapshot import Snapshot, boot_id, snapshots, state_folder
 # ------------------------------------------------------------------------------------------------------- permissions
 
 
-@fault("no permission to write the clock", "names the file and the remedy; `guard` under a cap runs no program")
+@fault("no permission to write the clock")
 def _(bench):
     bench.tree.fault("*", "forbidden", on="write")
     bench.pin()
@@ -21,10 +21,7 @@ def _(bench):
     bench.tells(lambda: run_guarded(bench.controller, ["false"], cap_w=900.0))
 
 
-@fault(
-    "permission lost halfway through a pin, after each write in turn",
-    "restores what it still can and keeps the snapshot",
-)
+@fault("permission lost halfway through a pin, after each write in turn")
 def _(bench):
     tree, allowed = bench.tree, len(bench.board.clock.files())
     for count in range(1, allowed):
@@ -43,7 +40,7 @@ def _(bench):
     return cell(bench.told, BY_RESTORE)
 
 
-@fault("permission lost while pinned", "says so at the end; keeps the snapshot")
+@fault("permission lost while pinned")
 def _(bench):
     bench.controller.pin(bench.mhz, bench.others)
     bench.tree.fault("*", "forbidden", on="write")
@@ -53,29 +50,26 @@ def _(bench):
 # -------------------------------------------------------------------------------------- files that vanish, and errors
 
 
-@fault(
-    "a limit's file vanishes while pinned (driver reloaded, core offline)",
-    "says so at once; restores the other files at the end",
-)
+@fault("a limit's file vanishes while pinned (driver reloaded, core offline)")
 def _(bench):
     assert bench.pin()
     bench.tree.fault(bench.high, "vanished")
     bench.looks()
 
 
-@fault("EIO at a write, briefly", "retries; pinned")
+@fault("EIO at a write, briefly")
 def _(bench):
     bench.tree.fault(bench.high, "eio", on="write", until_s=bench.tree.now_s() + 0.02)
     assert bench.pin()
     assert bench.is_at(bench.mhz)
 
 
-@fault("a write is refused each time (EIO, EBUSY, EINVAL)", "tries three times, and after EINVAL in both orders")
+@fault("a write is refused each time (EIO, EBUSY, EINVAL)")
 def _(bench):
     bench.refuses((bench.high, bench.switch), "eio", "busy", "refused", on="write")
 
 
-@fault("EIO at the change of a pinned clock", "stays pinned where it was, or lower, never higher; says so at the end")
+@fault("EIO at the change of a pinned clock")
 def _(bench):
     assert bench.pin()
     pinned = bench.limits
@@ -85,27 +79,24 @@ def _(bench):
         assert bench.limits[1] <= pinned[1]
 
 
-@fault("a write is silently ignored", "notices on reading back")
+@fault("a write is silently ignored")
 def _(bench):
     bench.refuses((bench.high, bench.switch), "ignored")
 
 
-@fault(
-    "a limit is gone, cannot be read, is empty, or contains garbage, 1000 THz or a negative value before the pin",
-    "refuses: what is unknown cannot be restored",
-)
+@fault("a limit is gone, cannot be read, is empty, or contains garbage, 1000 THz or a negative value before the pin")
 def _(bench):
     bench.refuses((bench.low, bench.high), "vanished", "eio", "empty", "garbage", "absurd", "negative")
 
 
-@fault("EIO at a limit, starting while it is pinned", "says so; keeps the snapshot")
+@fault("EIO at a limit, starting while it is pinned")
 def _(bench):
     assert bench.pin()
     bench.tree.fault(bench.low, "eio")
     bench.looks()
 
 
-@fault("a limit contains garbage while pinned", "says so; keeps the snapshot")
+@fault("a limit contains garbage while pinned")
 def _(bench):
     assert bench.pin()
     bench.tree.fault(bench.high, "garbage")
@@ -115,7 +106,7 @@ def _(bench):
 # -------------------------------------------------------------------------------------------------------- the snapshot
 
 
-@fault("the snapshot cannot be written (disk full, no folder)", "refuses: no board is changed without a snapshot")
+@fault("the snapshot cannot be written (disk full, no folder)")
 def _(bench):
     with disk_full():
         assert not bench.pin()
@@ -129,10 +120,7 @@ def _(bench):
     folder.unlink()
 
 
-@fault(
-    "a snapshot is found that is truncated, or names files outside /sys",
-    "neither a pin nor `restore` writes; says what to do by hand",
-)
+@fault("a snapshot is found that is truncated, or names files outside /sys")
 def _(bench):
     for change in (
         lambda text: text[: len(text) // 2],
@@ -144,10 +132,7 @@ def _(bench):
         Path(snapshots(bench.tree)[0]).unlink()
 
 
-@fault(
-    "power cut while pinned, then a reboot",
-    "the next pin says so and removes the snapshot without applying it: the kernel has started afresh",
-)
+@fault("power cut while pinned, then a reboot")
 def _(bench):
     _leave(bench, lambda text: text.replace(boot_id(), "the start before").replace(bench.tree.read(bench.low), "1"))
     bench.tree.__class__ = Started

@@ -21,12 +21,10 @@ ABSENT = ""
 
 
 class Fault(NamedTuple):
-    """``does``: what wattune does, in words. ``act`` lets it happen on a bench; what it returns is the whole cell.
-    ``absent``: the families that cannot have it, and why. ``slow``: it takes seconds, and may
-    need torch."""
+    """``act`` lets it happen on a bench; what it returns is the whole cell. ``absent``: the families that cannot have
+    it, and why. ``slow``: it takes seconds, and may need torch."""
 
     name: str
-    does: str
     act: Callable[["Bench"], Optional[str]]
     absent: Dict[str, str]
     slow: bool
@@ -35,13 +33,13 @@ class Fault(NamedTuple):
 FAULTS: List[Fault] = []
 
 
-def fault(name, does, slow=False, **absent):
+def fault(name, slow=False, **absent):
     """Puts a function into the table; ``absent``: ``nano="why it is not there"``, ``cpu_laptop=...``."""
 
     def keep(act):
         missing = {family.replace("_", "-"): why for family, why in absent.items()}
         assert set(missing) <= set(FAMILIES)
-        FAULTS.append(Fault(name, does, act, missing, slow))
+        FAULTS.append(Fault(name, act, missing, slow))
         return act
 
     return keep
@@ -237,7 +235,7 @@ def split(text):
 
 
 def documented(page):
-    """Name of a fault -> what wattune does, and the outcome by family, as the page has it."""
+    """Name of a fault -> the outcome by family, as the page has it."""
     table = page.read_text(encoding="utf-8").partition("| --- | --- | --- |\n")[2].partition("\n\n")[0]
     rows = [[part.strip() for part in text.strip("|").split(" | ")] for text in table.splitlines()]
-    return {name: (does, split(outcomes)) for name, does, outcomes in rows}
+    return {name: split(outcomes) for name, _, outcomes in rows}

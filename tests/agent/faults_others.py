@@ -14,9 +14,7 @@ def top(bench):
     return str(bench.tree.board.clocks[0].listed[-1])
 
 
-@fault(
-    "another program writes a limit, or the switch of railgating or boost, while pinned", "writes the pin again, tells"
-)
+@fault("another program writes a limit, or the switch of railgating or boost, while pinned")
 def _(bench):
     assert bench.pin()
     for path, text in ((bench.high, top(bench)), (bench.switch, bench.on)):
@@ -26,10 +24,7 @@ def _(bench):
         assert bench.tree.board.text(bench.switch) == bench.off
 
 
-@fault(
-    "another program writes a limit while pinned, again and again",
-    "writes it again five times, then only reports it",
-)
+@fault("another program writes a limit while pinned, again and again")
 def _(bench):
     assert bench.pin()
     for _ in range(10):
@@ -38,10 +33,7 @@ def _(bench):
     assert not bench.is_at(bench.mhz)
 
 
-@fault(
-    "another program writes a limit after each write of our restore, again and again",
-    "tries three times, then says so; `restore` once the other program is done",
-)
+@fault("another program writes a limit after each write of our restore, again and again")
 def _(bench):
     assert bench.pin()
 
@@ -52,7 +44,7 @@ def _(bench):
     bench.tree.before_write = lambda path, text: bench.tree.later(bench.tree.now_s() + 1.5 * CALL_S, rewrite)
 
 
-@fault("another program writes between the writes of our pin and restore", "notices on reading back, writes again")
+@fault("another program writes between the writes of our pin and restore")
 def _(bench):
     for act, index in ((bench.pin, -1), (lambda: bench.tells(bench.controller.restore), -2)):
         others = iter([str(bench.tree.board.clocks[0].listed[index])])
@@ -66,7 +58,7 @@ def _(bench):
         assert bench.is_at(bench.mhz) if index == -1 else bench.is_back
 
 
-@fault("a second controller", "is told who holds the board; its program is not run; the pin remains")
+@fault("a second controller")
 def _(bench):
     assert bench.pin()
     writes = len(bench.tree.writes)
@@ -77,11 +69,7 @@ def _(bench):
     assert len(bench.tree.writes) == writes
 
 
-@fault(
-    "another program switches the power mode while pinned, and with it the limits",
-    "keeps the pin and reports both; the restored limits are those of the previous mode",
-    cpu_laptop="it has no nvpmodel",
-)
+@fault("another program switches the power mode while pinned, and with it the limits", cpu_laptop="it has no nvpmodel")
 def _(bench):
     status = "/var/lib/nvpmodel/status"
     before = bench.tree.read(status)

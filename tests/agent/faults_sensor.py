@@ -135,14 +135,14 @@ def losing(bench, pattern):
 # -------------------------------------------------------------------------------------------------------- single reads
 
 
-@fault("permission to read the sensor is lost", "names the file and the remedy")
+@fault("permission to read the sensor is lost")
 def _(bench):
     bench.tree.fault(bench.sensor, "forbidden", on="read")
     assert reads(bench) is None
     reads_again(bench)
 
 
-@fault("the sensor returns garbage, over 1 kW, zero or less", "no reading, never an invented number")
+@fault("the sensor returns garbage, over 1 kW, zero or less")
 def _(bench):
     for kind in ("garbage", "empty", "absurd", "zero", "negative"):
         fault_of = bench.tree.fault(bench.sensor, kind)
@@ -153,7 +153,6 @@ def _(bench):
 
 @fault(
     "the energy counter wraps around",
-    "keeps counting across the wrap",
     orin_nano="an INA3221 reports power, it has no counter",
     nano="an INA3221 reports power, it has no counter",
 )
@@ -170,10 +169,7 @@ def _(bench):
     assert any(int(bench.tree.board.text(path)) < then for path, then in zip(counters, counts, strict=True))
 
 
-@fault(
-    "the sensor is stuck at one value",
-    "reports it once clock or load has changed; a counter that does not move gives no reading",
-)
+@fault("the sensor is stuck at one value")
 def _(bench):
     device = virtual(bench.tree)
     try:
@@ -197,7 +193,7 @@ def _(bench):
 # ------------------------------------------------------------------------------------------------------- under a limit
 
 
-@fault("the sensor fails for 1 s under a cap", "retries; the clock stays")
+@fault("the sensor fails for 1 s under a cap")
 def _(bench):
     agent = Agent(bench, cap_w=FAR_W)
     agent.live(2.0)
@@ -207,10 +203,7 @@ def _(bench):
     agent.end()
 
 
-@fault(
-    "the sensor or the thermal zones are gone for over 2 s under their limit, agent",
-    "lowest clock until the client reads again, then the client's clock",
-)
+@fault("the sensor or the thermal zones are gone for over 2 s under their limit, agent")
 def _(bench):
     for pattern, limit in ((bench.sensor, {"cap_w": FAR_W}), (ZONES, {"max_temp_c": FAR_C})):
         agent = Agent(bench, **limit)
@@ -224,43 +217,31 @@ def _(bench):
         agent.end()
 
 
-@fault(
-    "the sensor or the thermal zones are gone for over 2 s under their limit, `guard`",
-    "lowest clock, stops the program, exit 4",
-)
+@fault("the sensor or the thermal zones are gone for over 2 s under their limit, `guard`")
 def _(bench):
     guards_a_program(bench, bench.sensor, cap_w=FAR_W)
     bench.mend()
     guards_a_program(bench, ZONES, max_temp_c=FAR_C)
 
 
-@fault("the sensor is gone before `guard` begins", "the program is not run")
+@fault("the sensor is gone before `guard` begins")
 def _(bench):
     bench.tree.sleep(0.1)
     bench.tree.fault(bench.sensor, "vanished")
     bench.tells(lambda: run_guarded(bench.controller, ["false"], clock_mhz=bench.mhz, cap_w=FAR_W))
 
 
-@fault(
-    "the sensor is gone for over 2 s under a cap, training run", "lowest clock, saves a checkpoint, exit 4", slow=True
-)
+@fault("the sensor is gone for over 2 s under a cap, training run", slow=True)
 def _(bench):
     guards_a_training(bench, bench.sensor, cap_w=FAR_W)
 
 
-@fault(
-    "the thermal zones are gone for over 2 s under `--max-temp`, training run",
-    "lowest clock, saves a checkpoint, exit 4",
-    slow=True,
-)
+@fault("the thermal zones are gone for over 2 s under `--max-temp`, training run", slow=True)
 def _(bench):
     guards_a_training(bench, ZONES, max_temp_c=FAR_C)
 
 
-@fault(
-    "too hot under `--max-temp`, and the client does not read the sensor",
-    "the agent holds the lowest clock until the client reads again",
-)
+@fault("too hot under `--max-temp`, and the client does not read the sensor")
 def _(bench):
     limit_c = bench.tree.board.temperature_c + 3.0
     agent = Agent(bench, max_temp_c=limit_c)
@@ -270,10 +251,7 @@ def _(bench):
     agent.end()
 
 
-@fault(
-    "the work draws more than the cap, and the client does not read the sensor",
-    "the agent holds the lowest clock after 2 s, until the client reads again",
-)
+@fault("the work draws more than the cap, and the client does not read the sensor")
 def _(bench):
     bench.pin(bench.settings[-1])
     bench.tree.board.load = 1.0
@@ -295,10 +273,7 @@ def _(bench):
 
 
 @fault(
-    "an over-current event of the supply",
-    "counted with each reading and recorded in the training record",
-    nano="its driver does not count them",
-    cpu_laptop="it does not count them",
+    "an over-current event of the supply", nano="its driver does not count them", cpu_laptop="it does not count them"
 )
 def _(bench):
     before = bench.controller.read()["over_current"]
