@@ -7,7 +7,7 @@ rbonghi/jetson_stats jtop/core/power.py, energymon/energymon jetson/JetsonPowerR
 
 import os
 import re
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from wattune_agent.board import PowerSensor
 from wattune_agent.errors import AgentError
@@ -39,7 +39,18 @@ _I2C_ID = re.compile(r"^\d+-00[0-9a-f]{2}$")
 _SINGLE = re.compile(r"^ina2(?:09|19|20|26|28|30|31|37|38|60)$")
 _LOOKED = "/sys/class/hwmon, /sys/bus/iio/devices"
 
-_Channel = Tuple[int, str]
+_IIO = ("power", "voltage", "current")
+
+
+class _Channel(NamedTuple):
+    """Files whose product, multiplied by ``to_w``, is the power; the file of the voltage, empty for a chip whose
+    resolution is not known; files that may hold the label."""
+
+    number: int
+    files: List[str]
+    to_w: float
+    volts: str
+    labels: List[str]
 
 
 def find_rails(tree: Tree) -> Tuple[Optional[PowerSensor], List[str]]:
@@ -112,62 +123,43 @@ def _i2c_id(path: str) -> str:
 
 
 def _channels(tree: Tree, folder: str) -> Iterator[_Channel]:
-    """(number, kind) of each channel with the files for its power: "power", "product" (iio) or "hwmon", "single"."""
-    single = bool(_SINGLE.match(text(tree, folder + "/name").lower()))
+    """The channels with the files for their power: of the iio driver, of a single-rail chip, of the hwmon driver."""
+    places = ["{}/rail_name_{}", "{}/device/of_node/channel@{}/ti,rail-name", "{}/of_node/channel@{}/ti,rail-name"]
     for number in range(4):
-        if tree.exists("{}/in_power{}_input".format(folder, number)):
-            yield number, "power"
-        elif _has(tree, folder, "in_voltage{}_input", "in_current{}_input", number):
-            yield number, "product"
-    if single:
-        if tree.exists(folder + "/power1_input") or tree.exists(folder + "/curr1_input"):
-            yield 1, "single"
+        labels = [place.format(folder, number) for place in places]
+        power, volts, current = ("{}/in_{}{}_input".format(folder, what, number) for what in _IIO)
+        if tree.exists(power):
+            yield _Channel(number, [power], 1e-3, volts, labels)
+        elif tree.exists(volts) and tree.exists(current):
+            yield _Channel(number, [volts, current], 1e-6, volts, labels)
+    if _SINGLE.match(text(tree, folder + "/name").lower()):
+        labels = [folder + "/in1_label", folder + "/power1_label", folder + "/label"]
+        power, volts, current = folder + "/power1_input", folder + "/in1_input", folder + "/curr1_input"
+        if tree.exists(power) or tree.exists(current):
+            yield _Channel(1, [power] if tree.exists(power) else [volts, current], 1e-6, "", labels)
         return
     # in4 to in6 are shunt voltages, in7 is their sum (Documentation/hwmon/ina3221.rst).
     for number in range(1, 4):
-        if _has(tree, folder, "in{}_input", "curr{}_input", number):
-            yield number, "hwmon"
-
-
-def _has(tree: Tree, folder: str, volts: str, current: str, number: int) -> bool:
-    return all(tree.exists(folder + "/" + name.format(number)) for name in (volts, current))
+        volts, current = "{}/in{}_input".format(folder, number), "{}/curr{}_input".format(folder, number)
+        labels = ["{}/in{}_label".format(folder, number), "{}/curr{}_label".format(folder, number)]
+        # The kernel's device tree counts inputs from 0, hwmon counts from 1.
+        for node in ("/device/of_node", "/of_node", "/../../of_node"):
+            labels.append("{}{}/input@{}/label".format(folder, node, number - 1))
+        if tree.exists(volts) and tree.exists(current):
+            yield _Channel(number, [volts, current], 1e-6, volts, labels)
 
 
 def _rails(tree: Tree, chip: str, folder: str) -> Iterator[Rail]:
-    for number, kind in _channels(tree, folder):
-        name = _label(tree, folder, number, kind)
+    window_s = _window_s(tree, folder)
+    for number, files, to_w, volts, labels in _channels(tree, folder):
+        name = first_text(tree, labels)
         is_off = text(tree, "{}/in{}_enable".format(folder, number)) == "0"  # it answers with an error
         if not is_off and name.upper() not in ("NC", "N/C", "NOT CONNECTED", "NOT_CONNECTED"):
-            yield _rail(tree, name or "{} channel {}".format(chip, number), folder, number, kind)
-
-
-def _rail(tree: Tree, name: str, folder: str, number: int, kind: str) -> Rail:
-    shunt_ohm = (number_in(tree, "{}/shunt{}_resistor".format(folder, number)) or 0.0) * 1e-6
-    volts = "{}/{}{}_input".format(folder, "in" if kind in ("hwmon", "single") else "in_voltage", number)
-    step_w = SHUNT_STEP_V / (shunt_ohm or USUAL_SHUNT_OHM) * (number_in(tree, volts) or 1e3 * USUAL_V) * 1e-3
-    window_s = _window_s(tree, folder)
-    if kind == "power":  # mW
-        power = "{}/in_power{}_input".format(folder, number)
-        return Rail(name, [power], 1e-3, resolution_w=step_w, window_s=window_s)
-    if kind == "single" and tree.exists(folder + "/power1_input"):  # uW
-        return Rail(name, [folder + "/power1_input"], 1e-6, window_s=window_s)
-    if kind == "single":
-        return Rail(name, [volts, folder + "/curr1_input"], 1e-6, window_s=window_s)
-    current = "{}/{}{}_input".format(folder, "curr" if kind == "hwmon" else "in_current", number)
-    return Rail(name, [volts, current], 1e-6, resolution_w=step_w, window_s=window_s)  # mV x mA
-
-
-def _label(tree: Tree, folder: str, number: int, kind: str) -> str:
-    if kind in ("power", "product"):
-        places = ["{}/rail_name_{}", "{}/device/of_node/channel@{}/ti,rail-name", "{}/of_node/channel@{}/ti,rail-name"]
-        return first_text(tree, [place.format(folder, number) for place in places])
-    if kind == "single":
-        return first_text(tree, [folder + "/in1_label", folder + "/power1_label", folder + "/label"])
-    places = ["{}/in{}_label".format(folder, number), "{}/curr{}_label".format(folder, number)]
-    # The kernel's device tree counts inputs from 0, hwmon counts from 1.
-    for node in ("/device/of_node", "/of_node", "/../../of_node"):
-        places.append("{}{}/input@{}/label".format(folder, node, number - 1))
-    return first_text(tree, places)
+            shunt_ohm = (number_in(tree, "{}/shunt{}_resistor".format(folder, number)) or 0.0) * 1e-6
+            now_v = (number_in(tree, volts) or 1e3 * USUAL_V) * 1e-3
+            step_w = SHUNT_STEP_V / (shunt_ohm or USUAL_SHUNT_OHM) * now_v if volts else 0.0
+            name = name or "{} channel {}".format(chip, number)
+            yield Rail(name, files, to_w, resolution_w=step_w, window_s=window_s)
 
 
 def _window_s(tree: Tree, folder: str) -> float:

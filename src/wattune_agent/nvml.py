@@ -15,6 +15,8 @@ from wattune_agent.tree import LOCK
 
 LIBRARY = "libnvidia-ml.so.1"
 
+UNREACHABLE = "no NVIDIA card can be reached ({}): install its driver; in a container, start it with --gpus all"
+
 AMPERE, VOLTA, UNKNOWN_ARCHITECTURE = 7, 5, 0xFFFFFFFF
 
 GA100 = (8, 0)
@@ -125,10 +127,7 @@ class Cards:
                 try:
                     library = self._load()
                 except OSError as error:
-                    raise NotThere(
-                        "no NVIDIA card can be reached ({}): install its driver; in a container, start it with "
-                        "--gpus all".format(error)
-                    ) from error
+                    raise NotThere(UNREACHABLE.format(error)) from error
                 _check(_code(library, "nvmlInitWithFlags", ctypes.c_uint(0)), "the driver")
                 self._library = library
             return self._library
@@ -156,7 +155,7 @@ class Card:
         """The text of one of the card's files. Raises: FileFailed."""
         if file == LOCK:
             return self.locked
-        limit_mw = self._number("nvmlDeviceGetPowerManagementLimit")
+        limit_mw = self._limit_mw()
         if limit_mw is None:
             raise FileFailed("the power limit of {} cannot be read".format(self.name))
         return str(limit_mw)
@@ -229,7 +228,7 @@ class Card:
 
     def limit_w(self) -> Optional[float]:
         """The power limit."""
-        limit_mw = self._number("nvmlDeviceGetPowerManagementLimit")
+        limit_mw = self._limit_mw()
         return None if limit_mw is None else limit_mw / 1000.0
 
     def limits_w(self) -> Optional[Tuple[float, float]]:
@@ -240,8 +239,11 @@ class Card:
     def takes_limit(self) -> bool:
         """False if the driver refuses to set the power limit, tried with the present one: a laptop's card has a range
         of limits, and refuses each of them."""
-        limit_mw = self._number("nvmlDeviceGetPowerManagementLimit")
+        limit_mw = self._limit_mw()
         return limit_mw is not None and self._set_limit(limit_mw) in (0, _NO_PERMISSION)
+
+    def _limit_mw(self) -> Optional[int]:
+        return self._number("nvmlDeviceGetPowerManagementLimit")
 
     def _set_limit(self, limit_mw: int) -> int:
         return _code(self._library, "nvmlDeviceSetPowerManagementLimit", self._handle, ctypes.c_uint(limit_mw))
@@ -329,11 +331,7 @@ def _check(code: int, what: str) -> None:
     text = _CODES.get(code, "error {}".format(code))
     error: AgentError = FileFailed("{}: the NVIDIA driver says {}".format(what, text))
     if code in _NO_DRIVER:
-        error = NotThere(
-            "no NVIDIA card can be reached ({}): install its driver; in a container, start it with --gpus all".format(
-                text
-            )
-        )
+        error = NotThere(UNREACHABLE.format(text))
     elif code == _NO_PERMISSION:
         error = Forbidden(
             "{} may not be set by this user: run the agent as root and use --device agent, or run this as root (a "

@@ -1,7 +1,6 @@
 """A pinned board always comes back: whatever fails, whoever else writes, and whenever the process is ended."""
 
 import atexit
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from tests.support.agent_trees import (
     HIGH,
     LISTED_MHZ,
     LOW,
-    NOW,
     RAILGATE,
     MadeTree,
     board_in,
@@ -92,18 +90,6 @@ def test_without_a_clock_there_is_no_pin_and_restore_is_nothing(tmp_path):
         assert controller.check() == []
 
 
-def test_what_is_said_of_a_board(tmp_path):
-    tree = LiveTree(tmp_path, "orin-nano")
-    board = find_board(tree, "jetson")
-    said = Controller(board).describe()
-    assert said["family"] == "jetson"
-    assert said["unit"] == "gpu"
-    assert said["settings_mhz"] == list(board.clock.settings_mhz)
-    assert said["rail"] == board.sensor.rail
-    assert said["real"] is False
-    assert json.loads(json.dumps(said)) == said
-
-
 def test_the_mode_is_the_mode_of_now(tmp_path):
     tree = LiveTree(tmp_path, "orin-nano")
     with Controller(find_board(tree, "jetson")) as controller:
@@ -113,28 +99,10 @@ def test_the_mode_is_the_mode_of_now(tmp_path):
         assert before["nvpmodel"] != controller.describe()["mode"]["nvpmodel"]
 
 
-def test_a_reading(tmp_path):
-    tree = LiveTree(tmp_path, "orin-nano")
-    reading = Controller(find_board(tree, "jetson")).read()
-    assert reading["power_w"] == pytest.approx(tree.board.power_w(), rel=0.05)
-    conditions = {"temperature_c", "throttled", "over_current", "notices"}
-    assert set(reading) == {"power_w", "clock_mhz", *conditions}
-    assert json.loads(json.dumps(reading)) == reading
-
-
 def test_no_sensor_is_an_error_and_no_zero(controller):
     with pytest.raises(NotThere, match="no power sensor"):
         controller.read()
     assert controller.describe()["rail"] == ""
-
-
-# ------------------------------------------------------------------------------------------------------------- settling
-
-
-def test_a_clock_that_idles_lower_is_pinned(tree, controller):
-    tree.follows = False
-    controller.pin(612.0)
-    assert tree.read(NOW) == "306000000"
 
 
 # --------------------------------------------------------------------------------------------------- faults at a write
@@ -200,20 +168,6 @@ def test_a_new_pin_does_not_begin_the_fight_anew(tree, controller):
         controller.pin(mhz)
     tree.write(HIGH, "1020000000")
     assert "is now left alone" in controller.check()[0]["text"]
-
-
-def test_an_answer_that_is_not_allowed_is_told(tree, controller):
-    controller.pin(612.0)
-    tree.write(HIGH, "1020000000")
-
-    def forbidden(path, text):
-        raise Forbidden("not allowed")
-
-    tree.before_write = forbidden
-    (event,) = controller.check()
-    assert event["kind"] == "unanswered"
-    assert "cannot be written again: not allowed" in event["text"]
-    tree.before_write = lambda path, text: None
 
 
 # -------------------------------------------------------------------------------------------------------- one at a time

@@ -580,7 +580,6 @@ def test_nobody_watches_over_a_program_that_is_over(board, tmp_path):
         os.waitpid(-1, os.WNOHANG)
 
 
-# One process: a shell that starts another one at that moment waits for it to run, and does not stand still.
 # ------------------------------------------------------------------------------------------------------------ joules
 
 

@@ -99,13 +99,6 @@ def test_thor_by_its_carriers_input_and_without_it_by_the_sum(tmp_path: Path) ->
     assert sensor.read() == pytest.approx(23.0)
 
 
-def test_a_chip_of_the_carrier_that_says_nothing_of_itself_is_left_out(tmp_path: Path) -> None:
-    hwmon_chip(tmp_path, AGX_ORIN)
-    put(tmp_path, "/sys/class/hwmon/hwmon7/name", "ina226\n")
-    put(tmp_path, "/sys/class/hwmon/hwmon7/power1_input", "9000000\n")
-    assert sensor_of(tmp_path)[0].read() == pytest.approx(6.0)
-
-
 @pytest.mark.parametrize("label", ["VDD_5V", "CPU", "VDD_M2_IN", "VDD_GPU"])
 def test_a_chip_of_the_carrier_with_labels_is_not_added_to_the_module(tmp_path: Path, label: str) -> None:
     """As the chips of an AGX Xavier lie, with one of a carrier board's maker beside them."""

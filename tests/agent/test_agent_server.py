@@ -570,11 +570,6 @@ def test_who_may_not_connect_is_told_the_way(board, server, path):
     assert "usermod" in said.stdout
 
 
-def test_no_agent_is_told_with_what_would_help(path):
-    with pytest.raises(NotThere, match="wattune-agent serve"):
-        AgentClient(str(path))
-
-
 def test_a_path_that_is_something_else_is_not_touched(path):
     path.write_text("mine", encoding="utf-8")
     with pytest.raises(BadRequest, match="not touched"):

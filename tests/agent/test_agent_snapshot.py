@@ -77,15 +77,6 @@ def test_a_tree_that_says_otherwise_than_its_folder_is_believed(tree):
     assert found_texts(tree, [HIGH]) == {HIGH: "510000000"}
 
 
-def test_nothing_lies_beside_it(snapshot):
-    snapshot.save()
-    snapshot.save()
-    assert os.listdir(os.path.dirname(snapshot.path)) == ["board-jetson.json"]
-    snapshot.remove()
-    snapshot.remove()
-    assert os.listdir(os.path.dirname(snapshot.path)) == []
-
-
 def test_a_file_that_was_cut_off_is_one_clear_line(snapshot):
     snapshot.save()
     whole = Path(snapshot.path).read_bytes()

@@ -134,15 +134,6 @@ def test_a_link_in_the_place_of_the_file_beside_is_not_followed(tree, tmp_path):
 
 
 @as_root
-def test_root_restores_what_root_left_in_the_folder_of_before(machine):
-    left = left_on(machine)
-    assert left_behind(machine).path == left.path
-    assert len(restore_left_behind(machine)) == 1
-    assert [machine.read(path) for path in FILES] == ["306000000", "1020000000", "1"]
-    assert snapshots(machine) == []
-
-
-@as_root
 def test_root_obeys_no_file_of_another_user(machine):
     left = left_on(machine)
     os.chown(left.path, SOMEBODY, SOMEBODY)
@@ -246,12 +237,3 @@ def test_figures_stay_in_their_tree(tmp_path):
         save_switch(tree, "a nano", 0.1, 0.01)
     assert load_switch(tree, "a nano") is None
     assert os.listdir(tmp_path / "theirs") == []
-
-
-def test_a_link_beside_the_file_of_figures_is_not_followed(tmp_path):
-    put(tmp_path, "/theirs", "precious")
-    (tmp_path / "etc/wattune").mkdir(parents=True)
-    (tmp_path / "etc/wattune/switch.json.part").symlink_to(tmp_path / "theirs")
-    save_switch(Tree(str(tmp_path)), "a nano", 0.1, 0.01)
-    assert (tmp_path / "theirs").read_text() == "precious"
-    assert load_switch(Tree(str(tmp_path)), "a nano") == [0.1, 0.01]

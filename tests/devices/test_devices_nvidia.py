@@ -17,7 +17,6 @@ from tests.support.fake_nvml import (
 
 from wattune.devices import Knob, Meter, known_devices, open_device
 from wattune.devices.agent import find_nvidia, open_nvidia
-from wattune.devices.group import open_group
 from wattune.errors import DeviceError, DeviceUnavailable, InputError
 from wattune.point import Knobs
 from wattune_agent.settings import MOST_SETTINGS
@@ -307,18 +306,6 @@ def test_who_may_not_change_a_card_is_told_before(use, monkeypatch, tmp_path, ma
     problems = find_nvidia("0").problems
     assert problems == () if may else "CAP_SYS_ADMIN" in problems[0]
     assert find_nvidia("0?actuator=none").problems == ()
-
-
-def test_a_group_of_cards_is_set_and_restored_together(use):
-    cards = [FakeGpu(), FakeGpu(uuid="GPU-5f0c1f2a-0000-4000-8000-000000000002")]
-    use(*cards)
-    group = open_group(["nvidia:0?actuator=clock_mhz", "nvidia:1?actuator=clock_mhz"])
-    assert group.name == "2 x NVIDIA A30"
-    with group.at(group.safest):
-        assert [card.locked for card in cards] == [(int(group.safest["clock_mhz"]),) * 2] * 2
-        assert group.power_w() > 0
-    assert [card.locked for card in cards] == [None, None]
-    group.close()
 
 
 # ------------------------------------------------------------------------------------------------------ a real one

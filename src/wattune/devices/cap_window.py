@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["ABOVE_Z", "CapWindow", "highest_mean"]
-
 ABOVE_Z = 2.6
 """Standard errors above the cap from which a mean is surely above it: wrong once in two hundred times."""
 
@@ -23,6 +21,11 @@ changes of power, and those count in full."""
 
 NOISE_KNOWN_FROM = 3
 """Pairs of readings from which their own scatter says more about the noise."""
+
+LONG_AGO_S = -1e18
+"""In place of the time of what has not happened: JSON has no infinity."""
+
+_STATE = ("is_full", "_sum_w", "_begun_s", "_fresh_from_s", "_last_s", "_settling_s", "_paired", "_squares", "_pairs")
 
 
 class CapWindow:
@@ -52,11 +55,11 @@ class CapWindow:
         """True once readings cover a whole window."""
         self._apart_s = max(averaging_s, period_s)
         self._noise_w = noise_w
-        self._readings: deque[tuple[float, float]] = deque()
+        self._readings: deque[list[float]] = deque()  # times and watts
         self._sum_w, self._begun_s = 0.0, 0.0
-        self._last_s = self._fresh_from_s = -math.inf
+        self._last_s = self._fresh_from_s = LONG_AGO_S
         self._settling_s = 0.0
-        self._paired: tuple[float, float] | None = None
+        self._paired: list[float] | None = None
         self._squares, self._pairs = 0.0, 0
 
     def add(self, time_s: float, power_w: float) -> None:
@@ -71,14 +74,14 @@ class CapWindow:
             if self._paired is not None:
                 self._squares += (power_w - self._paired[1]) ** 2 / 2
                 self._pairs += 1
-            self._paired = time_s, power_w
+            self._paired = [time_s, power_w]
         readings, window_s = self._readings, self.window_s or 0.0
         if readings:  # a reading stands for the time since the one before it
             self.is_full = 2 * time_s - self._begun_s - self._last_s >= window_s - 1e-9
         else:
             self._begun_s, self.is_full = time_s, not window_s
         self._last_s = time_s
-        readings.append((time_s, power_w))
+        readings.append([time_s, power_w])
         self._sum_w += power_w
         while len(readings) > 1 and readings[0][0] <= time_s - window_s + 1e-9:
             self._sum_w -= readings.popleft()[1]
@@ -89,36 +92,21 @@ class CapWindow:
         """Forget the readings after a change of the setting. For ``settle_s`` more, readings may show the power of
         before in part: each then counts on its own."""
         # Before the first reading nobody knows what time it is: that reading tells.
-        self._settling_s = settle_s if math.isinf(self._last_s) else 0.0
-        self._fresh_from_s = self._last_s + settle_s if settle_s else -math.inf
+        self._settling_s = settle_s if self._last_s == LONG_AGO_S else 0.0
+        self._fresh_from_s = self._last_s + settle_s if settle_s else LONG_AGO_S
         self._clear()
 
     def state_dict(self) -> dict[str, Any]:
         """State from which a later window continues, as JSON values."""
-        return {
-            "readings": [list(reading) for reading in self._readings],
-            "sum_w": self._sum_w,
-            "begun_s": self._begun_s,
-            "is_full": self.is_full,
-            "fresh_from_s": None if math.isinf(self._fresh_from_s) else self._fresh_from_s,
-            "last_s": None if math.isinf(self._last_s) else self._last_s,
-            "settling_s": self._settling_s,
-            "paired": None if self._paired is None else list(self._paired),
-            "squares": self._squares,
-            "pairs": self._pairs,
-        }
+        return {"readings": list(self._readings), **{name: getattr(self, name) for name in _STATE}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
         if "readings" not in state:  # of before 0.1.0: the window starts over
             return
-        self._readings = deque((time_s, power_w) for time_s, power_w in state["readings"])
-        self._sum_w, self._begun_s, self.is_full = state["sum_w"], state["begun_s"], state["is_full"]
-        self._fresh_from_s = -math.inf if state["fresh_from_s"] is None else state["fresh_from_s"]
-        self._last_s = -math.inf if state["last_s"] is None else state["last_s"]
-        self._settling_s = state["settling_s"]
-        self._paired = None if state["paired"] is None else (state["paired"][0], state["paired"][1])
-        self._squares, self._pairs = state["squares"], state["pairs"]
+        self._readings = deque(state["readings"])
+        for name in _STATE:
+            setattr(self, name, state[name])
 
     @property
     def mean_w(self) -> float:

@@ -85,7 +85,7 @@ class CapFollower:
         is_virtual = not capped.device.executes_steps
         self._caps = CapInRun(source, is_virtual=is_virtual, supply=supply, averaging_s=averaging_s, clock=clock)
         self._watts = self._set_for_w = math.inf  # the present cap, and the one that the setting was chosen for
-        self._recovers_until_s = -math.inf
+        self._recovers_until_s = 0.0
         self._is_holding = False
         self._work_s = 0.0  # that the work takes which is held
         self._record = CapRecord(self._figures)
@@ -102,7 +102,7 @@ class CapFollower:
             self._watts = self._set_for_w = self._caps.watts(elapsed_s)
         else:
             self._watts, self._set_for_w = state["watts"], state["set_for_w"]
-            self._recovers_until_s = -math.inf if state["recovers_until_s"] is None else state["recovers_until_s"]
+            self._recovers_until_s = state["recovers_until_s"]
             self._record.intervals = [dict(one) for one in state["intervals"]]
             self._record.counted = state["above_s"], state["energy_j"]
             self._record.joined, self._record.pauses_s = state["joined"], state["pauses_s"]
@@ -305,11 +305,10 @@ class CapFollower:
         """State from which a later follower continues, as JSON values."""
         with self._lock:
             self._record.close(self._now_s())
-            recovers = None if math.isinf(self._recovers_until_s) else self._recovers_until_s
             return {
                 "watts": self._watts,
                 "set_for_w": self._set_for_w,
-                "recovers_until_s": recovers,
+                "recovers_until_s": self._recovers_until_s,
                 "intervals": [dict(one) for one in self._record.intervals],
                 "joined": self._record.joined,
                 "pauses_s": self._record.pauses_s,
