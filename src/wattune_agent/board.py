@@ -52,20 +52,20 @@ class Board:
         self.others: Dict[str, FileKnob] = dict(others or {})
 
     def conditions(self) -> Conditions:
-        """Its present conditions."""
+        """Present conditions of the board."""
         return conditions(self.tree)
 
     def clock_mhz(self) -> Optional[float]:
-        """Its present clock; None if it cannot be read."""
+        """Present clock; None if it cannot be read."""
         try:
             return self.clock.now_mhz() if self.clock is not None else None
         except AgentError:
             return None
 
     def mode(self) -> Dict[str, str]:
-        """The parts of its mode, in words."""
+        """Parts of the mode, in words."""
         return mode(self.tree, self.family)
 
     def facts(self) -> Optional[Dict[str, Any]]:
-        """What a card tells beside that; None for other boards. Raises: FileFailed for a lost card."""
+        """Further facts about a card; None for other boards. Raises: FileFailed for a lost card."""
         return None

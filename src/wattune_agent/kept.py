@@ -1,4 +1,4 @@
-"""What is kept of a run that may take weeks: its events, and the intervals of a cap that changes."""
+"""Events of a run that may take weeks, and the intervals of a cap that changes."""
 
 import math
 from collections import deque
