@@ -28,7 +28,7 @@ def test_from_profile_to_target_on_a_board(tmp_path):
     device, output = Files(tmp_path), tmp_path / "run"
     found = device.current()
     command = trainer(tmp_path, "--say", "acc {samples}e-3 of {samples}")
-    asked = {"command": command, "cap": "5.5W", "cap_window": "peak", "seeds": 1, **LEARNS}
+    asked = {"command": command, "cap": "5.5W", "cap_window": "peak", "seeds": 1, **LEARNS, "batch_sizes": "4,16,64"}
     record = wattune.run(device, output=output, **asked)
     assert (record.reached, record.ended, record.exceeds_cap) == (True, "target reached", False)
     assert record.evaluations[-1].metric >= 0.9
@@ -40,7 +40,9 @@ def test_from_profile_to_target_on_a_board(tmp_path):
     table, plan = ProfileTable.load(output / "profile.json"), Plan.load(output / "plan.json")
     assert table.program.step_time == "steps seen"
     assert (plan.target, plan.program.command) == (0.9, command)
-    assert {point.samples for point in SampleEfficiency.load(output / "efficiency.json").points} <= {900, 912}
+    samples = {point.batch_size: point.samples for point in SampleEfficiency.load(output / "efficiency.json").points}
+    assert {samples[4], samples[16]} <= {900, 912}
+    assert samples[64] is None, "above the cap at the lowest clock, it is not trained"
     assert len([LearningCurve.load(path) for path in (output / "curves" / "proxy").iterdir()]) == 2
     assert (output / "report.html").exists()
     assert RunArguments.load(output / "run.json").working_folder == os.getcwd()

@@ -30,13 +30,19 @@ given = parser.parse_args()
 (given.folder / "pid").write_text(str(os.getpid()))
 with open(given.folder / "calls", "a") as calls:
     print(given.batch, (given.folder / "cur_freq").read_text().strip(), file=calls)
-if given.stubborn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def power(watts):
     (given.folder / "next").write_text(str(int(1000 * watts)))
     os.replace(given.folder / "next", given.folder / "power1_input")
+
+
+def end(*_):
+    power(1.5)
+    os._exit(0)
+
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if given.stubborn else end)
 
 
 def clock():

@@ -26,6 +26,7 @@ from wattune.program.learning import learn, watched
 from wattune.program.workload import ProgramWorkload
 from wattune.proxy.program_run import ProgramRun
 from wattune.records import (
+    EfficiencyPoint,
     Ending,
     Evaluation,
     LearningCurve,
@@ -73,20 +74,28 @@ class ProgramJob(ResumableRun):
             progress=self.progress_of("profile"),
         )
 
-    def estimate(self, table: ProfileTable) -> SampleEfficiency:
+    def _estimated(self, table: ProfileTable) -> SampleEfficiency:
         """Samples to target per batch size. On a board its runs stay below the cap, as training does.
 
-        All run at the lowest of the batch sizes' highest settings below it, or lower. Raises: SafetyStop.
+        All run at the lowest of the batch sizes' highest settings below it, or lower. A batch size without such a
+        setting is not trained, and has no samples. Raises: SafetyStop.
         """
-        if not self.board.executes_steps or self.folder.load(SampleEfficiency) is not None:
-            return super().estimate(table)
+        if not self.board.executes_steps:
+            return super()._estimated(table)
         limit, highest = self.limit(table), dict[int, Knobs]()
         capped_w = capped_powers(table, limit.window_s)
         for cell in sorted(table.measured, key=lambda cell: cell.knobs.order):
             if limit.allows(capped_w(cell)):
                 highest[cell.batch_size] = cell.knobs
+        if self.config.seeds:
+            self.work = cast(Any, replace(self.program, batch_sizes=tuple(highest)))
         with self._capped(limit, min(highest.values(), key=lambda knobs: knobs.order)):
-            return super().estimate(table)
+            curve = super()._estimated(table)
+        known = {point.batch_size for point in curve.points}
+        others = (
+            EfficiencyPoint(batch_size=b, relative_samples=None) for b in self.program.batch_sizes if b not in known
+        )
+        return curve.model_copy(update={"points": (*curve.points, *others)})
 
     @contextmanager
     def _capped(self, limit: SensorLimit, knobs: Knobs) -> Iterator[CappedRun]:

@@ -110,11 +110,11 @@ class ResumableRun:
 
         If ``_makes_few_runs``, they are at the batch sizes that may still be the best.
         """
-        curve = self.folder.load(SampleEfficiency)
-        if curve is not None:
-            return curve
+        return self.folder.load(SampleEfficiency) or self.folder.save(self._estimated(table))
+
+    def _estimated(self, table: ProfileTable) -> SampleEfficiency:
         is_guided = self.config.strategy == "guided" or (self._makes_few_runs(table) and not self.config.seeds)
-        curve = steps.estimate(
+        return steps.estimate(
             self.work,
             seeds=None if is_guided else self.config.seeds or SEEDS,
             step_times=planning.log_step_times(table, self.limit(table), self.config.whole_goal) or None
@@ -125,7 +125,6 @@ class ResumableRun:
             processes=self.config.processes,
             progress=self.progress_of("estimate"),
         )
-        return self.folder.save(curve)
 
     def _makes_few_runs(self, table: ProfileTable) -> bool:
         """True if the estimate makes only a few runs unless it is told otherwise."""
