@@ -265,6 +265,12 @@ def test_a_simulated_board_counts_the_steps_of_a_python_program(tmp_path):
     steps_s = {cell.batch_size: cell.step_s for cell in table.measured if cell.clock_mhz == table.measured[0].clock_mhz}
     assert 0 < steps_s[4] < steps_s[4096]
     assert (table.provenance.kind, table.program.step_time) == ("simulated", "steps seen")
+    limit = SensorLimit(4.4, window_s=1.0)
+    below = profile_command(board(), f"{command} {{batch_size}} 9", batch_sizes=[4, 4096], limit=limit)
+    assert below.aborted == (), "what would be above the cap is foreseen from the probes below"
+    for size in (4, 4096):
+        kept = {cell.clock_mhz for cell in table.measured if cell.batch_size == size and cell.power_peak_w <= 4.4}
+        assert max(kept) == max(cell.clock_mhz for cell in below.measured if cell.batch_size == size)
     for arguments, says in (
         ("4 9 {batch_size}", "the program's steps are the same at all batch sizes: 4, 16"),
         ("{batch_size} 2", "the program makes too few steps of torch to be simulated"),

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from wattune.cap import NO_LIMIT, SensorLimit
-from wattune.devices import Device
+from wattune.devices import Device, Sensor
 from wattune.errors import InputError, OutOfDeviceMemory
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.board_health import happened
@@ -26,6 +26,7 @@ from wattune.program.command_template import CommandTemplate, ascending
 from wattune.program.rounds import StepPage
 from wattune.program.workload import ProgramWorkload
 from wattune.records import AbortedProbe, ProfileCell, ProfileKey, ProfileTable, Program, provenance
+from wattune.search.observation import capped_power
 
 if TYPE_CHECKING:
     from wattune.profiling.cell_probe import CellProbe
@@ -145,11 +146,20 @@ def profile_command(
     def measure(point: OperatingPoint) -> ProfileCell | AbortedProbe:
         return notebook.look_up(None, probe, point)
 
+    def measure_below(point: OperatingPoint) -> ProfileCell | AbortedProbe:
+        """Measure a point, unless its power is foreseen to be above the limit: a program reacts to a stop too late."""
+        climb = next(climb for climb in climbs if point.knobs in climb)
+        cells = [note.cell for note in notebook.notes if note.cell is not None and note.cell.step_s is not None]
+        foreseen_w = _foreseen_w(cells, climb, point, device.sensor, limit)
+        if limit.limit_w is None or foreseen_w is None or limit.allows(foreseen_w):
+            return measure(point)
+        return AbortedProbe(**point.fields(), cap_w=limit.limit_w, power_w=foreseen_w)  # in no journal, and no table
+
     with _hang_up():
         if strategy == "full":
             full(rows, climbs, measure)
         else:
-            staircase(rows, climbs, measure, is_kept=stays_under(limit, device.sensor))
+            staircase(rows, climbs, measure_below, is_kept=stays_under(limit, device.sensor))
     cells = [note.cell for note in notebook.notes if note.cell is not None]
     if cells and all(cell.out_of_memory for cell in cells) and len(cells) == len(notebook.notes):
         raise OutOfDeviceMemory(f"no batch size fits in the memory of {device.name}, not even {sizes[0]}")
@@ -171,6 +181,28 @@ def profile_command(
         cap_window_s=limit.window_s,
         provenance=provenance(device.kind, device=device.name, model=key.model, cap_w=limit.limit_w),
     )
+
+
+def _foreseen_w(
+    cells: Sequence[ProfileCell], climb: Sequence[Knobs], point: OperatingPoint, sensor: Sensor, limit: SensorLimit
+) -> float | None:
+    """Power at a point in watts, by a line from this shape's highest cell in the climb below the point.
+
+    The slope is that between the two highest cells of one shape in this climb; power rises at least as fast with the
+    clock. None if either is missing.
+    """
+    name, known = next(iter(point.knobs), ""), dict[BatchShape, list[ProfileCell]]()
+    for cell in sorted(cells, key=lambda cell: cell.knobs.order):
+        if cell.knobs in climb[: climb.index(point.knobs)]:
+            known.setdefault(cell.point.shape, []).append(cell)
+    pairs = [each[-2:] for each in known.values() if len(each) > 1]
+    if point.shape not in known or not pairs:
+        return None
+    last = known[point.shape][-1]
+    low, high = max(pairs, key=lambda pair: pair[1].knobs.order)
+    rise_w = (high.power_mean_w or 0.0) - (low.power_mean_w or 0.0)
+    steps = (point.knobs[name] - last.knobs[name]) / (high.knobs[name] - low.knobs[name])
+    return capped_power(last, sensor.window_s, limit.window_s, limit.window_s) + max(0.0, rise_w) * steps
 
 
 def _alike(cells: Sequence[ProfileCell]) -> tuple[str, ...]:
