@@ -266,7 +266,8 @@ class Batches(Counting):
 
 class ShuffledByOwn(Shuffled):
     def __iter__(self):
-        return iter(self.draw.permutation(self.samples).tolist())
+        draw = self.draw() if callable(self.draw) else self.draw
+        return iter(draw.permutation(self.samples).tolist())
 
 
 class Stream(IterableDataset):
@@ -313,6 +314,10 @@ class Loader:
         return iter(DataLoader(Named(), batch_size=32, sampler=order))
 
 
+def hidden(generator):
+    return lambda: generator
+
+
 def own_generator():
     return RandomSampler(Named(), generator=torch.Generator().manual_seed(3))
 
@@ -325,6 +330,7 @@ ORDERS = {
     "python": lambda: {"sampler": Shuffled(SAMPLES, random.Random(3)), "batch_size": 32},
     "numpy": lambda: {"sampler": ShuffledByOwn(SAMPLES, np.random.default_rng(3)), "batch_size": 32},
     "numpy before": lambda: {"sampler": ShuffledByOwn(SAMPLES, np.random.RandomState(3)), "batch_size": 32},
+    "in a lambda": lambda: {"sampler": ShuffledByOwn(SAMPLES, hidden(np.random.default_rng(3))), "batch_size": 32},
     "batches": lambda: {"batch_sampler": Batches(SAMPLES)},
     "stream": lambda: {"dataset": Stream(), "batch_size": 32},
 }

@@ -129,8 +129,11 @@ class OptimizerStepper:
                 self._optimizer.step()
         except Exception as error:
             # The signature of a step does not tell whether it calls its closure untested; its first call does.
-            has_one = self._is_first and "closure" in inspect.signature(self._optimizer.step).parameters
-            if has_one and ("closure" in str(error).lower() or str(error) == "'NoneType' object is not callable"):
+            parameters = inspect.signature(self._optimizer.step).parameters.values()
+            has_one = any(one.name == "closure" or one.kind is one.VAR_POSITIONAL for one in parameters)
+            said = str(error).lower()
+            is_missed = said in ("'nonetype' object is not callable", "tuple index out of range") or "closure" in said
+            if self._is_first and has_one and is_missed:
                 raise needs_closure(self._optimizer) from error
             raise
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ that is not a DataLoader."""
 
 MOST = 100_000
 """Largest array or list that is looked at: of an order itself, which is as long as the data set, nothing follows."""
+
+HOLDERS = (list, tuple, dict, FunctionType)
 
 Place = tuple[str, Any, Callable[[Any], object]]
 """Path in a part of the loader, its value as JSON, and a function that sets it to such a value."""
@@ -96,7 +99,9 @@ def _within(part: Any, path: str, seen: set[int]) -> Iterator[Place]:
         value = _value(one) if id(one) not in seen else None
         if value is not None or one is None:
             yield f"{path}{key}", value, partial(_put, part, key, one)
-        elif isinstance(one, (list, tuple, dict)) or (hasattr(one, "__iter__") and not hasattr(one, "__getitem__")):
+        elif isinstance(one, (list, tuple, dict, FunctionType)) or (
+            hasattr(one, "__iter__") and not hasattr(one, "__getitem__")
+        ):
             yield from _within(one, f"{path}{key}.", seen)
 
 
@@ -119,6 +124,10 @@ def _items(part: Any) -> list[tuple[Any, Any]]:
     if isinstance(part, (list, tuple, dict)):
         pairs = part.items() if isinstance(part, dict) else enumerate(part)
         return list(pairs) if len(part) <= MOST else []
+    if isinstance(part, FunctionType):  # only the generators it refers to: they alone can be set from outside
+        cells = zip(part.__code__.co_freevars, part.__closure__ or (), strict=True)
+        filled = [(name, cell.cell_contents) for name, cell in cells if cell != CellType()]
+        return [(name, one) for name, one in filled if state_of(one) is not None]
     slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(part, name)]
     return [*getattr(part, "__dict__", {}).items(), *((name, getattr(part, name)) for name in slots)]
 
