@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -140,52 +141,31 @@ def test_before_torch_2_the_step_of_a_class_is_counted(tmp_path):
         assert [one.rounds for one in page._read()] == [3]
 
 
-def test_a_generators_step_ends_a_round():
+def marks_of(optimizers: Iterable[int]) -> list[int]:
+    """The marker of each round, with these optimizers' steps."""
     marks: list[int] = []
     rounds = Rounds(marks.append)
-    for number in range(60):
-        rounds.count(1)
-        if number % 5 == 4:
-            rounds.count(2)
-    assert marks == 20 * [0] + 9 * [1], "from the generator's fourth step on"
+    for one in optimizers:
+        rounds.count(one)
+    return marks
+
+
+def test_a_generators_step_ends_a_round():
+    assert marks_of(12 * [1, 1, 1, 1, 1, 2]) == 20 * [0] + 9 * [1], "from the generator's fourth step on"
 
 
 def test_optimizers_that_step_equally_often_are_one_round():
-    marks: list[int] = []
-    rounds = Rounds(marks.append)
-    for _ in range(50):
-        for one in range(6):
-            rounds.count(one)
-    assert marks == 50 * [0]
-
-
-def test_an_optimizer_that_was_dropped_is_replaced():
-    marks: list[int] = []
-    rounds = Rounds(marks.append)
-    for one in (1, 2):
-        for _ in range(2 * DEAD):
-            rounds.count(one)
-    assert marks.count(0) == 2 * DEAD
-    assert marks.count(1) == DEAD
+    assert marks_of(50 * [1, 2, 3, 4, 5, 6]) == 50 * [0]
 
 
 def test_each_of_many_optimizers_in_turn_is_found_as_soon():
-    marks: list[int] = []
-    rounds = Rounds(marks.append)
-    for one in range(8):
-        for _ in range(5 * DEAD):
-            rounds.count(one)
+    marks = marks_of(one for one in range(8) for _ in range(5 * DEAD))
     assert [marks.count(number) for number in range(8)] == [5 * DEAD, *7 * [4 * DEAD]]
 
 
 def test_an_optimizer_that_comes_back_was_not_dropped():
-    marks: list[int] = []
-    rounds = Rounds(marks.append)
-    for _ in range(20):
-        for one in (1, 2):
-            for _ in range(DEAD + 50):
-                rounds.count(one)
-    assert max(marks) == 2, "alternating ones are told apart by the second change"
+    times = DEAD + 50
+    assert max(marks_of(20 * (times * [1] + times * [2]))) == 2, "alternating ones are told apart by the second change"
 
 
 def test_an_optimizer_at_the_place_of_an_earlier_one_has_not_come_back():

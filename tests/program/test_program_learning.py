@@ -151,7 +151,6 @@ def test_an_estimate_of_a_program(program, tmp_path):
             "the program prints several metrics in one line",
         ),
         ("print('seen nan')", {"samples": "seen (.+)"}, "the samples that the program prints: nan; allowed: a finite"),
-        ("print('seen inf')", {"samples": "seen (.+)"}, "the samples that the program prints: inf; allowed: a finite"),
         ("print('seen')", {"samples": "seen( 1)?"}, "the pattern of the samples finds no number: seen"),
         ("print('acc')", {"metric": "acc( 1)?"}, "the pattern of the metric finds no number: acc"),
         (LEARNS, {"metric": "val acc"}, "the pattern of the metric: val acc; allowed: one group"),
@@ -174,12 +173,7 @@ def test_bad_input_is_one_line(program, lines, fields, says):
 def test_small_batch_sizes_may_reach_the_target_at_the_first_metric(program):
     lines = "for share in epochs(): print(f'val acc: {0.9 if batch < 64 else share}')"
     record = estimate(program(lines), strategy="full", seeds=1)
-    assert [(one.batch_size, one.reached) for one in record.observations] == [
-        (8, True),
-        (16, True),
-        (32, True),
-        (64, True),
-    ]
+    assert {one.batch_size: one.reached for one in record.observations} == dict.fromkeys((8, 16, 32, 64), True)
 
 
 def test_a_metric_that_falls_to_its_target(program):
