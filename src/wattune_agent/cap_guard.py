@@ -4,6 +4,7 @@ Everything that keeps a board below a limit, in wattune and in the agent, asks `
 changes settings as ``CapGuard`` decides.
 """
 
+import math
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -250,19 +251,17 @@ class CapGuard:
     def _limit_heat(self, time_s: float, temperature_c: Optional[float], too_hot: bool) -> None:
         """Lower the highest setting that may be used while it is too hot, and raise it again while it is cool."""
         level, top = self.level, max(0, len(self._ladder) - 1)
+        now_c = math.inf if temperature_c is None else temperature_c
         if too_hot:
             self._cool_s = None
             if self._heat_s is None or time_s - self._heat_s >= HEAT_WAIT_S:
                 level.most, self._heat_s = max(0, level.setting - 1), time_s
-        elif self._is_cool(temperature_c) and level.most < top:
+        elif level.most < top and self.max_temp_c is not None and now_c < self.max_temp_c - COOL_BY_C:
             self._cool_s = time_s if self._cool_s is None else self._cool_s
             if time_s - self._cool_s >= HEAT_WAIT_S:
                 level.most, self._cool_s = level.most + 1, time_s
         else:
             self._cool_s = None
-
-    def _is_cool(self, temperature_c: Optional[float]) -> bool:
-        return self.max_temp_c is not None and temperature_c is not None and temperature_c < self.max_temp_c - COOL_BY_C
 
     def _stay_lowest(self, event: Dict[str, Any], over_s: float) -> None:
         if not self._told_lowest:

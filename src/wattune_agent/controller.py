@@ -219,7 +219,9 @@ class Controller:
             if self._snapshot is None:
                 self._let_go()
                 return
-            self._forget_pins()
+            self._mode = None
+            for held in self._all():
+                held.forget()
             try:
                 messages = give_back(self._tree, self._snapshot)
             except NotKept:
@@ -258,11 +260,6 @@ class Controller:
 
     def _name_of(self, clock: FileKnob) -> str:
         return self.board.name if clock is self.board.clock else "the {} of {}".format(clock.unit, self.board.name)
-
-    def _forget_pins(self) -> None:
-        self._mode = None
-        for held in self._all():
-            held.forget()
 
     def _found(self, held: HeldClock) -> Dict[str, str]:
         """The texts of this clock's files before it was pinned; empty if it never was."""

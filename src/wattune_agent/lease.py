@@ -135,7 +135,7 @@ class BoardLease:
 
     def read(self, party: Party) -> Dict[str, Any]:
         """A reading. Raises: NoReading, NotThere, Forbidden, FileFailed."""
-        self._hear(party)
+        self.renew(party)
         if party is not self._holder:
             return self._read()
         self._watched_s = self._now_s()  # also while a slow meter is asked
@@ -200,7 +200,7 @@ class BoardLease:
 
     def guard(
         self, party: Party, cap_w: Optional[float], max_temp_c: Optional[float], window_s: Optional[float] = None
-    ) -> Dict[str, Any]:
+    ) -> None:
         """Take the board, and guard it while the party does not; without both numbers, end the guard.
 
         Raises: Busy; NotThere, NoReading if there is no clock or reading to guard with; Forbidden and other errors that
@@ -211,7 +211,7 @@ class BoardLease:
                 self._take(party)
                 self._limits, self._is_low, self._set_w = None, False, None
                 self._apply()
-            return {}
+            return
         board = self._controller.describe()
         if not board["settings_mhz"]:
             raise NotThere("{}: no clock can be lowered, so no cap can be enforced".format(board["name"]))
@@ -229,9 +229,8 @@ class BoardLease:
                 raise
             self._limits, self._joules = limits, None
             self._watched_s = self._seen_s = self._now_s()
-        return {}
 
-    def set_cap(self, party: Party, cap_w: Optional[float]) -> Dict[str, Any]:
+    def set_cap(self, party: Party, cap_w: Optional[float]) -> None:
         """Set another cap in place of the holder's, until the holder's ends; None: the holder's own again.
 
         Raises: BadRequest if there is none.
@@ -242,7 +241,6 @@ class BoardLease:
             self._set_w, self._joules = cap_w, None
             text = "the cap is {:g} W now, by {}; asked: {:g} W"
             self._tell("cap set", text.format(self._cap_w, party.name, self._limits.cap_w))
-        return {}
 
     @property
     def _cap_w(self) -> Optional[float]:
@@ -253,12 +251,20 @@ class BoardLease:
         """True if the party has the board."""
         return self._holder is party
 
-    def renew(self, party: Party) -> Dict[str, Any]:
-        """Renew the lease."""
-        self._hear(party)
-        return {}
+    def renew(self, party: Party) -> None:
+        """Renew the lease, if the party has it."""
+        if self._holder is not party:
+            return
+        with self._lock:
+            if self._holder is not party:
+                return
+            self._heard_s = self._now_s()
+            if self._lapsed:
+                self._lapsed = False
+                self._tell("lease renewed", "its client responds again: the board is pinned again")
+                self._quietly("the clock cannot be held", self._apply)
 
-    def restore(self, party: Party) -> Dict[str, Any]:
+    def restore(self, party: Party) -> None:
         """Restore the board and release it. Raises: Busy if another party holds it, NotRestored."""
         with self._lock:
             if self._holder is not None and self._holder is not party:
@@ -269,7 +275,6 @@ class BoardLease:
                 self._quietly("a board that was left behind cannot be restored", self._find_left_behind)
             else:
                 self._find_left_behind()
-        return {}
 
     def leave(self, party: Party) -> None:
         """Restore the board of a party that has disconnected."""
@@ -423,23 +428,11 @@ class BoardLease:
             self._holder = party
             party.events.extend(self._notes)
             self._notes = []
-        self._hear(party)
+        self.renew(party)
 
     def _busy(self) -> Busy:
         name = self._holder.name if self._holder is not None else "another client"
         return Busy("{} holds the board; stop it, or wait until it finishes".format(name))
-
-    def _hear(self, party: Optional[Party]) -> None:
-        if party is None or self._holder is not party:
-            return
-        with self._lock:
-            if self._holder is not party:
-                return
-            self._heard_s = self._now_s()
-            if self._lapsed:
-                self._lapsed = False
-                self._tell("lease renewed", "its client responds again: the board is pinned again")
-                self._quietly("the clock cannot be held", self._apply)
 
     # -------------------------------------------------------------------------------------------------- what is said
 

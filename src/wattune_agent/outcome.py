@@ -102,8 +102,9 @@ def in_words(
     unit = board.get("setting_unit", "MHz")
     clock = "the clock left to the board" if request.clock_mhz is None else "{:g} {}".format(request.clock_mhz, unit)
     clock = "the clocks held below the cap" if choice else clock
+    origin = "" if kind == "measured" else "  [{}]".format(kind)
     lines = [
-        "{} after {:.1f} s on {}, {}{}".format(report.ended, report.time_s, board["name"], clock, _origin(kind)),
+        "{} after {:.1f} s on {}, {}{}".format(report.ended, report.time_s, board["name"], clock, origin),
         *choice,
         "{:.1f} J, mean {:.2f} W, highest reading {:.2f} W of {} ({})".format(
             report.energy_j, report.power_mean_w, report.power_peak_w, report.readings, board["rail"]
@@ -143,7 +144,3 @@ def _held(settings_s: Sequence[Sequence[float]], unit: str) -> str:
         return "{:g} {}".format(lowest, unit)
     shares = ("{:.0f} % at {:g}".format(100 * seconds / total_s, setting) for setting, seconds in settings_s[1:][-3:])
     return "{:g}-{:g} {} ({})".format(lowest, highest, unit, ", ".join(shares))
-
-
-def _origin(kind: str) -> str:
-    return "" if kind == "measured" else "  [{}]".format(kind)

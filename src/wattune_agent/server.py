@@ -181,7 +181,7 @@ class AgentServer:
     def _reply(self, peer: "_Peer", message: Dict[str, Any]) -> Dict[str, Any]:
         number, name, fields = check_request(message)
         keeper, mhz = self._keeper, fields.pop("mhz", None) or 0.0
-        calls: Dict[str, Callable[[], Dict[str, Any]]] = {
+        calls: Dict[str, Callable[[], Optional[Dict[str, Any]]]] = {
             "discover": keeper.describe,
             "read": lambda: keeper.read(peer),
             "pin": lambda: keeper.pin(peer, mhz, {key: value for key, value in fields.items() if value is not None}),
@@ -192,7 +192,7 @@ class AgentServer:
             "restore": lambda: keeper.restore(peer),
         }
         try:
-            content = calls[name]()
+            content = calls[name]() or {}
         except AgentError:
             raise
         except Exception as error:
