@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.power.test_power_cap_follower import followed
 from tests.support import training_runs as made
 from tests.support.sessions import OwnTimeDevice
 
 from wattune.algorithms import open_algorithm
-from wattune.cap import SensorLimit
 from wattune.cap_source import CalledCap, CapTrace
 from wattune.point import Knobs
 from wattune.power.cap_clock import CapInRun
-from wattune.power.cap_follower import CapFollower
-from wattune.power.capped_run import CappedRun
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
 LOW, HIGH = Knobs(clock_mhz=100.0), Knobs(clock_mhz=200.0)  # of 2 W and 4 W
@@ -40,25 +39,12 @@ def setting(limit):
     return HIGH if limit.limit_w >= 5 else LOW if limit.limit_w >= 3 else None
 
 
-def followed(cap, seconds, sets=(), begin=NOON):
+def under(cap, seconds, sets=()):
     """Steps on real time under a cap, while the clock is set: ``sets`` are (seconds of the run, seconds forward)."""
     device = OwnTimeDevice()
-    wall, work = Wall(device, begin), open_algorithm("backprop", made.workload(), 32).work()
-    run = CappedRun(device, SensorLimit(window_s=1.0), device.safest)
-    follower = CapFollower(run, cap, setting, clock=wall)
-    run.follow(follower)
-    seen, left = [], list(sets)
-    with run:
-        run.start()
-        with run.following():
-            while run.meter.elapsed_s < seconds:
-                if left and run.meter.elapsed_s >= left[0][0]:
-                    wall.set(left.pop(0)[1])
-                run.hold(0.01)
-                seen.append((run.meter.elapsed_s, run.limiter.top, run.limit.limit_w))
-                with device.step(work):
-                    pass
-    return seen, follower, run
+    wall, work = Wall(device), open_algorithm("backprop", made.workload(), 32).work()
+    acts = [(at_s, partial(wall.set, forward_s)) for at_s, forward_s in sets]
+    return followed(cap, work, seconds, device, choose=setting, acts=acts, clock=wall)
 
 
 def at(seen, time_s):
@@ -69,14 +55,14 @@ CAPS = CapTrace(times_s=(0.0, 60.0, 120.0), caps_w=(6.0, 3.5, 6.0), begin=NOON)
 
 
 def test_a_clock_set_forward_brings_the_cap_of_the_present_moment():
-    seen, _, run = followed(CAPS, 30.0, sets=[(10.0, 60.0)])
+    seen, _, run = under(CAPS, 30.0, sets=[(10.0, 60.0)])
     assert at(seen, 9.0) == (HIGH, 6.0)
     assert at(seen, 14.0) == (LOW, 3.5)
     assert run.meter.figures().above_cap_s <= 1.0  # nobody announced it: at most one window
 
 
 def test_a_clock_set_back_never_takes_the_run_back():
-    seen, follower, _ = followed(CAPS, 90.0, sets=[(70.0, -65.0)])
+    seen, follower, _ = under(CAPS, 90.0, sets=[(70.0, -65.0)])
     assert at(seen, 65.0) == (LOW, 3.5)
     assert at(seen, 71.0) == (HIGH, 6.0)  # it is 12:00:06 again
     times_s = [one.time_s for one in follower.intervals]
@@ -86,7 +72,7 @@ def test_a_clock_set_back_never_takes_the_run_back():
 
 def test_seconds_and_callables_do_not_mind_the_clock():
     for cap in (CapTrace(times_s=(0.0, 60.0), caps_w=(6.0, 3.5)), CalledCap(cap_w=lambda time_s: 6.0)):
-        seen, _, _ = followed(cap, 15.0, sets=[(5.0, 100.0)])
+        seen, _, _ = under(cap, 15.0, sets=[(5.0, 100.0)])
         assert at(seen, 14.0) == (HIGH, 6.0)
 
 

@@ -25,16 +25,19 @@ def setting(limit):
     return HIGH if limit.limit_w >= 5 else LOW if limit.limit_w >= 4 else None
 
 
-def followed(cap, work, seconds, device=None, **options):
-    """Steps under a cap for so many seconds: (seconds of the run, setting, limit) before each of them."""
-    device, seen = device or made.nano(), []
+def followed(cap, work, seconds, device=None, *, choose=setting, acts=(), **options):
+    """Steps under a cap for so many seconds: (seconds of the run, setting, limit) before each of them; ``acts``: what
+    happens at which of these seconds."""
+    device, seen, left = device or made.nano(), [], list(acts)
     run = CappedRun(device, SensorLimit(window_s=1.0), device.safest)
-    follower = CapFollower(run, cap, setting, **options)
+    follower = CapFollower(run, cap, choose, **options)
     run.follow(follower)
     with run:
         run.start()
         with run.following():
             while run.meter.elapsed_s < seconds:
+                if left and run.meter.elapsed_s >= left[0][0]:
+                    left.pop(0)[1]()
                 run.hold(0.1)
                 seen.append((run.meter.elapsed_s, run.limiter.top, run.limit.limit_w))
                 with device.step(work):
