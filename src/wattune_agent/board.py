@@ -13,7 +13,7 @@ class PowerSensor:
     """Power in watts. Attributes as in ``wattune.devices.Sensor``; ``covers`` describes in words what is measured."""
 
     rail = ""
-    covers = "the module"
+    covers = ""
     resolution_w = 0.0
     period_s = 0.0
     window_s = 0.0

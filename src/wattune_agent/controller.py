@@ -35,6 +35,9 @@ CONDITIONS_S = 1.0
 LOOK_S = 2.0
 """Time between two looks for a clock or a sensor that was not there."""
 
+FIGURES = ("rail", "covers", "resolution_w", "period_s", "window_s", "lag_s")
+"""What a description has of a sensor, with the names of its attributes."""
+
 AS_FOUND = (
     "{} throttles the board already: the limits restored at the end may be the throttled ones, lower than the board's "
     "own; let the board cool down first, or set the power mode again afterwards"
@@ -81,7 +84,7 @@ class Controller:
         A part that was missing is looked for again: when a machine starts, drivers come one after another.
         """
         self._look_for_missing()
-        board, clock, sensor = self.board, self.board.clock, self.board.sensor
+        board, clock, sensor = self.board, self.board.clock, self.board.sensor or PowerSensor()
         return {
             "family": board.family,
             "name": board.name,
@@ -90,12 +93,7 @@ class Controller:
             "knob": clock.knob if clock is not None else "",
             "settings_mhz": self._settings_mhz(clock) if clock is not None else [],
             "others_mhz": {name: self._settings_mhz(other) for name, other in board.others.items()},
-            "rail": sensor.rail if sensor is not None else "",
-            "covers": sensor.covers if sensor is not None else "",
-            "resolution_w": sensor.resolution_w if sensor is not None else 0.0,
-            "period_s": sensor.period_s if sensor is not None else 0.0,
-            "window_s": sensor.window_s if sensor is not None else 0.0,
-            "lag_s": sensor.lag_s if sensor is not None else 0.0,
+            **{name: getattr(sensor, name) for name in FIGURES},
             "problems": list(board.problems),
             "real": self._tree.is_real,
             "card": board.facts(),

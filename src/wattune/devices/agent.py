@@ -19,7 +19,7 @@ from wattune.point import Knobs
 from wattune.records import Supply
 from wattune_agent.board import Board
 from wattune_agent.client import AgentClient
-from wattune_agent.controller import Controller
+from wattune_agent.controller import FIGURES, Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError
 from wattune_agent.meter_sensor import MeterSensor, read_by
@@ -76,7 +76,7 @@ class BoardDevice(RealDevice):
         self.data_types = (
             _data_types(family, self._tree, self.name) if card is None else data_types(tuple(card["capability"]))
         )
-        self.sensor = _sensor(board)
+        self.sensor = Sensor(**{name: board[name] for name in FIGURES})
         self.problems = tuple(board["problems"])
         self.highest_w = None if card is None else card["highest_w"]
         if card is None or self.shares_memory:
@@ -400,19 +400,6 @@ def _knobs(board: Mapping[str, Any], chosen: str | None) -> tuple[Knob, ...]:
             hint="root may set more: use --device agent",
         )
     return tuple(knob for word, name in words.items() if word in wanted for knob in [knobs[name]])
-
-
-def _sensor(board: Mapping[str, Any]) -> Sensor:
-    if not board["rail"]:
-        return Sensor(rail="")
-    return Sensor(
-        rail=str(board["rail"]),
-        resolution_w=float(board["resolution_w"]),
-        period_s=float(board["period_s"]),
-        window_s=float(board["window_s"]),
-        lag_s=float(board["lag_s"]),
-        covers=str(board["covers"]),
-    )
 
 
 def _data_types(family: str, tree: Tree, name: str) -> frozenset[str]:
