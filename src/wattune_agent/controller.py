@@ -36,7 +36,7 @@ LOOK_S = 2.0
 """Time between two looks for a clock or a sensor that was not there."""
 
 FIGURES = ("rail", "covers", "resolution_w", "period_s", "window_s", "lag_s")
-"""What a description has of a sensor, with the names of its attributes."""
+"""Attributes of a sensor that a description has, by the same names."""
 
 AS_FOUND = (
     "{} throttles the board already: the limits restored at the end may be the throttled ones, lower than the board's "
