@@ -37,7 +37,11 @@ def instructions(text):
 
 def options_of(command):
     done = subprocess.run(
-        [sys.executable, "-m", "wattune", command, "--help"], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "wattune_server", command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     return set(re.findall(r"--[a-z-]+", done.stdout))
 

@@ -33,8 +33,7 @@ import sys
 from wattune.cli import main
 from wattune.cli.main import COMMANDS
 
-groups = [("store", "add"), ("token", "make")]
-for command in [(), *((name,) for name in COMMANDS), *groups]:
+for command in [(), *((name,) for name in COMMANDS)]:
     assert main([*command, "--help"]) == 0
     heavy = {"wattune.records", "numpy", "torch", "httpx", "scipy", "sklearn", "rich", "sqlalchemy"} & {*sys.modules}
     assert not heavy, (command, heavy)

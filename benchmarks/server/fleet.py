@@ -122,14 +122,14 @@ def lost(database: Database, tally: Tally, devices: int) -> dict[str, int]:
 
 @contextmanager
 def server(store: Path, url: str | None) -> Iterator[tuple[int, int]]:
-    """Context of `wattune serve` without workers: the process id and the port."""
-    command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--workers", "0", "--store", str(store)]
+    """Context of `wattune-server serve` without workers: the process id and the port."""
+    command = [sys.executable, "-m", "wattune_server", "serve", "--port", "0", "--workers", "0", "--store", str(store)]
     command += [] if url is None else ["--database", url]
     # All clients have one address here, unlike a fleet, so the limits by address must not count.
     limits = {"WATTUNE_LIMIT_RATE_PER_S": "1000", "WATTUNE_LIMIT_BURST": "1000"}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **limits}
-    with (store.parent / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, text=True)
+    popen: dict[str, Any] = {"stdout": subprocess.PIPE, "env": environment, "text": True}
+    with (store.parent / "log").open("wb") as log, subprocess.Popen(command, stderr=log, **popen) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -138,8 +138,6 @@ def server(store: Path, url: str | None) -> Iterator[tuple[int, int]]:
             yield process.pid, int(port[1])
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
-            process.stdout.close()  # type: ignore[union-attr]
 
 
 def bare_route(rate_per_s: float | None, devices: int = DEVICES) -> dict[str, float]:
@@ -177,10 +175,12 @@ def cpu_s(pid: int) -> float:
 def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | None) -> dict[str, Any]:
     """Measure one server on one database under this load; no ``rate_per_s``: as fast as it answers."""
     store = folder / "store"
+    store.mkdir()
+    database = Database(url or sqlite_url(store))
+    database.upgrade()
+    device_tokens, shared = prepare(store, database, devices)
     with server(store, url) as (pid, port):
-        database = Database(url or sqlite_url(store))
         try:
-            device_tokens, shared = prepare(store, database, devices)
             before_s, begin = cpu_s(pid), time.perf_counter()
             with worked_on(database, shared.running):
                 tally = run(port, device_tokens, shared, TOGETHER, rate_per_s)

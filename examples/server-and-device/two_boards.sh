@@ -7,7 +7,7 @@ url=http://127.0.0.1:$port
 
 python "$(dirname "$0")/own_data.py" my.npz
 
-wattune serve --store fleet --port "$port" --workers 2 &
+wattune-server serve --store fleet --port "$port" --workers 2 &
 server=$!
 nano=
 trap 'kill $server $nano 2>/dev/null || :' EXIT

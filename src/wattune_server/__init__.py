@@ -1,5 +1,6 @@
 """The server: pre-trained models, proxy sweeps as jobs, profiles, plans and training records over HTTP.
 
+cli                  wattune-server serve, store, token
 lifecycle            start and stop of the server; demo: simulated devices
 application, api     HTTP API; no torch
 store                database and files

@@ -7,8 +7,9 @@ under different caps. All records are marked as simulated.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
 import tempfile
 import threading
@@ -16,8 +17,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, cycle
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from wattune.errors import ServerRefused, ServerUnavailable, WattuneError
+from wattune.remote import Client
 
 MODEL = "resnet8-digits"
 
@@ -26,9 +33,6 @@ PAUSE_S = 10.0
 
 STARTUP_S = 120.0
 """Timeout of a board that waits for the server, which may still be training its first model."""
-
-SHUTDOWN_S = 5.0
-"""Timeout in seconds after which a board is killed on shutdown."""
 
 
 class DemoBoard(NamedTuple):
@@ -47,45 +51,42 @@ BOARDS = (
 
 
 @contextmanager
-def start(url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+def start(url: str) -> Iterator[list[BaseProcess]]:
     """Run one process per board until the context is left or this process dies; yield the processes.
 
     ``url``: URL of the server, which may become ready later.
     """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["wattune.job.run", "wattune.workloads.example"])  # torch takes seconds, so once
     with tempfile.TemporaryDirectory(prefix="wattune-demo-boards-", ignore_cleanup_errors=True) as folder:
-        # Caches and runs of the devices do not belong in the user's own folders.
-        environment = {**os.environ, "XDG_CACHE_HOME": folder, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        running = []
+        boards: list[BaseProcess] = [context.Process(target=main, args=(url, board, folder)) for board in BOARDS]
         try:
-            for index, board in enumerate(BOARDS):
-                command = [sys.executable, "-m", __name__, url, str(index), str(Path(folder) / board.name)]
-                running.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, cwd=folder))
-            yield running
+            for board in boards:
+                board.start()
+            yield boards
         finally:
-            for process in running:
-                assert process.stdin is not None
-                process.stdin.close()  # which makes the board exit
-            until = time.monotonic() + SHUTDOWN_S
-            for process in running:
-                try:
-                    process.wait(max(0.0, until - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            for board in boards:
+                board.kill()
+                board.join()
 
 
 def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -> None:
-    """Run a board: ``runs`` runs, by default endlessly. A failed run is reported, and the next one starts."""
+    """Run a board: ``runs`` runs, by default endlessly. A failed run is reported, and the next one starts.
+
+    Raises: ServerUnavailable, ServerRefused if the server has no model after ``STARTUP_S``.
+    """
     import torch
 
-    from wattune.errors import WattuneError
     from wattune.job.run import run
     from wattune.workloads.example import Digits
 
     torch.set_num_threads(1)
     # Data of the built-in example that only this "device" has.
     data = Digits(classes=(5, 6, 7, 8, 9), invert=True, noise=0.3)()
-    _wait_for_model(url)
+    is_starting = retry_if_exception_type((ServerUnavailable, ServerRefused))
+    with Client(url, backoff_s=()) as server:
+        waiting = Retrying(retry=is_starting, stop=stop_after_delay(STARTUP_S), wait=wait_fixed(0.5), reraise=True)
+        waiting(server.model, MODEL)
     turns = count() if runs is None else range(runs)
     for turn, cap_w in zip(turns, cycle(board.caps_w), strict=False):
         more: dict[str, Any] = {"strategy": "full" if turn == 0 else None, "seed": turn, "device_name": board.name}
@@ -97,48 +98,20 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
         time.sleep(PAUSE_S if runs is None else 0)
 
 
-def _wait_for_model(url: str) -> None:
-    """Wait until the server has the model. Raises: ServerUnavailable, ServerRefused after ``STARTUP_S``."""
-    from wattune.errors import ServerRefused, ServerUnavailable
-    from wattune.remote import Client
-
-    until_s = time.monotonic() + STARTUP_S
-    with Client(url, backoff_s=()) as server:
-        while True:
-            try:
-                server.model(MODEL)
-                return
-            except (ServerUnavailable, ServerRefused):  # it is starting, or training the model
-                if time.monotonic() > until_s:
-                    raise
-            time.sleep(0.5)
+def main(url: str, board: DemoBoard, folder: str) -> None:
+    """Run a board in a process of its own, which ends with the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal goes to all processes: the server ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.nice(10)  # below the server, its workers and the browser
+    os.environ["XDG_CACHE_HOME"] = folder  # what a device keeps does not belong in the user's own folders
+    try:
+        play(url, board, Path(folder, board.name))
+    except WattuneError as error:
+        print(f"wattune demo: {board.name}: {error}", file=sys.stderr)
 
 
 def _end_with_parent() -> None:
-    """Exit when stdin is closed, however the parent ended."""
-
-    def watch() -> None:
-        sys.stdin.buffer.read()
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def main(url: str, index: str, folder: str) -> None:
-    """Entry point of the process of one board, ``BOARDS[index]``."""
-    from wattune.errors import WattuneError
-
-    _end_with_parent()
-    # Lower priority than the server, its workers and the browser.
-    os.nice(10)
-    board = BOARDS[int(index)]
-    try:
-        play(url, board, Path(folder))
-    except WattuneError as error:
-        print(f"wattune demo: {board.name}: {error}", file=sys.stderr)
-    except KeyboardInterrupt:  # Ctrl-C in the terminal goes to all processes of the server
-        pass
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(0)

@@ -1,4 +1,4 @@
-"""Start and stop of the server: one per store, with the API in its process and sweeps as processes."""
+"""Start and stop of the server: one per store works on sweeps, as processes; on PostgreSQL, others answer calls too."""
 
 from __future__ import annotations
 
@@ -45,25 +45,29 @@ def serve(settings: Settings, *, say: Say, is_demo: bool = False) -> None:
         if settings.proxy is None or is_new:
             check_address(settings, None)
         listening, url = stack.enter_context(_listening(settings))
-        stack.enter_context(store_locked(settings.store))
         database = Database(settings.database_url)
         stack.callback(database.close)
-        database.ping()
-        keep_lock = stack.enter_context(database_locked(database))
-        if (copy := copy_before_migration(settings.store, database)) is not None:
-            log.warning("the database is migrated to a newer schema; a copy of it as it was: %s", copy)
-        database.upgrade()
-        check_address(settings, database)
-        _clean_up(settings, database)
-        stack.enter_context(Runners(settings, database, keep_lock))
+        if database.is_sqlite or settings.workers:
+            stack.enter_context(store_locked(settings.store))
+            database.ping()
+            keep_lock = stack.enter_context(database_locked(database))
+            if (copy := copy_before_migration(settings.store, database)) is not None:
+                log.warning("the database is migrated to a newer schema; a copy of it as it was: %s", copy)
+            database.upgrade()
+            check_address(settings, database)
+            _clean_up(settings, database)
+            stack.enter_context(Runners(settings, database, keep_lock))
+        else:  # it answers calls beside the server that has the workers
+            if not settings.store.is_dir():
+                raise InputError("--store", value=str(settings.store), allowed="the store of a server with --workers")
+            database.check_schema()
+            check_address(settings, database)
         ready = f"wattune is serving on {url}, store: {settings.store}"
         if is_demo:
             from wattune_server import demo
 
             stack.enter_context(demo.start(url))
-            ready += (
-                "\nOpen the address in a browser: the boards show their first figures in about a minute. Ctrl-C stops."
-            )
+            ready += "\nOpen the address in a browser: the boards show their power once they profile. Ctrl-C stops."
         app = create_app(settings, database, FileStore(settings.store / "files"))
         Server(app, settings, signals=signals, on_start=lambda: say(ready)).run(sockets=[listening])
     if signal.SIGINT in signals:
@@ -93,7 +97,7 @@ def check_address(settings: Settings, database: Database | None) -> None:
         "a server behind a reverse proxy needs a token",
         value=settings.proxy,
         allowed="127.0.0.1 without --proxy if there is no token",
-        hint=f"wattune token make DEVICE --scope device --store {settings.store}",
+        hint=f"wattune-server token make DEVICE --scope device --store {settings.store}",
     )
 
 

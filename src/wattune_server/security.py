@@ -109,7 +109,7 @@ def check_device(request: Request, device: str) -> None:
     """Check that the client may write for a device. Raises: Problem 403."""
     identity: Identity = request.state.identity
     if (token := identity.limited) is not None and token.device != device:
-        hint = f"wattune token make NAME --scope device --device {device}, on the server's machine"
+        hint = f"wattune-server token make NAME --scope device --device {device}, on the server's machine"
         raise Problem(403, "the token belongs to another device", value=device, allowed=token.device, hint=hint)
 
 
@@ -177,7 +177,7 @@ async def _authorized(request: Request, scope: Scope) -> Identity:
             "insufficient token scope",
             value=identity.scope,
             allowed=scope,
-            hint=f"wattune token make {'DEVICE' if scope == 'device' else 'NAME'} --scope {scope}",
+            hint=f"wattune-server token make {'DEVICE' if scope == 'device' else 'NAME'} --scope {scope}",
         )
     request.state.identity = identity
     return identity
@@ -202,7 +202,7 @@ def _identify(request: Request) -> Identity:
         raise Problem(
             401,
             "authentication required",
-            hint="wattune token make DEVICE --scope device, on the server's machine",
+            hint="wattune-server token make DEVICE --scope device, on the server's machine",
             headers={"WWW-Authenticate": 'Bearer realm="wattune"'},
         )
     check_local(request)
@@ -250,7 +250,7 @@ def _unknown(request: Request, what: str, *, allowed: str | None = None) -> Prob
     if wait_s := failures.take(address):
         return too_many("too many failed authentications", wait_s)
     error = {"WWW-Authenticate": 'Bearer realm="wattune", error="invalid_token"'}
-    return Problem(401, what, allowed=allowed, hint="wattune token list, on the server's machine", headers=error)
+    return Problem(401, what, allowed=allowed, hint="wattune-server token list, on the server's machine", headers=error)
 
 
 def _token_cache(request: Request) -> TokenCache:

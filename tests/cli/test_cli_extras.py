@@ -1,4 +1,4 @@
-"""Packages that are not installed or too old, and stores that are not there, are one line."""
+"""Packages that are not installed or too old are one line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
-from wattune.cli.store import opened_store
-from wattune.errors import InputError
 
 PROGRAM = """
 import sys
@@ -33,11 +30,7 @@ def started(program, folder, **environment):
         ("torch", "torch", ["profile", "--device", "sim:jetson-nano"]),
         ("torch", "torch", ["estimate"]),
         ("sklearn", "torch", ["estimate"]),
-        ("uvicorn", "server", ["serve"]),
-        ("sqlalchemy", "server", ["token", "make", "lab", "--scope", "read"]),
-        ("sqlalchemy", "server", ["token", "list"]),
-        ("alembic", "server", ["store", "add", "workload.toml"]),
-        ("alembic", "server", ["store", "backup", "folder", "backup.tar.gz"]),
+        ("uvicorn", "server", ["serve", "--demo"]),
     ],
 )
 def test_a_command_without_its_packages_says_how_to_install_them(missing, extra, arguments, tmp_path):
@@ -71,14 +64,3 @@ def test_a_torch_that_is_too_old_is_one_line(release, is_taken, tmp_path):
     assert done.stderr.count("\n") == 1
     assert ("torch is too old" not in done.stderr) == is_taken
     assert (release in done.stderr) != is_taken
-
-
-def test_a_store_whose_database_is_elsewhere_gets_no_second_one(tmp_path):
-    (tmp_path / "lock").touch()  # a server was here
-    for makes in (False, True):
-        with pytest.raises(InputError, match="WATTUNE_DATABASE"):
-            opened_store(tmp_path, None, makes=makes)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
-    opened_store(tmp_path / "new", None, makes=True).close()
-    with pytest.raises(InputError, match="--store"):
-        opened_store(tmp_path / "none", None)

@@ -9,7 +9,7 @@ from tests.support.server.story import own_data, small
 import wattune
 from wattune import profiling
 from wattune.cap import SensorLimit
-from wattune.devices import open_device
+from wattune.devices import Conditions, open_device
 from wattune.errors import InputError, ServerRefused
 from wattune.job.coercion import opened
 from wattune.job.config import RunConfig
@@ -74,6 +74,15 @@ def test_the_name_of_the_folder_is_not_told(link):
         status = link(fake.url).reporter.status
     assert "secret" not in status.model_dump_json()
     assert len(status.run) == 12
+
+
+def test_power_and_throttling_are_told_while_the_device_profiles(link, monkeypatch):
+    own = link("http://127.0.0.1:9")
+    board = own.steps.board
+    monkeypatch.setattr(board, "conditions", lambda: Conditions(71.0, ("gpu-alert",)))
+    own.steps.progress(1, 4, "profile: batch size 8")
+    status = own.reporter.status
+    assert (status.power_w, status.temperature_c, status.throttled) == (board.power_w(), 71.0, ("gpu-alert",))
 
 
 def serving(made, post):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 from tests.support.fake_server import Answer, faked
 from tests.support.server.serving import serving
-from tests.support.server.story import COMMAND, ENVIRONMENT, but_data, offer, own_data, small
+from tests.support.server.story import ENVIRONMENT, but_data, offer, own_data, small
 
 import wattune
 from wattune.errors import InputError, ServerRefused, ServerUnavailable
@@ -161,10 +162,11 @@ def test_a_server_with_tokens_wants_one_of_the_scope_device(tmp_path, data):
     with serving(tmp_path / "store") as server:
         tokens = {}
         for scope, name in (("read", "page"), ("device", "nano")):
-            made = [*COMMAND, "token", "make", name, "--scope", scope, "--store", str(tmp_path / "store")]
+            made = [sys.executable, "-m", "wattune_server", "token", "make", name, "--scope", scope]
+            made += ["--store", str(tmp_path / "store")]
             out = subprocess.run(made, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
             tokens[scope] = re.search(r"wt_\S+", out)[0]
-        with pytest.raises(ServerRefused, match=r"give a token by WATTUNE_TOKEN|wattune token make"):
+        with pytest.raises(ServerRefused, match=r"give a token by WATTUNE_TOKEN|wattune-server token make"):
             run(server, tmp_path / "none", data)
         with pytest.raises(ServerRefused, match="scope"):
             run(server, tmp_path / "read", data, token=tokens["read"])

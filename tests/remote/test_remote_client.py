@@ -81,13 +81,6 @@ def test_model_is_cached_for_outages(serve, said):
     ]
 
 
-def test_uncached_model_needs_the_server(serve):
-    answers = Answers()
-    answers.is_away = True
-    with pytest.raises(ServerUnavailable):
-        serve(answers).model("made")
-
-
 @pytest.mark.parametrize("name", ["../made", "Made", "a/b", "", "os:system", "a" * 65])
 def test_invalid_model_name_sends_no_request(serve, name):
     with pytest.raises(InputError, match="model"):

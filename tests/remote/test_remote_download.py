@@ -7,9 +7,9 @@ import threading
 
 import pytest
 from tests.support import fake_server
-from tests.support.fake_server import Answer, faked, problem
+from tests.support.fake_server import Answer, faked
 
-from wattune.errors import ServerError, ServerRefused
+from wattune.errors import ServerError
 from wattune.records.served import ServedFile
 from wattune.remote import Client
 
@@ -24,13 +24,9 @@ def whole(asked):
 
 @pytest.fixture
 def fetch(tmp_path):
-    def fetch(answer, asked=None):
+    def fetch(answer):
         with faked(answer) as fake, Client(fake.url, cache=tmp_path, backoff_s=(0.0,)) as server:
-            try:
-                return server.weights(MODEL), fake
-            finally:
-                if asked is not None:
-                    asked += fake.asked
+            return server.weights(MODEL)
 
     return fetch
 
@@ -46,14 +42,14 @@ def test_download_is_cached(tmp_path):
 
 def test_interrupted_download_begins_again(fetch):
     answers = iter([Answer(200, CONTENT, cut=10_000), Answer(200, CONTENT)])
-    path, _ = fetch(lambda asked: next(answers))
+    path = fetch(lambda asked: next(answers))
     assert path.read_bytes() == CONTENT
 
 
 def test_hash_mismatch_is_retried_then_rejected(fetch, tmp_path):
     damaged = CONTENT[:-1] + b"!"
     answers = iter([Answer(200, damaged), Answer(200, CONTENT)])
-    path, _ = fetch(lambda asked: next(answers))
+    path = fetch(lambda asked: next(answers))
     assert path.read_bytes() == CONTENT
     path.unlink()
     with pytest.raises(ServerError, match="SHA-256"):
@@ -93,10 +89,3 @@ def test_concurrent_downloads_fetch_once(tmp_path):
             thread.join(30)
         assert found == [CONTENT] * 4
         assert len(fake.asked) == 1
-
-
-def test_rejection_is_not_retried(fetch):
-    asked = []
-    with pytest.raises(ServerRefused):
-        fetch(lambda _: problem(404, "no weights"), asked)
-    assert len(asked) == 1

@@ -41,17 +41,6 @@ def test_newest_status_is_sent_and_final_one_guaranteed(tmp_path, quick):
         assert fake.asked[0].path == "/v1/devices/d1"
 
 
-def test_reports_are_rate_limited_with_a_final_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("wattune.remote.reporter.MIN_INTERVAL_S", 600.0)
-    with faked(lambda asked: Answer(204)) as fake, Client(fake.url, cache=tmp_path) as server:
-        with Reporter(server, FIRST) as reporter:
-            assert until(lambda: fake.asked)
-            for samples in range(100):
-                reporter.update(step="train", samples=samples)
-                time.sleep(0.001)
-        assert [state["samples"] for state in states(fake)][1:] == [99]
-
-
 def test_hanging_server_does_not_block(tmp_path, monkeypatch):
     monkeypatch.setattr("wattune.remote.client.STATUS_S", 0.2)
     monkeypatch.setattr("wattune.remote.reporter.STATUS_S", 0.2)
@@ -68,14 +57,6 @@ def test_hanging_server_does_not_block(tmp_path, monkeypatch):
                 reporter.update(step="train")
             assert answered == []
         stuck.set()
-
-
-@pytest.mark.parametrize("answer", [Answer(503), problem(403, "no"), problem(422, "no"), Answer(500)])
-def test_rejecting_server_does_not_fail_the_run(tmp_path, quick, answer):
-    with faked(lambda asked: answer) as fake, Client(fake.url, cache=tmp_path, backoff_s=()) as server:
-        with Reporter(server, FIRST) as reporter:
-            assert until(lambda: len(fake.asked) >= 2 or not reporter.update(step="train"))
-        assert fake.asked
 
 
 def test_invalid_status_values_are_dropped(tmp_path, quick):

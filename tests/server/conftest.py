@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.support.server.postgresql import REQUIRED, Cluster, binaries
 
-from wattune.cli import main
+from wattune_server.cli.main import main
 from wattune_server.settings import Settings
 from wattune_server.store import Database, FileStore
 
@@ -50,7 +50,7 @@ def started_cluster(**options: Any) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def wattune(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Call the command line in this process: (arguments) -> (exit code, stdout, stderr)."""
     monkeypatch.setattr("wattune_server.logs.configure", lambda: None)  # it would last, for all tests of this process
 

@@ -15,7 +15,6 @@ from wattune.planning import plan
 from wattune.reporting import phrases
 from wattune.workloads.metrics import METRICS
 from wattune_server.dashboard import views
-from wattune_server.dashboard.responses import ago
 from wattune_server.jobs import queue
 from wattune_server.store.schema import JobRow
 
@@ -140,7 +139,7 @@ def fleet(client, store):
     made.put_device(store, made.status("failed-1", step="failed", says="stopped for safety"))
     made.put_device(store, made.status("silent-1"), ago_s=95)
     made.put_device(store, made.status("over-1", cap_w=5.0, power_w=5.5, temperature_c=71.0))
-    made.put_device(store, made.status("well-1", cap_w=9.0, power_w=3.0, temperature_c=40.0))
+    made.put_device(store, made.status("well-1", cap_w=9.0, power_w=3.0, temperature_c=40.0, throttled=("gpu-alert",)))
     made.put_device(store, made.status("well-2", cap_w=7.0, power_w=None))
     for name in ("done-1", "done-2"):
         made.put_device(store, made.status(name, step="done"), ago_s=700)
@@ -162,11 +161,12 @@ def test_many_devices_are_a_table_grouped_by_state(fleet):
 def test_devices_that_need_a_look_are_on_top(fleet):
     page = shown(fleet, "/").text
     top = page.partition("power now")[0]
-    assert "3 devices need a look" in top
+    assert "4 devices need a look" in top
     for text in (
         "failed-1 : stopped for safety",
         "silent-1 : no report for 95 s",
         "over-1 : 5.50 W, above its cap of 5 W",
+        "well-1 : throttled by gpu-alert",
     ):
         assert text in top
 
@@ -464,8 +464,3 @@ def test_the_list_of_runs_reads_no_record(sqlite_store):
         views.runs(session, "", 100)
     assert len([sql for sql in statements if "trainings" in sql]) == 2
     assert not [sql for sql in statements if "record" in sql]
-
-
-def test_elapsed_time_is_formatted():
-    texts = {0: "just now", 8: "8 s ago", 119: "119 s ago", 150: "2 min ago", 7300: "2 h ago", 200_000: "2 days ago"}
-    assert {seconds_s: ago(seconds_s) for seconds_s in texts} == texts

@@ -30,8 +30,8 @@ def wait_until(condition, check=lambda: None):
 def test_boards_stop_with_the_demo():
     with demo.start(NOWHERE) as boards:
         assert len(boards) == len(demo.BOARDS)
-        assert all(board.poll() is None for board in boards)
-    assert all(board.poll() is not None for board in boards)
+        assert all(board.is_alive() for board in boards)
+    assert not any(board.is_alive() for board in boards)
 
 
 def test_boards_stop_if_the_server_is_killed(tmp_path):
@@ -49,12 +49,10 @@ def test_boards_stop_if_the_server_is_killed(tmp_path):
     wait_until(lambda: not any(map(lives, pids)))
 
 
-@pytest.mark.parametrize(
-    "more", [["--store", "x"], ["--database", "postgresql+psycopg://x/y"], ["--proxy", "10.0.0.1"]]
-)
-def test_demo_has_a_store_of_its_own(more, capsys):
-    assert main(["serve", "--demo", *more]) == 2
-    assert f"{more[1]}; allowed: --demo alone" in capsys.readouterr().err
+@pytest.mark.parametrize("arguments", [["serve", "--store", "x"], ["store", "add", "x"], ["token", "list", "--json"]])
+def test_commands_of_the_server_are_elsewhere(arguments, capsys):
+    assert main(arguments) == 2
+    assert f"run wattune-server {arguments[0]}, or wattune serve --demo" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_commands_for_a_device_run_as_documented(fleet, tmp_path):
                 called([sys.executable, "-c", f"import wattune\n{block}"], tmp_path)
             else:
                 called(["bash", "-euo", "pipefail", "-c", block], tmp_path)
-        command = ["wattune", "token", "make", "looker", "--scope", "read", "--store", "wattune-store"]
+        command = ["wattune-server", "token", "make", "looker", "--scope", "read", "--store", "wattune-store"]
         token = called(command, tmp_path).stdout.strip()
         headers = {"Accept": "text/html", "Authorization": f"Bearer {token}"}
         page = httpx.get(server.url, headers=headers).text

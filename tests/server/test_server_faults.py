@@ -135,7 +135,7 @@ def test_database_is_locked_again_after_its_restart(cluster, tmp_path):
         with database.session(reads_only=True) as session:
             return session.scalar(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"))
 
-    with serving(tmp_path / "store", "--workers", "0", "--database", database.url) as server:
+    with serving(tmp_path / "store", "--database", database.url) as server:
         assert locks() == 1
         cluster.stop(signal.SIGQUIT)
         wait_for(lambda: server.log.read_text().count("its lock is taken again") > 1)

@@ -7,10 +7,10 @@ import pytest
 from safetensors.torch import save_file
 from tests.support.server.served import request
 
-from wattune.cli import main
 from wattune.errors import InputError, OutputError
 from wattune.workloads import MODELS, load_workload
 from wattune.workloads.models import small_cnn
+from wattune_server.cli.main import main
 from wattune_server.ingest import add_model, read_model
 from wattune_server.jobs import queue
 from wattune_server.jobs.sweep_process import SweepConfig, outcome_of, served_proxy

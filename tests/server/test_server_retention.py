@@ -9,7 +9,7 @@ from sqlalchemy import update
 from tests.support.server import api as made
 from tests.support.server.served import model, request
 
-from wattune.cli import main
+from wattune_server.cli.main import main
 from wattune_server.store import model_catalog, retention
 from wattune_server.store.schema import DeviceRow, FileRow, JobRow, TrainingRow
 

@@ -1,4 +1,4 @@
-"""``wattune serve``: start, refusal of unsafe settings, sweeps, shutdown."""
+"""``wattune-server serve``: start, refusal of unsafe settings, sweeps, shutdown."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def job(server, job_id):
 
 
 @pytest.fixture
-def refused(wattune):
-    """Call ``wattune serve`` in this process: (options) -> (exit code, the one line that it says)."""
+def refused(command):
+    """Call ``wattune-server serve`` in this process: (options) -> (exit code, the one line that it says)."""
 
     def call(*options):
-        code, out, err = wattune("serve", *options)
+        code, out, err = command("serve", *options)
         assert (out, err.count("\n")) == ("", 1)
         return code, err.strip()
 
@@ -93,7 +93,7 @@ def test_server_behind_a_proxy_requires_a_token(refused, tmp_path, host):
     code, line = refused("--host", host, "--proxy", "127.0.0.1", "--port", 0, "--store", tmp_path / "store")
     assert code == 2
     assert "a server behind a reverse proxy needs a token: 127.0.0.1" in line
-    assert "wattune token make DEVICE --scope device" in line
+    assert "wattune-server token make DEVICE --scope device" in line
     assert not (tmp_path / "store").exists()
 
 
@@ -165,6 +165,27 @@ def test_empty_store_gets_the_example_without_workers(tmp_path):
 @pytest.mark.slow
 def test_database_is_locked_by_one_server(refused, tmp_path, postgresql):
     url = postgresql.new()
-    with serving(tmp_path / "one", "--workers", "0", "--database", url):
+    with serving(tmp_path / "one", "--database", url):
         code, line = refused("--port", 0, "--store", tmp_path / "two", "--database", url)
     assert (code, line) == (2, "wattune: another server uses this database; give another --database")
+
+
+@pytest.mark.slow
+def test_servers_without_workers_answer_calls_beside_the_one_that_has_them(refused, tmp_path, postgresql):
+    folder, url = tmp_path / "store", postgresql.new()
+    alone = ("--workers", "0", "--database", url, "--store", folder, "--port", 0)
+    assert refused(*alone)[1].startswith(f"wattune: --store: {folder}; allowed: the store of a server with --workers")
+    with opened(folder, url) as store, store.database.session() as session:
+        model_catalog.put(session, model(), 0.0)
+    with serving(folder, "--workers", "0", "--database", url) as beside:
+        with serving(folder, "--workers", "1", "--database", url) as first:
+            job_id = asked(beside, seeds=1, batch_sizes=[16])
+            wait_for(lambda: job(beside, job_id)["state"] == "done", 120)
+            curves = [server.json(f"/v1/jobs/{job_id}/curve") for server in (first, beside)]
+            assert curves[0] == curves[1]
+            status = {"device": "nano-1", "board": "b", "step": "train", "power_w": 4.25}
+            assert httpx.put(f"{beside.url}/v1/devices/nano-1", json=status, timeout=20).status_code == 204
+            wait_for(lambda: "4.25 W" in first.get("/").text)
+            assert beside.sweeps == []
+            first.kill()
+        assert job(beside, job_id)["state"] == "done"

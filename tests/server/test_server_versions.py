@@ -48,10 +48,10 @@ def commands(folder):
     yield "token", "revoke", "a", "--store", folder
 
 
-def test_commands_do_not_migrate_an_older_store(wattune, tmp_path):
+def test_commands_do_not_migrate_an_older_store(command, tmp_path):
     folder = at(tmp_path / "store", "0008")
     for arguments in commands(folder):
-        code, out, said = wattune(*arguments)
+        code, out, said = command(*arguments)
         assert (code, out) == (2, ""), arguments
         assert f"schema version of the store: 0008; allowed: {revisions()[0]}; start its server once" in said
         assert said.count("\n") == 1
@@ -59,15 +59,15 @@ def test_commands_do_not_migrate_an_older_store(wattune, tmp_path):
     with opened(folder):  # as a server does
         pass
     assert revision_of(folder) == revisions()[0]
-    assert wattune("token", "list", "--store", folder)[0] == 0
+    assert command("token", "list", "--store", folder)[0] == 0
 
 
 @pytest.mark.parametrize(("revision", "age"), [("9999", "a newer"), ("0007", "an older"), ("0012", "an older")])
-def test_unknown_schema_is_refused_in_one_line(wattune, tmp_path, revision, age):
+def test_unknown_schema_is_refused_in_one_line(command, tmp_path, revision, age):
     folder = at(tmp_path / "store", revision)
     backup = "store", "backup", folder, tmp_path / "backup.tar"
     for arguments in (*commands(folder), backup, ("serve", "--port", 0, "--store", folder)):
-        code, out, said = wattune(*arguments)
+        code, out, said = command(*arguments)
         assert (code, out) == (2, ""), arguments
         assert f"the store belongs to {age} version of wattune: schema {revision}" in said
         assert said.count("\n") == 1
@@ -84,9 +84,9 @@ def assert_migrated(store):
         session.rollback()
 
 
-def test_older_store_is_backed_up_as_it_is_and_migrated(wattune, tmp_path):
+def test_older_store_is_backed_up_as_it_is_and_migrated(command, tmp_path):
     folder = at(tmp_path / "store", "0008")
-    code, _, said = wattune("store", "backup", folder, tmp_path / "old.tar")
+    code, _, said = command("store", "backup", folder, tmp_path / "old.tar")
     assert code == 0, said
     assert revision_of(folder) == "0008"
     restored(tmp_path / "old.tar", tmp_path / "again")

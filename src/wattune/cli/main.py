@@ -57,11 +57,13 @@ COMMANDS = {
     "doctor": "Diagnose a device and suggest fixes.",
     "guard": "Run any program under a cap, training at the fastest clocks: meter, guard, restore.",
     "restore": "Restore clocks that a killed process left changed.",
-    "serve": "Serve models and proxy sweeps to a fleet of devices.",
-    "store": "Manage a server's store: add models, back up, remove what is old.",
-    "token": "Manage the access tokens of a server.",
+    "serve": "Show a server with simulated boards at work, in a temporary store.",
 }
 """Commands in the order of the help, with the first lines of their own help; ``wattune.cli.NAME`` has the function."""
+
+
+OF_SERVER = ("serve", "store", "token")
+"""Commands of ``wattune-server``. Of these, ``wattune`` has ``serve --demo`` alone."""
 
 
 def _version(is_asked: bool) -> None:
@@ -96,11 +98,8 @@ def _app(loaded: Collection[str]) -> typer.Typer:
     app.callback()(_wattune)
     for name, text in COMMANDS.items():
         command = getattr(importlib.import_module(f"wattune.cli.{name}"), name) if name in loaded else None
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            own = _reserving(command) if command and name not in OF_PROGRAMS else command
-            app.command(name, help=None if command else text)(own or _unloaded)
+        own = _reserving(command) if command and name not in OF_PROGRAMS else command
+        app.command(name, help=None if command else text)(own or _unloaded)
     return app
 
 
@@ -116,15 +115,30 @@ def _reserving(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    """Run ``wattune`` and return its exit code."""
     if COMPLETION in os.environ:
         _app(COMMANDS)(prog_name="wattune")
+    return run_program("wattune", _app_for, arguments)
+
+
+def _app_for(arguments: Sequence[str]) -> typer.Typer:
+    name = next(iter(arguments), "")
+    if name in OF_SERVER and not (name == "serve" and {"--demo", "--help", "-h"} & {*arguments}):
+        hint = f"run wattune-server {name}, or wattune serve --demo to see one at work"
+        raise InputError("servers have a command of their own", value=f"wattune {name}", hint=hint)
+    return _app(arguments[:1])
+
+
+def run_program(
+    name: str, app_for: Callable[[Sequence[str]], typer.Typer], arguments: Sequence[str] | None = None
+) -> int:
+    """Run the command line that ``app_for`` builds for the arguments, and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     # The arguments after "--" belong to another program.
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
         with _signals_and_warnings():
-            return _call(arguments)
+            return _call(name, app_for(arguments), arguments)
     except UsageError as error:
         failure: BaseException = InputError(_usage(error))
     except ModuleNotFoundError as error:
@@ -136,11 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _report(failure, as_json="--json" in own)
 
 
-def _call(arguments: list[str]) -> int:
+def _call(name: str, app: typer.Typer, arguments: list[str]) -> int:
     # Not `app()`, which handles Ctrl-C and some system errors itself, and not in one line.
-    command = typer.main.get_command(_app(arguments[:1]))
+    command = typer.main.get_command(app)
     try:
-        with command.make_context("wattune", arguments or ["--help"], obj=list(arguments)) as context:
+        with command.make_context(name, arguments or ["--help"], obj=list(arguments)) as context:
             command.invoke(context)
     except typer.Exit as leaving:
         return leaving.exit_code

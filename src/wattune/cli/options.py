@@ -32,20 +32,6 @@ Memory = Annotated[
     typer.Option("--memory", metavar="BYTES", help="Memory limit, such as 64MB, 1.5GB or 512MiB (default: no limit)."),
 ]
 
-STORE = Path("wattune-store")
-"""Default store of a server."""
-
-Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help=f"The server's store (default: ./{STORE}).")]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--database",
-        metavar="URL",
-        envvar="WATTUNE_DATABASE",
-        help="The server's database: postgresql+psycopg://USER@HOST/NAME (default: SQLite in the store).",
-    ),
-]
-
 ALGORITHM = "backprop"
 """Default training algorithm."""
 

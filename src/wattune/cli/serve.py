@@ -1,89 +1,32 @@
-"""Command ``wattune serve``: models, sweeps, profiles and records for a fleet of devices, and web pages."""
+"""Command ``wattune serve``: a server with simulated boards. Servers of devices are started by ``wattune-server``."""
 
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
-from wattune.errors import InputError
 
 
 def serve(
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host",
-            metavar="ADDRESS",
-            envvar="WATTUNE_SERVE_HOST",
-            help="Address to listen on. Any address but loopback requires --proxy.",
-        ),
-    ] = "127.0.0.1",
+    demo: Annotated[bool, typer.Option("--demo", help="Run simulated boards against a server.")],
     port: Annotated[
-        int,
-        typer.Option(
-            "--port", metavar="N", min=0, max=65535, envvar="WATTUNE_SERVE_PORT", help="Port; 0 picks a free one."
-        ),
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free one.")
     ] = 8484,
-    store: Store = None,
-    database: DatabaseUrl = None,
-    workers: Annotated[
-        int,
-        typer.Option("--workers", metavar="N", min=0, max=256, help="Sweeps at a time, one core each."),
-    ] = 1,
-    proxy: Annotated[
-        str | None,
-        typer.Option(
-            "--proxy",
-            metavar="ADDRESS",
-            envvar="WATTUNE_SERVE_PROXY",
-            help="Reverse proxy, e.g. 127.0.0.1, whose X-Forwarded headers are believed. Requires a token.",
-        ),
-    ] = None,
-    executor: Annotated[
-        str | None,
-        typer.Option("--executor", metavar="ray:ADDRESS", help="Ray cluster that trains the runs of the sweeps."),
-    ] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Run simulated boards against the server, in a temporary store.")
-    ] = False,
 ) -> None:
-    """Serve models and proxy sweeps to a fleet of devices.
+    """Show a server with simulated boards at work, in a temporary store.
 
     \b
-    Example:  wattune serve --store fleet
-              wattune token make nano-1 --scope device --store fleet
-              wattune serve --store fleet --proxy 127.0.0.1
+    Example:  wattune serve --demo
 
-    Ctrl-C or SIGTERM stops the server; unfinished jobs resume when it is started again.
+    A server of devices has a command of its own: wattune-server serve, store and token.
     """
-    from wattune.proxy.executor import cluster_address
-    from wattune_server.lifecycle import serve as run
-    from wattune_server.limits import limits_from_environment
-    from wattune_server.settings import Settings, memory_for, sqlite_url
+    from wattune_server import lifecycle
+    from wattune_server.settings import Settings, sqlite_url
 
-    if demo and (given := store or database or proxy) is not None:
-        raise InputError("--demo with --store, --database or --proxy", value=str(given), allowed="--demo alone")
-    if executor is not None:
-        cluster_address(executor)
-    with ExitStack() as stack:
-        if demo:
-            store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattune-demo-")))
-        folder = (store or STORE).absolute()
-        settings = Settings(
-            store=folder,
-            database_url=database or sqlite_url(folder),
-            host=host,
-            port=port,
-            workers=workers,
-            proxy=proxy,
-            executor=executor,
-            limits=limits_from_environment(),
-            worker_memory_bytes=memory_for(workers),
-        )
-        run(settings, say=emit, is_demo=demo)
+    with tempfile.TemporaryDirectory(prefix="wattune-demo-") as folder:
+        settings = Settings(store=Path(folder), database_url=sqlite_url(Path(folder)), port=port)
+        lifecycle.serve(settings, say=emit, is_demo=True)

@@ -9,8 +9,10 @@ import re
 import socket
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from wattune import planning
 from wattune.devices import Device
@@ -185,12 +187,25 @@ class ServerLink:
     def _report(self, done: int, total: int, what: str) -> None:
         step, _, text = what.partition(": ")
         if not text.startswith("warning: ") and step in ("profile", "estimate", "plan", "train", "compare"):
-            self.reporter.update(step=step, share=done / total if total else 0.0, says=text)
+            # Evaluations report the readings of training, whose sensor another thread reads meanwhile.
+            state = {} if step == "train" else self._board_state()
+            self.reporter.update(step=step, share=done / total if total else 0.0, says=text, **state)
         if self._progress is not None:
             self._progress(done, total, what)
 
     def _report_evaluation(self, evaluation: Evaluation, readings: Readings) -> None:
-        self.reporter.update(metric=evaluation.metric, samples=evaluation.samples, **readings._asdict())
+        throttled = self.steps.board.conditions().throttled
+        values = {"metric": evaluation.metric, "samples": evaluation.samples, "throttled": throttled}
+        self.reporter.update(**values, **readings._asdict())
+
+    def _board_state(self) -> dict[str, Any]:
+        """Present power, temperature and throttling of the board."""
+        board = self.steps.board
+        now = board.conditions()
+        state: dict[str, Any] = {"temperature_c": now.temperature_c, "throttled": now.throttled}
+        with suppress(DeviceError):  # no reading: what the run measures decides what that means
+            state["power_w"] = board.guarded_w(board.power_w())
+        return state
 
 
 def own_name() -> str:

@@ -116,7 +116,7 @@ class ServedModel(Record):
     """
 
     name = "model"
-    written_by = "wattune store add"
+    written_by = "wattune-server store add"
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: ModelName
@@ -222,7 +222,7 @@ class DeviceStatus(Strict):
 
     ``above_cap_s``: seconds of this run in which the mean power over the cap's window was above it. ``metric_name``:
     the metric of ``metric`` and ``target``, such as "accuracy" or "mse"; None if not reported. ``profile``, ``job``:
-    ids of the profile and the job that the plan is based on.
+    ids of the profile and the job that the plan is based on. ``throttled``: what throttles the board's clocks now.
     """
 
     device: DeviceName
@@ -238,6 +238,7 @@ class DeviceStatus(Strict):
     power_w: NotNegative | None = None
     above_cap_s: NotNegative | None = None
     temperature_c: Number | None = None
+    throttled: Annotated[tuple[Text, ...], Field(max_length=20)] = ()
     batch_size: BatchSize | None = None
     clock_mhz: Positive | None = None
     metric: Number | None = None

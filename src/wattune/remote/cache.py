@@ -5,6 +5,7 @@ Each upload is a file until the server has acknowledged it, so that none is lost
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -15,13 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
 from wattune.errors import OutputError, RecordError, ServerError, ServerRefused, ServerUnavailable
 from wattune.files import cache_folders, read_json, write_json
-from wattune.records.served import digest
+from wattune.records.served import Strict, digest
 from wattune.remote.connection import UNTRUSTED
 
 PRIVATE = 0o700
@@ -90,11 +94,6 @@ def file_lock(path: Path, *, blocking: bool) -> Iterator[bool]:
 
     Without ``blocking``, yields False if another process holds the lock. The lock ends with the process.
     """
-    try:
-        import fcntl
-    except ImportError:  # systems without file locks support only one process per cache
-        yield True
-        return
     path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
     with path.open("ab") as file:
         try:
@@ -113,8 +112,18 @@ def _name(url: str) -> str:
     return name + (f"-{hashlib.sha256(parts.path.encode()).hexdigest()[:8]}" if parts.path.strip("/") else "")
 
 
-Send = Callable[[dict[str, Any]], Any]
-"""Function that sends one upload: a dict of ``method``, ``path``, ``params``, ``body`` and ``key``."""
+class Upload(Strict):
+    """A record to be posted."""
+
+    path: str
+    params: dict[str, str]
+    body: dict[str, Any]
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of the content."""
+        return digest(self.model_dump())
+
 
 PERMANENT = (400, 413, 415, 422)
 """Statuses of an invalid upload, for which a retry is pointless."""
@@ -139,11 +148,10 @@ class Outbox:
         self._lock = threading.Lock()
         self._not_before_s: dict[str, float] = {}
 
-    def put(self, upload: dict[str, Any]) -> None:
+    def put(self, upload: Upload) -> None:
         """Store an upload until it is delivered. Raises: OutputError, OSError."""
-        key = upload["key"]
-        if not any(name.endswith(f"-{key}.json") for name in self.pending()):
-            write_json(self.folder / f"{time.time_ns():020d}-{key}.json", upload)
+        if not any(name.endswith(f"-{upload.key}.json") for name in self.pending()):
+            write_json(self.folder / f"{time.time_ns():020d}-{upload.key}.json", upload.model_dump())
 
     def pending(self) -> list[str]:
         """List the file names of the pending uploads, oldest first."""
@@ -152,7 +160,7 @@ class Outbox:
         except FileNotFoundError:
             return []
 
-    def deliver(self, send: Send, answers: dict[str, Any]) -> None:
+    def deliver(self, send: Callable[[Upload], Any], answers: dict[str, Any]) -> None:
         """Send the pending uploads in order; ``answers`` receives key -> response.
 
         Stops if the server is unavailable or rejects the token. An upload that fails on its own does not block the
@@ -169,9 +177,9 @@ class Outbox:
                     continue
                 path = self.folder / name
                 try:
-                    content = _checked(read_json(path))
-                    answers[content["key"]] = send(content)
-                except RecordError as error:
+                    upload = Upload.model_validate(read_json(path))
+                    answers[upload.key] = send(upload)
+                except (RecordError, ValidationError) as error:
                     if path.exists():
                         self._refuse(path, str(error))
                     continue  # another process has delivered it
@@ -194,18 +202,3 @@ class Outbox:
         folder.mkdir(exist_ok=True)
         os.replace(path, folder / path.name)
         self._notify(f"the server rejected an upload, which was moved to {folder / path.name}: {why}")
-
-
-def upload(method: str, path: str, params: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
-    """Build an upload. Its ``key`` is a hash of its content."""
-    key = digest([method, path, params, body])
-    return {"method": method, "path": path, "params": params, "body": body, "key": key}
-
-
-def _checked(content: object) -> dict[str, Any]:
-    """Check the content of an upload's file. Raises: RecordError."""
-    if isinstance(content, dict) and content.keys() == {"method", "path", "params", "body", "key"}:
-        are_texts = all(isinstance(content[name], str) for name in ("method", "path", "key"))
-        if are_texts and isinstance(content["params"], dict) and isinstance(content["body"], dict):
-            return content
-    raise RecordError("not a valid upload")

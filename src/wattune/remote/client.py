@@ -19,7 +19,7 @@ from typing_extensions import Self
 from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
 from wattune.records import ProfileTable, Record, SampleEfficiency, TrainingRecord
 from wattune.records.served import MODEL_NAME, DeviceStatus, ServedModel, SweepRequest, SweepStatus, digest
-from wattune.remote.cache import Cache, Outbox, upload
+from wattune.remote.cache import Cache, Outbox, Upload
 from wattune.remote.connection import BACKOFF_S, Connection
 from wattune.remote.download import download, is_whole
 
@@ -216,14 +216,14 @@ class Client:
         body = record.dump()
         if (data := body["provenance"]["data"]) is not None:
             body["provenance"]["data"] = self._keyed(data)
-        content = upload("POST", path, params, body)
+        upload = Upload(path=path, params=params, body=body)
         try:
             # Stored first, so that it is delivered even after a crash; the server stores a repeated upload once.
-            self._outbox.put(content)
+            self._outbox.put(upload)
         except (WattuneError, OSError) as error:
-            return self._send_without_outbox(content, record, error)
-        answer = self._deliver().get(content["key"])
-        if any(content["key"] in name for name in self._outbox.pending()):
+            return self._send_without_outbox(upload, record, error)
+        answer = self._deliver().get(upload.key)
+        if any(upload.key in name for name in self._outbox.pending()):
             self._notify(f"the {record.name} record is stored and will be delivered later")
         return _id(answer)
 
@@ -237,10 +237,10 @@ class Client:
             return samples
         return f"{samples}-{hmac.new(secret, fingerprint.encode(), 'sha256').hexdigest()[:16]}"
 
-    def _send_without_outbox(self, content: dict[str, Any], record: Record, why: Exception) -> str | None:
+    def _send_without_outbox(self, upload: Upload, record: Record, why: Exception) -> str | None:
         """Try once to send an upload that could not be stored; a failure does not fail the run."""
         try:
-            return _id(self._send(content))
+            return _id(self._send(upload))
         except (WattuneError, OSError) as error:
             self._notify(f"the {record.name} record was lost: not delivered ({error}), and not stored: {why}")
             return None
@@ -253,8 +253,8 @@ class Client:
             self._report(error)
         return answers
 
-    def _send(self, upload: dict[str, Any]) -> Any:
-        return self._connection.request(upload["method"], upload["path"], params=upload["params"], body=upload["body"])
+    def _send(self, upload: Upload) -> Any:
+        return self._connection.request("POST", upload.path, params=upload.params, body=upload.body)
 
     def _request(self, method: str, path: str, **options: Any) -> Any:
         try:

@@ -62,7 +62,7 @@ class Connection:
         if token:
             if not re.fullmatch(r"[!-~]+", token):
                 raise InputError(
-                    "malformed token for the server", allowed="the one line that `wattune token make` printed"
+                    "malformed token for the server", allowed="the one line that `wattune-server token make` printed"
                 )
             headers["Authorization"] = f"Bearer {token}"
             self.sends_plain_token = urlsplit(url).scheme == "http" and f"{urlsplit(url).hostname}" not in LOCAL

@@ -75,6 +75,8 @@ class DeviceView:
             return f"no report for {seconds(round(self.silent_s))}"
         if self.is_active and self.is_above_cap:
             return f"{watts(status.power_w)}, above its cap of {cap(status.cap_w)}"
+        if self.is_active and status.throttled:
+            return f"throttled by {', '.join(status.throttled)}"
         return None
 
     @property

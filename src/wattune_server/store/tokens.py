@@ -75,7 +75,7 @@ def make(
     before = session.scalar(select(TokenRow).where(TokenRow.name == name))
     if before is not None:
         if before.revoked_s is None:
-            raise InputError("a token with this name exists", value=name, hint=f"wattune token revoke {name}")
+            raise InputError("a token with this name exists", value=name, hint=f"wattune-server token revoke {name}")
         session.delete(before)
         session.flush()
     token, secret = secrets.token_hex(6), secrets.token_urlsafe(32)

@@ -34,7 +34,7 @@ def safetensors(values: int = 4) -> bytes:
 
 
 def put_file(store: Store, content: bytes) -> None:
-    """A file of a model, as ``wattune store add`` copies it."""
+    """A file of a model, as ``wattune-server store add`` copies it."""
     with store.database.session() as session:
         model_catalog.add_file(session, store.files.write(content), len(content), time.time())
 

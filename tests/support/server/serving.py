@@ -1,4 +1,4 @@
-"""A server as a process, started by ``wattune serve``, and the process numbers of its sweeps."""
+"""A server as a process, started by ``wattune-server serve``, and the process numbers of its sweeps."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ START_S = 60.0
 
 
 class Serving:
-    """A ``wattune serve`` that answers. ``log`` is what it and its sweeps say on stderr."""
+    """A ``wattune-server serve`` that answers. ``log`` is what it and its sweeps say on stderr."""
 
     def __init__(self, store: Path, *options: str, log: Path, open_files: int | None = None):
         self.log, self.store = log, store
-        command = [sys.executable, "-m", "wattune", "serve", "--port", "0", "--store", str(store), *options]
+        command = [sys.executable, "-m", "wattune_server", "serve", "--port", "0", "--store", str(store), *options]
         if open_files is not None:
             command = ["sh", "-c", f'ulimit -S -n {open_files} && exec "$@"', "sh", *command]
         with log.open("ab") as stderr:

@@ -1,27 +1,21 @@
-"""Command ``wattune token``: create, list and revoke the access tokens of a server, on its machine."""
+"""Command ``wattune-server token``: create, list and revoke the access tokens of a server, on its machine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from wattune import units
-from wattune.cli.options import STORE, DatabaseUrl, Json, Store
 from wattune.cli.output import emit, emit_json, note
-from wattune.cli.store import opened_store
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-token = typer.Typer(add_completion=False, rich_markup_mode=None)
+from wattune_server.cli.store import STORE, DatabaseUrl, Store, opened_store
+from wattune_server.store import tokens
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Token name.")]
+
+token = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @token.callback()
@@ -51,43 +45,46 @@ def make(
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="TIME", help="Lifetime, e.g. 90d or 12h (default: unlimited).")
     ] = None,
-    store: Store = None,
+    store: Store = STORE,
     database: DatabaseUrl = None,
 ) -> None:
     """Create a token and print it. It is shown only once, because the store keeps only its hash.
 
     \b
-    Example:  wattune token make nano-1 --scope device --device nano-1 --expires 90d --store fleet
+    Example:  wattune-server token make nano-1 --scope device --device nano-1 --expires 90d --store fleet
     """
-    from wattune_server.store import tokens
-
     tokens.check(name, scope, device)  # before a store is created for it
     now_s = time.time()
     expires_s = None if expires is None else now_s + units.parse(expires, "s", name="--expires", bare=False)
-    with _session(store, database, makes=True) as session:
-        text = tokens.make(session, name, scope, now_s, expires_s, device=device)
+    with opened_store(store, database, makes=True) as opened:
+        opened.check_schema(makes=True)
+        with opened.session() as session:
+            text = tokens.make(session, name, scope, now_s, expires_s, device=device)
     note("save the token: it is not shown again. Devices read it from WATTUNE_TOKEN or by --set token_file=FILE")
     emit(text)
 
 
 @token.command("list")
-def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json = False) -> None:
+def list_tokens(
+    store: Store = STORE,
+    database: DatabaseUrl = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+) -> None:
     """List the tokens of a server, without their secrets."""
-    from wattune_server.store import tokens
-
-    with _session(store, database, reads_only=True) as session:
-        rows = tokens.listing(session)
-        entries = [
-            {
-                "name": row.name,
-                "scope": row.scope,
-                "device": row.device,
-                "made": _moment(row.created_s),
-                "expires": _moment(row.expires_s),
-                "revoked": _moment(row.revoked_s),
-            }
-            for row in rows
-        ]
+    with opened_store(store, database) as opened:
+        opened.check_schema()
+        with opened.session(reads_only=True) as session:
+            entries = [
+                {
+                    "name": row.name,
+                    "scope": row.scope,
+                    "device": row.device,
+                    "made": _moment(row.created_s),
+                    "expires": _moment(row.expires_s),
+                    "revoked": _moment(row.revoked_s),
+                }
+                for row in tokens.listing(session)
+            ]
     if as_json:
         emit_json(entries)
         return
@@ -99,26 +96,13 @@ def list_tokens(store: Store = None, database: DatabaseUrl = None, as_json: Json
 
 
 @token.command()
-def revoke(name: Name, store: Store = None, database: DatabaseUrl = None) -> None:
+def revoke(name: Name, store: Store = STORE, database: DatabaseUrl = None) -> None:
     """Revoke a token. The server rejects it within a second."""
-    from wattune_server.store import tokens
-
-    with _session(store, database) as session:
-        tokens.revoke(session, name, time.time())
+    with opened_store(store, database) as opened:
+        opened.check_schema()
+        with opened.session() as session:
+            tokens.revoke(session, name, time.time())
     emit(f"revoked {name}")
-
-
-@contextmanager
-def _session(
-    store: Path | None, url: str | None, *, makes: bool = False, reads_only: bool = False
-) -> Iterator[Session]:
-    database = opened_store(store or STORE, url, makes=makes)
-    try:
-        database.check_schema(makes=makes)
-        with database.session(reads_only=reads_only) as session:
-            yield session
-    finally:
-        database.close()
 
 
 def _moment(moment_s: float | None) -> str | None:

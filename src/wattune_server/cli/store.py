@@ -1,25 +1,38 @@
-"""Command ``wattune store``: add models to a server's store, back it up, prune it; and the opening of a store."""
+"""Command ``wattune-server store``: add models to a store, back it up, prune it; and the opening of a store."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from wattune import units
-from wattune.cli.options import STORE, DatabaseUrl, Store
 from wattune.cli.output import emit
 from wattune.errors import InputError, OutputError
+from wattune_server import backup as backups
+from wattune_server.settings import sqlite_file, sqlite_url
+from wattune_server.store import Database, FileStore, retention
 
-if TYPE_CHECKING:
-    from wattune_server.store import Database
+Store = Annotated[Path, typer.Option("--store", metavar="DIR", help="The server's store.")]
+STORE = Path("wattune-store")
+"""Default store."""
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar="WATTUNE_DATABASE",
+        help="The server's database: postgresql+psycopg://USER@HOST/NAME (default: SQLite in the store).",
+    ),
+]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Store of a server.")]
 
 store = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Store of a server.")]
 
 
 @store.callback()
@@ -30,25 +43,20 @@ def _store() -> None:
 @store.command()
 def add(
     workload: Annotated[Path, typer.Argument(metavar="FILE", help="Workload file with a table [proxy].")],
-    store: Store = None,
+    store: Store = STORE,
     database: DatabaseUrl = None,
 ) -> None:
     """Add the model of a workload file. The proxy's data is copied into the store, the workload's own data is not.
 
     \b
-    Example:  wattune store add workload.toml --store fleet
+    Example:  wattune-server store add workload.toml --store fleet
     """
-    from wattune_server.ingest import add_model, read_model
-    from wattune_server.store import FileStore
+    from wattune_server.ingest import add_model, read_model  # imported here: it needs torch
 
     local = read_model(workload)
-    folder = store or STORE
-    database_store = opened_store(folder, database, makes=True)
-    try:
-        database_store.check_schema(makes=True)
-        model, is_new = add_model(local, database_store, FileStore(folder / "files"))
-    finally:
-        database_store.close()
+    with opened_store(store, database, makes=True) as opened:
+        opened.check_schema(makes=True)
+        model, is_new = add_model(local, opened, FileStore(store / "files"))
     emit(f"{'added' if is_new else 'replaced'} model {model.model}")
 
 
@@ -61,16 +69,11 @@ def backup(
     """Back up a store to one file, also an older one. The server may be running. Restore it with tar.
 
     \b
-    Example:  wattune store backup fleet fleet-monday.tar.gz
+    Example:  wattune-server store backup fleet fleet-monday.tar.gz
               gzip -t fleet-monday.tar.gz && mkdir -m 700 again && tar -xzf fleet-monday.tar.gz -C again
     """
-    opened = opened_store(folder, database)
-    try:
-        from wattune_server.backup import backup as write
-
-        count = write(folder, opened, target)
-    finally:
-        opened.close()
+    with opened_store(folder, database) as opened:
+        count = backups.backup(folder, opened, target)
     emit(f"{target}: backed up all rows and {count} files of {folder}")
 
 
@@ -88,30 +91,22 @@ def prune(
     Models, tokens and unfinished jobs are kept. The server may be running.
 
     \b
-    Example:  wattune store prune fleet --older 90d
+    Example:  wattune-server store prune fleet --older 90d
     """
     before_s = time.time() - units.parse(older, "s", name="--older", bare=False)
-    opened = opened_store(folder, database)
-    try:
-        from wattune_server.store import FileStore
-        from wattune_server.store.retention import prune as remove
-
+    with opened_store(folder, database) as opened:
         opened.check_schema()
         with opened.session() as session:
-            counts = remove(session, FileStore(folder / "files"), before_s)
-    finally:
-        opened.close()
+            counts = retention.prune(session, FileStore(folder / "files"), before_s)
     emit(f"{folder}: removed {', '.join(f'{count} {what}' for what, count in counts.items())}")
 
 
-def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Database:
-    """The database of a store; with ``makes`` a missing store is created.
+@contextmanager
+def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Iterator[Database]:
+    """Open the database of a store; with ``makes`` a missing store is created.
 
     Raises: InputError if there is no store, or its database is elsewhere and no ``url`` is given; OutputError.
     """
-    from wattune_server.settings import sqlite_file, sqlite_url
-    from wattune_server.store import Database
-
     if makes and not folder.exists():
         try:
             folder.mkdir(mode=0o700, parents=True)
@@ -124,4 +119,8 @@ def opened_store(folder: Path, url: str | None, *, makes: bool = False) -> Datab
         raise InputError(
             "no database in the store", value=str(folder), hint="give its URL: --database, WATTUNE_DATABASE"
         )
-    return Database(url or sqlite_url(folder.absolute()))
+    database = Database(url or sqlite_url(folder.absolute()))
+    try:
+        yield database
+    finally:
+        database.close()
