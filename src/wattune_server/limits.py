@@ -89,16 +89,14 @@ class Buckets:
     def take(self, key: object) -> float:
         """Take one token; return 0, or the seconds to wait if the bucket is empty."""
         with self._lock:
-            return self._take(key, self.now_s())
-
-    def _take(self, key: object, now_s: float) -> float:
-        tokens, then_s = self._held.pop(key, (self.burst, now_s))
-        tokens = min(self.burst, tokens + (now_s - then_s) * self.rate_per_s)
-        wait_s = 0.0 if tokens >= 1 else (1 - tokens) / self.rate_per_s
-        self._held[key] = (tokens - 1 if tokens >= 1 else tokens, now_s)
-        if len(self._held) > REMEMBERED:
-            self._held.popitem(last=False)
-        return wait_s
+            now_s = self.now_s()
+            tokens, then_s = self._held.pop(key, (self.burst, now_s))
+            tokens = min(self.burst, tokens + (now_s - then_s) * self.rate_per_s)
+            wait_s = 0.0 if tokens >= 1 else (1 - tokens) / self.rate_per_s
+            self._held[key] = (tokens - 1 if tokens >= 1 else tokens, now_s)
+            if len(self._held) > REMEMBERED:
+                self._held.popitem(last=False)
+            return wait_s
 
 
 def too_many(what: str, wait_s: float) -> Problem:
@@ -137,18 +135,16 @@ class Limiter:
                 # A proxy in front may believe the other length (RFC 9112, 6.3).
                 what = "Content-Length together with Transfer-Encoding"
                 raise Problem(400, what, allowed="one of them", headers={"Connection": "close"})
-            max_bytes = self._max_bytes(scope["path"])
+            limits = self._limits
+            max_bytes = limits.json_bytes if scope["path"].startswith("/v1/") else limits.form_bytes
             length = headers.get(b"content-length", b"0")
             if not length.isdigit() or int(length[:20]) > max_bytes:
                 raise _too_large(max_bytes)
         except Problem as problem:
             await answer(problem, scope)(scope, receive, send)
             return
-        body = _Body(receive, max_bytes, self._limits, self._awaited, address)
+        body = _Body(receive, max_bytes, limits, self._awaited, address)
         await self._app(scope, body.receive, send)
-
-    def _max_bytes(self, path: str) -> int:
-        return self._limits.json_bytes if path.startswith("/v1/") else self._limits.form_bytes
 
 
 class _Body:

@@ -59,7 +59,9 @@ def as_problem(error: BaseException) -> Problem | None:
     if isinstance(error, OSError) and error.errno in _TEMPORARY:
         return _unavailable(f"cannot write to the store: {error.strerror}")
     if isinstance(error, RequestValidationError):
-        return _invalid(error)
+        first: dict[str, Any] = error.errors()[0]
+        value = None if first["type"] == "missing" else first.get("input")
+        return Problem(422, " ".join(map(str, first["loc"])), value=value, allowed=in_words(first))
     if isinstance(error, HTTPException):
         return Problem(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     if isinstance(error, ClientDisconnect):
@@ -111,13 +113,6 @@ def install(app: FastAPI, page: Callable[[Request, Problem], Response] | None = 
 
 def _unavailable(what: str) -> Problem:
     return Problem(503, what, hint=f"try again in {RETRY_S} s", headers={"Retry-After": str(RETRY_S)})
-
-
-def _invalid(error: RequestValidationError) -> Problem:
-    first: dict[str, Any] = error.errors()[0]
-    place = " ".join(str(part) for part in first["loc"])
-    missing = first["type"] == "missing"
-    return Problem(422, place, value=None if missing else first.get("input"), allowed=in_words(first))
 
 
 def _plain(value: object) -> str:

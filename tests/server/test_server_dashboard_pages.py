@@ -234,11 +234,10 @@ def test_failed_device_shows_its_error(client, store):
 
 
 def test_curve_serves_equivalent_algorithms(client, store):
-    ids = made.fill(store)  # its finished job is of backprop
+    made.fill(store)  # its finished job is of backprop
     for algorithm, fits in (("backprop:checkpoint=4", True), ("forward-gradient", False)):
         key = made.put_profile(store, samples.profile().model_copy(update={"algorithm": algorithm}))
         page = shown(client, f"/profiles/{key}?cap=5.2")
-        assert ([a["value"] for a in page.all("option")] == [ids["done"]]) is fits
         assert ("no batch size can be chosen" in page.text) is not fits
 
 

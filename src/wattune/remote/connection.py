@@ -161,7 +161,8 @@ class Connection:
                     hint="for your own certificate authority, set SSL_CERT_FILE to its file",
                 ) from error
             self.is_unavailable = True
-            raise ServerUnavailable(f"the server {self.url} cannot be reached: {_why(error)}") from error
+            why = "timed out" if isinstance(error, httpx.TimeoutException) else str(error) or type(error).__name__
+            raise ServerUnavailable(f"the server {self.url} cannot be reached: {why}") from error
         except httpx.HTTPError as error:  # e.g. content that cannot be decompressed
             raise ServerError(f"{self.url} is not a wattune server: {error}") from error
         except RuntimeError as error:
@@ -236,12 +237,6 @@ def _is_untrusted(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, httpx.TimeoutException):
-        return "timed out"
-    return str(error) or type(error).__name__
 
 
 def _reject_constant(name: str) -> float:

@@ -20,15 +20,12 @@ def serve(
         typer.Option(
             "--host",
             metavar="ADDRESS",
-            envvar="WATTUNE_SERVE_HOST",
             help="Address to listen on. Any address but loopback requires --proxy.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(
-            "--port", metavar="N", min=0, max=65535, envvar="WATTUNE_SERVE_PORT", help="Port; 0 picks a free one."
-        ),
+        typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free one."),
     ] = 8484,
     store: Store = STORE,
     database: DatabaseUrl = None,
@@ -41,7 +38,6 @@ def serve(
         typer.Option(
             "--proxy",
             metavar="ADDRESS",
-            envvar="WATTUNE_SERVE_PROXY",
             help="Reverse proxy, e.g. 127.0.0.1, whose X-Forwarded headers are believed. Requires a token.",
         ),
     ] = None,

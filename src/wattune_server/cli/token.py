@@ -10,6 +10,7 @@ import typer
 
 from wattune import units
 from wattune.cli.output import emit, emit_json, note
+from wattune.reporting.text import table
 from wattune_server.cli.store import STORE, DatabaseUrl, Store, opened_store
 from wattune_server.store import tokens
 
@@ -88,11 +89,9 @@ def list_tokens(
     if as_json:
         emit_json(entries)
         return
-    lines: list[tuple[str, ...]] = [("NAME", "SCOPE", "DEVICE", "MADE", "EXPIRES", "REVOKED")]
-    lines += [tuple(text or "-" for text in entry.values()) for entry in entries]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    emit("\n".join(table) if entries else "no tokens: only users of the server's machine have access")
+    rows = [[text or "-" for text in entry.values()] for entry in entries]
+    lines = table(("NAME", "SCOPE", "DEVICE", "MADE", "EXPIRES", "REVOKED"), rows)
+    emit(lines if rows else "no tokens: only users of the server's machine have access")
 
 
 @token.command()

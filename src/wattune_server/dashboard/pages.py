@@ -149,12 +149,13 @@ def profile(request: Request, identity: Reader, profile_id: Name, cap: Key = "",
         if row is None:
             return not_found(request, "profile", "/profiles")
         table, publisher, created_s = row
-        curves = views.curves(session, table, job or None)
+        curve = views.curve(session, table, job)
     if len({cell.shape for cell in table.cells}) * len({cell.knobs for cell in table.cells}) > MAX_CELLS:
         text = f"It has {len(table.cells)} cells, too many to draw. GET /v1/profiles/{profile_id} returns the record."
         return message(request, "A large profile", text, status=200, back="/profiles")
     values: dict[str, Any] = {"id": profile_id, "table": table, "publisher": publisher, "created_s": created_s}
-    return respond(request, "profile.html", section="Profiles", **values, **_choice(table, curves, cap, job))
+    values |= {"cap": cap.strip(), "job": job, "curve": curve, **_choice(table, curve, cap)}
+    return respond(request, "profile.html", section="Profiles", **values)
 
 
 @router.get("/runs")
@@ -261,11 +262,9 @@ def _curves(files: FileStore, status: SweepStatus) -> tuple[list[LearningCurve],
     return curves, lost_runs
 
 
-def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]], cap: str, job: str) -> dict[str, Any]:
+def _choice(table: ProfileTable, curve: SampleEfficiency | None, cap: str) -> dict[str, Any]:
     """Plan with the profile under the cap, and draw it as the report does."""
-    selected = next((entry for entry in curves if entry[0] == job), curves[0] if curves else None)
-    job_id, curve = ("", None) if selected is None else (selected[0], selected[2])
-    problem = f"There is no finished job {job[:8]}." if job and job != job_id else ""
+    problem = ""
     wanted = PowerCap.parse(cap) if cap.strip() else PowerCap()
     chosen: Plan | None = None
     if (outdated := views.outdated(table, curve)) is not None:
@@ -282,14 +281,7 @@ def _choice(table: ProfileTable, curves: list[tuple[str, str, SampleEfficiency]]
         figures.append(batch_size_charts.time_to_target(chosen, table, curve))
     if curve is not None:
         figures.append(batch_size_charts.samples_to_target(curve))
-    return {
-        "problem": problem,
-        "curves": curves,
-        "job_id": job_id,
-        "cap": cap.strip(),
-        "chosen": chosen,
-        "figures": [figure for figure in figures if figure is not None],
-    }
+    return {"problem": problem, "chosen": chosen, "figures": [figure for figure in figures if figure is not None]}
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

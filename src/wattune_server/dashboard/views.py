@@ -194,24 +194,19 @@ def profile(session: Session, profile_id: str) -> tuple[ProfileTable, str, float
     return None if row is None else (ProfileTable.parse(row.record), row.publisher, row.created_s)
 
 
-def curves(session: Session, table: ProfileTable, job_id: str | None) -> list[tuple[str, str, SampleEfficiency]]:
-    """List the curves that a profile can be planned with: job, model, curve, newest first.
+def curve(session: Session, table: ProfileTable, job_id: str) -> SampleEfficiency | None:
+    """Read the curve that a profile is planned with: that of ``job_id``, or with "" the newest that fits.
 
-    These are the curves of the profile's workload with its batch sizes and an algorithm that learns like the profile's,
-    and the curve of ``job_id`` in any case.
+    A curve fits if it is of the profile's workload, has its batch sizes, and is of an algorithm that learns like its.
     """
-    columns = (JobRow.id, JobRow.model_name, JobRow.curve)
-    matches = (JobRow.state == "done") & JobRow.curve.is_not(None) & (JobRow.model_name == table.workload)
-    condition = (JobRow.id == job_id) & JobRow.curve.is_not(None)
-    query = select(*columns).where(matches | condition).order_by(JobRow.finished_s.desc()).limit(PAGE_ROWS)
-    usable = []
-    for own_id, model_name, record in session.execute(query).all():
+    condition = JobRow.id == job_id if job_id else JobRow.model_name == table.workload
+    query = select(JobRow.curve).where(condition, JobRow.curve.is_not(None)).order_by(JobRow.finished_s.desc())
+    for record in session.scalars(query.limit(PAGE_ROWS)):
         curve = SampleEfficiency.parse(record)
         is_same = learns_as(curve.algorithm) == learns_as(table.algorithm)
-        fits = is_same and {p.batch_size for p in curve.points} >= set(table.batch_sizes)
-        if fits or own_id == job_id:
-            usable.append((own_id, model_name, curve))
-    return usable
+        if job_id or (is_same and {p.batch_size for p in curve.points} >= set(table.batch_sizes)):
+            return curve
+    return None
 
 
 def runs(session: Session, device: str, limit: int) -> tuple[Sequence[TrainingRow], int]:

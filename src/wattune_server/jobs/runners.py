@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,6 @@ class Sweep:
         self.recorded: set[Path] = set()
         self.process = start(config)
         self._heard_s = time.monotonic()
-
-    @property
-    def new_curves(self) -> Iterator[Path]:
-        """Curves in the folder that are not recorded yet."""
-        return (path for path in sorted(self.folder.glob("b*-s*.json")) if path not in self.recorded)
 
     def silent_s(self) -> float:
         """Seconds since the process last said that it is alive."""
@@ -149,7 +144,7 @@ class Runners:
     def _has_ended(self, sweep: Sweep) -> bool:
         """Record new curves, and the end of the sweep's process."""
         code, silent_s = sweep.process.poll(), sweep.silent_s()  # the code first: what was written before is seen
-        for path in sweep.new_curves:
+        for path in sorted({*sweep.folder.glob("b*-s*.json")} - sweep.recorded):
             self._record(sweep, path)
         if code is None and silent_s < self._settings.limits.runner_silence_s:
             return False
