@@ -46,8 +46,8 @@ from wattune_server.store.statuses import WRITE_EVERY_S
 CHANGE_S = 5.0
 """Interval at which a run of the job that the clients wait for ends."""
 
-DEVICES, TOGETHER = 300, 50
-"""Devices of ``paced``, and how many of them are in a run at one time."""
+NAME, DEVICES, TOGETHER = "server_fleet", 300, 50
+"""Name of the result, devices of ``paced``, and how many of them are in a run at one time."""
 
 
 def prepare(store: Path, database: Database, devices: int) -> tuple[list[str], World]:
@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> None:
         bare = sorted([before, bare_route(rate_per_s), bare_route(rate_per_s)], key=lambda one: one["p99_s"])
         paced |= {"bare route": bare[1], "bare_p99_s_by_round": [one["p99_s"] for one in bare]}
         databases[name] = {"mix": mix, "paced": paced}
-    keep("server_fleet", {"measured_at": moment, "aims": AIMS, "databases": databases})
+    keep(NAME, {"measured_at": moment, "aims": AIMS, "databases": databases})
 
 
 def turn(name: str, devices: int, rate_per_s: float | None = None) -> dict[str, Any]:
