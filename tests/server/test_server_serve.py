@@ -77,14 +77,8 @@ def test_port_in_use_is_a_one_line_error(refused, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_address_and_port_come_from_the_environment(refused, tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setenv("WATTUNE_SERVE_PORT", str(port))
-        code, line = refused("--store", tmp_path / "store")
-        assert (code, f"cannot listen on 127.0.0.1:{port}: " in line) == (2, True)
-    monkeypatch.setenv("WATTUNE_SERVE_HOST", "0.0.0.0")
-    code, line = refused("--port", 0, "--store", tmp_path / "store")
+def test_an_address_that_others_reach_needs_a_proxy(refused, tmp_path):
+    code, line = refused("--host", "0.0.0.0", "--port", 0, "--store", tmp_path / "store")
     assert (code, "other machines can reach needs a reverse proxy with TLS: 0.0.0.0" in line) == (2, True)
 
 
