@@ -39,7 +39,7 @@ def verdict(data: dict[str, dict[str, Any]]) -> str:
         f"Replaying the paper's tables on the simulated boards gives a mean speed-up over the largest batch at a "
         f"conservative clock of {summary['mean_speed_up']['replayed']:.2f} (published: "
         f"{summary['mean_speed_up']['published']:.2f}) and a largest one of {summary['largest']['replayed']:.2f} "
-        f"(published: {summary['largest']['published']:.2f}). {_behind(summary)}"
+        f"(published: {summary['largest']['published']:.2f}). {behind(summary)}"
     )
     if "measured" in data:
         text += (
@@ -54,7 +54,8 @@ def verdict(data: dict[str, dict[str, Any]]) -> str:
     return text + "\n"
 
 
-def _behind(summary: dict[str, Any]) -> str:
+def behind(summary: dict[str, Any]) -> str:
+    """How far the pick is behind the fastest point, here and as published."""
     ours, published = (summary["behind_the_fastest"][key] for key in PRINTED)
     return (
         f"The pick takes {ours['mean']:.1%} longer than the fastest point on average, {ours['worst']:.1%} at most "
@@ -78,7 +79,7 @@ def _replay(data: dict[str, Any]) -> Iterator[str]:
         "are not the paper's limits, which no copy of it states.",
         f"The largest published speed-up over Baseline 1, {largest['published']:.2f} ({largest['where']}), is "
         f"{largest['replayed']:.2f} here ({largest['replayed'] / largest['published'] - 1:+.1%}); the mean of all "
-        f"cells is {mean['replayed']:.2f} (published: {mean['published']:.2f}). {_behind(summary)} If no limit binds "
+        f"cells is {mean['replayed']:.2f} (published: {mean['published']:.2f}). {behind(summary)} If no limit binds "
         "and a large batch learns well, nothing is gained.",
         f"Without {'; '.join(summary['at_a_higher_clock'])}, where {HIGHER_CLOCK}, the mean is {mean['without']:.2f}. "
         "As many cells agree only while P1 of the TX2 NX is at least {:.2f} W and below {:.2f} W, and no proxy curve "

@@ -12,7 +12,7 @@ def growth() -> str:
     """CPU time at x1, x10 and x100 of the work, its exponents, and what stays bounded."""
     data = read("growth")
     rows, week, day = {row["name"]: row for row in data["rows"]}, data["week"], data["day"]
-    report, look = rows["a report of a training run"], rows["10,000 looks at a cap trace"]
+    report = rows["a report of a training run"]
     lines = ["| | work | CPU seconds | exponent; from x10 to x100 |", "|---|---|---|---|"]
     for row in data["rows"]:
         works = ", ".join(f"{work:,}" for work in row["works"])
@@ -22,12 +22,9 @@ def growth() -> str:
         f"{week['evaluations']:,} evaluations | {_costs(week)} |",
         f"| `wattune guard`, a new cap each 4 s | 24 h, {day['readings']:,} readings | {_costs(day)} |",
         "",
-        f"A look at a cap trace of a day takes {look['look_us']:.1f} µs. A checkpoint takes "
-        f"{rows['writing a checkpoint']['extra_over_state']:.2f} of its size as extra memory. A report of 10,000 "
-        f"evaluations has {report['mb']:.2f} MB and {report['nodes']:,.0f} elements. From a tenth of the training to "
-        f"its end, memory grows by {week['growth_mib']:.1f} MiB. The guard takes {day['reading_us']:.0f} µs a reading, "
-        f"in its last hour {day['last_hour_over_first']:.2f} times as long as in its first, and "
-        f"{day['growth_mib']:.1f} MiB more.",
+        f"A report of 10,000 evaluations has {report['mb']:.2f} MB. Memory grows by {week['growth_mib']:.1f} MiB from "
+        f"a tenth of the training to its end, and by {day['growth_mib']:.1f} MiB in a day of the guard. Its last hour "
+        f"takes {day['last_hour_over_first']:.2f} times as long as its first.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -44,24 +44,6 @@ def moment(where: dict[str, Any]) -> str:
     return f"{commit}{' with changes' if where.get('dirty') else ''}, {where['date']}"
 
 
-def comparison_table(rows: list[dict[str, Any]]) -> list[str]:
-    """A comparison with other rules as a table."""
-    lines = [
-        "| | batch size | clock | time to target | energy | time relative to wattune |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        point = f"| {row['rule']} | {row['batch_size'] or '–'} | "
-        if row["time_s"] is None:
-            lines.append(f"{point}– | {row['why_not']} | | |")
-            continue
-        lines.append(
-            f"{point}{row['clock_mhz']:g} MHz | {row['time_s']:.1f} ± {row['time_std_s']:.1f} s "
-            f"| {row['energy_j']:.0f} ± {row['energy_std_j']:.0f} J | {row['speed_up']:.2f} |"
-        )
-    return lines
-
-
 def ms(figures: dict[str, float]) -> str:
     """A median with its range, in milliseconds."""
     return f"{figures['median_s'] * 1e3:.2f} ms ({figures['min_s'] * 1e3:.2f} to {figures['max_s'] * 1e3:.2f})"

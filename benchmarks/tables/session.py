@@ -25,15 +25,15 @@ def session() -> str:
         f"{percent(data['regret']['recipe']['guided']['noise_price'])} at the cap itself if the recipe is kept; its "
         "regret is then negative.",
         "",
-        "| known about samples to target | strategy | regret after 60 s | after 5 min | after 10% of the run "
+        "| known about samples to target | strategy | regret after 60 s | after 10% of the run "
         "| runs below 1% by then | time spent probing | runs with a mean above the cap while probing "
         "| while training |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for kind, ways in data["regret"].items():
         for way, figures in ways.items():
             name = "wattune" if way == "guided" else way
-            means = " | ".join(percent(figures[f"in_force {moment}"]["mean"]) for moment in ("60 s", "5 min", "10 %"))
+            means = " | ".join(percent(figures[f"in_force {moment}"]["mean"]) for moment in ("60 s", "10 %"))
             lines.append(
                 f"| {KNOWN[kind]} | {name} | {means} | {100 * figures['in_force 10 %']['below 1 %']:.0f}% "
                 f"| {figures['probing_s']:.0f} s | {figures['runs_above_probing']} of {figures['runs']} "
