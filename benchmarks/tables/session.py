@@ -20,10 +20,9 @@ def session() -> str:
     lines = [
         f"{data['boards']} random simulated boards, {data['workloads']} workloads, {len(data['caps'])} caps each. "
         "Every training run would take an hour at its best point. Regret is how much longer the current point takes "
-        "than the fastest point of which no single reading is above the cap, with all the noise of the sensor. The cap "
-        "is on the mean over a second, so a point may be faster than that one, by "
-        f"{percent(data['regret']['recipe']['guided']['noise_price'])} at the cap itself if the recipe is kept; its "
-        "regret is then negative.",
+        "than the fastest one of which no single reading is above the cap. The cap is on the mean over a second, so a "
+        "point may be faster, and its regret negative: by "
+        f"{percent(data['regret']['recipe']['guided']['noise_price'])} at the cap itself if the recipe is kept.",
         "",
         "| known about samples to target | strategy | regret after 60 s | after 10% of the run "
         "| runs below 1% by then | time spent probing | runs with a mean above the cap while probing "
