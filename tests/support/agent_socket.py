@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -103,11 +102,6 @@ class Holder:
     def ask(self):
         self.process.stdin.write("\n")
         return json.loads(self.process.stdout.readline())
-
-    def stop(self):
-        """Let it stand still."""
-        self.process.send_signal(signal.SIGSTOP)
-        assert wait_for(lambda: state_of(self.process.pid) == "T")
 
     def end(self):
         self.process.kill()

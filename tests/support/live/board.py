@@ -21,14 +21,6 @@ from tests.support.live.power import BOARDS, Model
 
 RECORDS = Path(__file__).parent.parent.parent / "boards"
 CPU_LIMITS = ("scaling_min_freq", "scaling_max_freq", "scaling_cur_freq")
-HEAT_STEP_S = 0.5
-"""How often the kernel looks at a zone that is too hot (passive polling of a Tegra210 device tree)."""
-
-
-def load_record(name: str) -> dict[str, Any]:
-    """A board record of the test data."""
-    record: dict[str, Any] = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
-    return record
 
 
 class LiveBoard:
@@ -37,16 +29,14 @@ class LiveBoard:
     ``load``: 0 to 1, or more where others draw from the same rail; set it at any time, ``ambient_c`` as well.
     """
 
-    def __init__(self, family: str = "orin-nano", *, now_s: float = 0.0, settle_s: float = 0.05) -> None:
+    def __init__(self, family: str = "orin-nano", *, now_s: float = 0.0) -> None:
         self.family = family
         self.model: Model = BOARDS[family]
-        self.record = load_record(self.model.record)
+        self.record: dict[str, Any] = json.loads((RECORDS / f"{self.model.record}.json").read_text(encoding="utf-8"))
         self.now_s = now_s
         self.ambient_c = 25.0
         self._load = 0.0
         self._decided: tuple[object, ...] = ()
-        self._heat_s = now_s
-        self._is_too_hot = False
         for pattern, text in self.model.instead:
             self.record["files"].update(dict.fromkeys(fnmatch.filter(self.record["files"], pattern), text + "\n"))
         self.memory: LiveMemory | None = None
@@ -55,8 +45,8 @@ class LiveBoard:
             self.memory = LiveMemory(self.model.memory, cap, int(self.record["files"].get(cap, "0")))
             self.record["files"].update({path: text + "\n" for path, text in self.memory.files().items()})
         self._texts = {path: text.rstrip("\n") for path, text in self.record["files"].items()}
-        self.clocks = self._find_clocks(self.model.clock_folder, self.model.limits, self.model.listing, settle_s)
-        cpu = ("*/cpufreq/policy*", CPU_LIMITS, "scaling_available_frequencies", settle_s)
+        self.clocks = self._find_clocks(self.model.clock_folder, self.model.limits, self.model.listing)
+        cpu = ("*/cpufreq/policy*", CPU_LIMITS, "scaling_available_frequencies")
         self.cpus = self._find_clocks(*cpu) if self.memory is not None else []
         self._cpu_tops = [clock.high for clock in self.cpus]
         for clock in self.cpus:
@@ -67,7 +57,7 @@ class LiveBoard:
             p.replace("/type", "/cur_state") for p in self._found("*/cooling_device*/type") if self._cools(p)
         ]
         self.temperature_c = self.ambient_c + self.model.heat_c_per_w * self.power_w()
-        self._meter = LiveMeter(self.model.window_s, self.model.period_s, self.model.lag_s)
+        self._meter = LiveMeter(self.model.window_s, self.model.period_s)
         self._history = History(now_s, self.rails_w(), self._meter.kept_s)
         self._counters = self._find_counters()
         self._rails = self._find_rails()
@@ -128,8 +118,7 @@ class LiveBoard:
         while self.now_s < now_s:
             soon = [clock.arrives_s for clock in self._all_clocks() if clock.arrives_s is not None]
             rails_w = self.rails_w()
-            hot = [self._heat_s + HEAT_STEP_S] if self._may_overheat(rails_w[self.model.whole]) else []
-            until_s = max(min([now_s, *soon, *hot]), self.now_s)
+            until_s = max(min([now_s, *soon]), self.now_s)
             self._history.add(until_s, rails_w)
             steady_c = self.ambient_c + self.model.heat_c_per_w * rails_w[self.model.whole]
             decay = math.exp(-(until_s - self.now_s) / self.model.heat_s)
@@ -137,9 +126,6 @@ class LiveBoard:
             self.now_s = until_s
             for clock in self._all_clocks():
                 clock.arrive(until_s)
-            if until_s >= self._heat_s + HEAT_STEP_S:
-                self._heat_s = until_s
-                self._throttle()
             self._decide()
 
     # ---------------------------------------------------------------------------------------------------------- files
@@ -217,21 +203,6 @@ class LiveBoard:
             clock.decide(self.now_s, self._load)
             clock.arrive(self.now_s)
 
-    def _may_overheat(self, power_w: float) -> bool:
-        hottest_c = max(self.temperature_c, self.ambient_c + self.model.heat_c_per_w * power_w)
-        return hottest_c >= self.model.trip_c or self._is_too_hot
-
-    def _throttle(self) -> None:
-        """One step down while it is too hot; back up when it has cooled down."""
-        for clock in self.clocks:
-            at = clock.listed.index(max(s for s in clock.listed if s <= (clock.clamp or clock.listed[-1])))
-            if self.temperature_c >= self.model.trip_c and at > 0:
-                clock.clamp, self._is_too_hot = clock.listed[at - 1], True
-            elif self.temperature_c < self.model.trip_c - 3.0 and self._is_too_hot:
-                clock.clamp = clock.listed[at + 1] if at + 2 < len(clock.listed) else None
-        if all(clock.clamp is None for clock in self.clocks):
-            self._is_too_hot = False
-
     def _cooling_state(self, path: str) -> int:
         clock = self.clocks[0]
         most = int(self._texts[path.replace("/cur_state", "/max_state")])
@@ -249,9 +220,7 @@ class LiveBoard:
     def _cools(self, path: str) -> bool:
         return any(fnmatch.fnmatch(self._texts[path], pattern) for pattern in self.model.coolers)
 
-    def _find_clocks(
-        self, folder_pattern: str, limits: tuple[str, str, str], listing: str, settle_s: float
-    ) -> list[LiveClock]:
+    def _find_clocks(self, folder_pattern: str, limits: tuple[str, str, str], listing: str) -> list[LiveClock]:
         low, high, now = limits
         clocks = []
         for path in sorted(self._found(f"{folder_pattern}/{high}"), key=lambda path: (len(path), path)):
@@ -270,7 +239,6 @@ class LiveBoard:
                     high=int(self._texts[path]),
                     now=int(listed[0]),
                     refuses=self.model.refuses,
-                    settle_s=settle_s,
                     any_step=self.model.any_step,
                 )
             )

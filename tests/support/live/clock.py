@@ -28,11 +28,11 @@ class LiveClock:
         high: int,
         now: int,
         refuses: bool,
-        settle_s: float,
         any_step: int = 0,
     ) -> None:
         self.low_path, self.high_path, self.now_path = low_path, high_path, now_path
-        self.listed, self.refuses, self.settle_s, self.any_step = listed, refuses, settle_s, any_step
+        self.listed, self.refuses, self.any_step = listed, refuses, any_step
+        self.settle_s = 0.05
         self.low, self.high, self.now = low, high, now
         self.clamp: int | None = None
         """What heat or a power budget lets through."""

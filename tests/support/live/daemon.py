@@ -2,9 +2,9 @@
 
 It watches the files that a board would listen to, answers as its kernel would (a refused text is put back, a clamped
 one corrected), lets the clock follow, and keeps rails, heat and counters up to date. How busy it is comes from the
-processes whose ids are in ``ROOT/load`` (with all their children), or from the number in ``ROOT/load_fraction``; a
-thermal clamp in MHz from ``ROOT/clamp_mhz`` while there is such a file. With ``--throttle-pid-file`` the processes
-named there are stopped and continued in proportion to the clock, so that work really takes longer.
+processes whose ids are in ``ROOT/load`` (with all their children), or from the number in ``ROOT/load_fraction``. With
+``--throttle-pid-file`` the processes named there are stopped and continued in proportion to the clock, so that work
+really takes longer.
 
 What was written is looked at every 2 ms: who reads back at once still reads his own text.
 When the files are there it says so in one line, and ``ROOT/ready`` holds its process id.
@@ -74,9 +74,6 @@ class Daemon:
         load = self._load(now_s, share)
         if load is not None and load != self.board.load:
             self.board.load = load
-        clamp = _number(self.root / "clamp_mhz")
-        if (clamp is None) != (self.board.clocks[0].clamp is None):
-            self.board.clamp(clamp)
         if now_s - self._shown_s >= SHOW_S:
             self._shown_s = now_s
             for path in self._files:

@@ -43,26 +43,26 @@ class History:
         return energy_j / (end_s - begin_s)
 
 
-class LiveMeter:
-    """A chip of several rails. ``window_s``, ``period_s`` and ``lag_s`` as in the agent's PowerSensor."""
+VOLTS = 5.04
 
-    def __init__(self, window_s: float, period_s: float, lag_s: float, volts: float = 5.04) -> None:
-        self.window_s, self.period_s, self.lag_s = window_s, period_s, lag_s
-        self._volts = volts
+
+class LiveMeter:
+    """A chip of several rails at ``VOLTS``. ``window_s`` and ``period_s`` as in the agent's PowerSensor."""
+
+    def __init__(self, window_s: float, period_s: float) -> None:
+        self.window_s, self.period_s = window_s, period_s
 
     @property
     def kept_s(self) -> float:
         """How much of the past it needs."""
-        return self.window_s + self.period_s + self.lag_s + 1.0
+        return self.window_s + self.period_s + 1.0
 
     def reading(self, history: History, rail: str, now_s: float) -> tuple[int, int]:
         """mV and mA, in the steps of an INA3221 with a shunt of 5 mOhm."""
-        end_s = now_s - self.lag_s
-        if self.period_s > 0.0:
-            end_s = end_s // self.period_s * self.period_s
+        end_s = now_s // self.period_s * self.period_s if self.period_s > 0.0 else now_s
         power_w = history.mean_w(rail, end_s - self.window_s, end_s)
         # 33 mOhm of supply: PARSEC runs on a Nano, 5.07 V at 0.25 W and 5.035 V at 1.3 W.
-        millivolts = _step(1e3 * (self._volts - 0.033 * power_w / self._volts), VOLTAGE_STEP_MV)
+        millivolts = _step(1e3 * (VOLTS - 0.033 * power_w / VOLTS), VOLTAGE_STEP_MV)
         return millivolts, _step(1e6 * power_w / millivolts, CURRENT_STEP_MA)
 
 

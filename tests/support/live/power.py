@@ -21,7 +21,6 @@ class Model:
     coolers: tuple[str, ...]
     window_s: float
     period_s: float
-    trip_c: float
     heat_c_per_w: float
     heat_s: float
     clock_folder: str = "*/devfreq/*"
@@ -30,7 +29,6 @@ class Model:
     per_mhz: int = 1000000
     refuses: bool = False
     switches: tuple[str, ...] = ("*/railgate_enable",)
-    lag_s: float = 0.0
     any_step: int = 0
     base_mhz: float = 0.0
     instead: tuple[tuple[str, str], ...] = ()
@@ -76,7 +74,6 @@ MODELS = {
         coolers=("devfreq-*",),
         window_s=0.0066,
         period_s=0.0066,
-        trip_c=99.0,
         heat_c_per_w=3.5,
         heat_s=80.0,
         memory="bpmp",
@@ -90,7 +87,6 @@ MODELS = {
         coolers=("gpu-balanced",),
         window_s=0.422,
         period_s=0.422,
-        trip_c=97.5,
         heat_c_per_w=4.0,
         heat_s=90.0,
         memory="override",
@@ -110,7 +106,6 @@ MODELS = {
         coolers=("Processor",),
         window_s=0.0,
         period_s=0.001,
-        trip_c=97.0,
         heat_c_per_w=2.5,
         heat_s=30.0,
         any_step=100000,

@@ -31,7 +31,6 @@ ERRORS = {
     "eio": errno.EIO,
     "refused": errno.EINVAL,
     "busy": errno.EBUSY,
-    "full": errno.ENOSPC,
 }
 """Faults that are an error of the call."""
 
@@ -41,7 +40,7 @@ ANSWERS = {"garbage": "\x7fELF\x02", "empty": "", "absurd": "999999999999", "neg
 FAULTS = (*ERRORS, *ANSWERS, "stuck", "ignored")
 """"ignored": a write that says it was done."""
 
-_ONLY_WRITES = ("refused", "busy", "full", "ignored")
+_ONLY_WRITES = ("refused", "busy", "ignored")
 
 
 class Fault:
@@ -61,8 +60,8 @@ class Fault:
 class LiveTree(Tree):
     """The tree of a live board of one family; ``board`` is the board itself."""
 
-    def __init__(self, root: str | Path, family: str = "orin-nano", *, settle_s: float = 0.05) -> None:
-        self.board = LiveBoard(family, settle_s=settle_s)
+    def __init__(self, root: str | Path, family: str = "orin-nano") -> None:
+        self.board = LiveBoard(family)
         if not os.path.isdir(os.path.join(root, "sys")):
             materialise(self.board.record, str(root))
         super().__init__(str(root))
