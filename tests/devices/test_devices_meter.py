@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.device_examples import FileDevice, make_work, quiet
+from tests.support.real_time_device import TwoClocks
 
 from wattune.cap import SensorLimit
 from wattune.devices import Fault, Meter, Sensor, SimulatedDevice, builtin_board, open_device
@@ -84,19 +85,13 @@ def test_mean_spread_and_peak_are_those_of_the_readings():
     assert meter.trace == seen
 
 
-class Doubling(VirtualDevice):
+class Doubling(TwoClocks, VirtualDevice):
     """Its power is 2 W, and 6 W from the second second on; its sensor reads that at once."""
 
-    name, mode, kind = "doubling", "-", "simulated"
     sensor = Sensor(rail="made up")
-    memory_bytes = None
-    data_types = frozenset({"fp32"})
 
     def power_w(self):
         return 2.0 if self.now_s() < 1.0 else 6.0
-
-    def current(self):
-        return None
 
     def _check(self, work):
         pass
@@ -106,9 +101,6 @@ class Doubling(VirtualDevice):
 
     def _at_rest(self):
         return Piece(1.0, self.power_w())
-
-    def _apply(self, knobs):
-        pass
 
 
 def test_a_reading_holds_until_the_next_one():

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.real_time_device import TwoClocks
 
 from wattune.cap import SensorLimit
 from wattune.devices.base import Device, Knob, Sensor
@@ -22,41 +23,27 @@ CAP_W, NOISE_W = 10.0, 0.2
 WINDOWED = Sensor(rail="all", period_s=0.1, window_s=0.1, noise_w=NOISE_W)
 
 
-class Plant(Device):
+class Plant(TwoClocks, Device):
     """A board whose power is a table: enough to be sensed and set."""
 
-    name, mode, kind = "plant", "", "simulated"
-    memory_bytes, data_types, executes_steps = None, frozenset({"fp32"}), False
+    knobs = (Knob("clock_mhz", CLOCKS),)
 
     def __init__(self, powers=(2.0, 2.5, 3.0, 3.5, 4.0), sensor=None):
-        self.knobs = (Knob("clock_mhz", CLOCKS),)
         self.powers = dict(zip(CLOCKS, powers, strict=True))
         self.sensor = sensor or Sensor(rail="all")
-        self.clock, self.time_s = CLOCKS[-1], 0.0
+        self.clock_mhz, self.time_s = CLOCKS[-1], 0.0
 
     def now_s(self):
         return self.time_s
 
     def power_w(self):
-        return self.powers[self.clock]
+        return self.powers[self.clock_mhz]
 
     def wait(self, seconds):
         raise AssertionError("the guard does not wait")
 
     def step(self, work):
         raise AssertionError("the guard takes no steps")
-
-    def current(self):
-        return Knobs(clock_mhz=self.clock)
-
-    def _apply(self, knobs):
-        self.clock = knobs["clock_mhz"]
-
-    def _snapshot(self):
-        return self.clock
-
-    def _restore(self, snapshot):
-        self.clock = snapshot
 
 
 @contextmanager
@@ -88,8 +75,8 @@ def test_one_noisy_reading_costs_one_step():
         feed(plant, guard, [4.4, 4.6, 4.6, 4.6, 4.2, 4.2])
         assert actions(guard) == ["down"]
         assert guard.events[0].time_s == pytest.approx(0.2)
-        assert guard.events[0].setting == plant.clock == 400.0
-    assert plant.clock == 500.0
+        assert guard.events[0].setting == plant.clock_mhz == 400.0
+    assert plant.clock_mhz == 500.0
 
 
 def test_noise_at_the_lowest_setting_does_not_stop_training():
