@@ -11,8 +11,7 @@ import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from wattune_agent.board import Board, PowerSensor
 from wattune_agent.conditions import Conditions
@@ -68,12 +67,7 @@ class Controller:
     def __enter__(self) -> "Controller":
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
     # --------------------------------------------------------------------------------------------------------- reading

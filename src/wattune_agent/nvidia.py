@@ -118,12 +118,7 @@ class CardBoard(Board):
     is_card = True
 
     def __init__(
-        self,
-        tree: Tree,
-        card: "Card",
-        clock: Optional[FileKnob],
-        sensor: Optional[PowerSensor],
-        problems: List[str],
+        self, tree: Tree, card: "Card", clock: Optional[FileKnob], sensor: Optional[PowerSensor], problems: List[str]
     ) -> None:
         family = "{}:{}".format(FAMILY, card.uuid)
         super().__init__(tree, family=family, name=card.name, clock=clock, sensor=sensor, problems=problems)

@@ -60,11 +60,7 @@ class AgentServer:
     """
 
     def __init__(
-        self,
-        keeper: BoardLease,
-        path: str = SOCKET,
-        group: Optional[str] = None,
-        time: Optional[TimeSource] = None,
+        self, keeper: BoardLease, path: str = SOCKET, group: Optional[str] = None, time: Optional[TimeSource] = None
     ) -> None:
         self._keeper = keeper
         self._path = path
