@@ -166,10 +166,9 @@ class Controller:
             wanted.append((self._held(self.board.others[name]), other_mhz))
         for held, held_mhz in wanted:
             if held_mhz not in held.clock.settings_mhz:
-                clocks = ", ".join("{:g}".format(setting) for setting in held.clock.settings_mhz)
-                raise BadRequest(
-                    "{} has no {:g} MHz; it has {} MHz".format(self._name_of(held.clock), held_mhz, clocks)
-                )
+                name, unit = self._name_of(held.clock), held.clock.measure
+                listed = ", ".join("{:g}".format(setting) for setting in held.clock.settings_mhz)
+                raise BadRequest("{} has no {:g} {m}; it has {} {m}".format(name, held_mhz, listed, m=unit))
         with self._alone():
             self._take()
             with self._or_back() if first.mhz is None else self._or_kept():

@@ -35,6 +35,7 @@ class CpuClock(FileKnob):
         # The settings are those of the fastest policy; of equals, the first goes highest.
         self._policies = sorted(policies, key=lambda policy: -policy.listed_khz[-1])
         fastest = self._policies[0]
+        self._folder = fastest.folder
         listed_khz: Sequence[int] = fastest.listed_khz
         if most is not None:
             limit_khz = number(tree, fastest.limits.high)
@@ -48,7 +49,6 @@ class CpuClock(FileKnob):
             listed_khz,
             switches=_boosts(tree, [policy.folder for policy in policies]),
             switches_first=True,
-            folder=fastest.folder,
         )
 
     def now_mhz(self) -> Optional[float]:
@@ -57,10 +57,10 @@ class CpuClock(FileKnob):
         Firmware may hold a core below what was requested, which only the measured one shows: a Jetson's, for example,
         after an over-current event.
         """
-        measured_khz = number(self._tree, self.folder + "/cpuinfo_cur_freq")
+        measured_khz = number(self._tree, self._folder + "/cpuinfo_cur_freq")
         if measured_khz:  # None for other users, and 0 for a core without power
             return measured_khz / KHZ
-        path = self.folder + "/scaling_cur_freq"
+        path = self._folder + "/scaling_cur_freq"
         if not self._tree.exists(path) or self._tree.read(path).startswith("<"):  # "<unknown>" while it sleeps
             return None
         return whole(self._tree, path) / KHZ

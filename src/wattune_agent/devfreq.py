@@ -84,7 +84,6 @@ def _gpu_clock(tree: Tree, folder: str) -> FileKnob:
         now=folder + "/cur_freq",
         status=(device if pci is None else pci.group()) + "/power/runtime_status",
         switches=switches,
-        folder=folder,
     )
 
 

@@ -17,7 +17,7 @@ KernelTuner/kernel_tuner ``observers/tegra.py`` for the order.
 from contextlib import suppress
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from wattune_agent.errors import AgentError, BadRequest, FileFailed, Forbidden, NotRestored, NotTaken
+from wattune_agent.errors import AgentError, FileFailed, Forbidden, NotRestored, NotTaken
 from wattune_agent.knobs import CAPS, MEMORIES, PAIRS, is_limit, row_of, same_text, tolerance_of, whole
 from wattune_agent.tree import Tree, text
 
@@ -172,13 +172,11 @@ class FileKnob:
         status: str = "",
         switches: Sequence[Tuple[str, str]] = (),
         switches_first: bool = False,
-        folder: str = "",
     ) -> None:
         self.unit = unit
         """The unit that the clock drives: "gpu", "cpu" or "memory"."""
         self.settings_mhz = tuple(value / per_mhz for value in settings)
         """The frequencies that can be pinned, ascending."""
-        self.folder = folder
         self._tree = tree
         self._per_mhz = per_mhz
         self._limits = limits
@@ -195,14 +193,11 @@ class FileKnob:
         return others + paths if self._switches_first else paths + others
 
     def pin(self, mhz: float) -> Dict[str, str]:
-        """Switch off what would undo a pin, then pin the limits. Returns the files that throttling holds lower, each
-        with the text written; usually empty.
+        """Switch off what would undo a pin, then pin the limits at one of ``settings_mhz``. Returns the files that
+        throttling holds lower, each with the text written; usually empty.
 
-        Raises: BadRequest for a value that is not listed, NotTaken, Forbidden, FileFailed.
+        Raises: NotTaken, Forbidden, FileFailed.
         """
-        if mhz not in self.settings_mhz:
-            listed = ", ".join("{:g}".format(setting) for setting in self.settings_mhz)
-            raise BadRequest("the {} has no {:g} {m}; it has {} {m}".format(self.unit, mhz, listed, m=self.measure))
         switches, limits = self._active()
         for path, pinned in switches:
             # A GPU without power takes a limit, but follows it only later, and draws 0 W meanwhile.
