@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.algorithms.contract import TrainingAlgorithmContract, assert_same
-from tests.support.algorithm_examples import Example, noisy_points, points
+from tests.support.algorithm_examples import Example, points
 from tests.support.pipeline_examples import (
     OPTIMIZERS,
     layers,
@@ -31,7 +31,7 @@ class AsyncContract(TrainingAlgorithmContract):
         return open_algorithm(self.spec, trainable, batch_size, seed=seed)
 
     def noisy(self) -> Example:
-        return noisy_points() if "weights" in self.spec or "differences" in self.spec else separate_layers()
+        return separate_layers() if self.spec == "async-fgd" else noisy_layers()
 
     @pytest.mark.slow
     def test_the_loss_falls(self) -> None:
@@ -45,18 +45,13 @@ class TestTwoModules(AsyncContract):
 
 
 @pytest.mark.slow
-class TestFourThreads(AsyncContract):
-    spec = "async-fgd:modules=4,perturb=weights,backend=threads"
+class TestWeights(AsyncContract):
+    spec = "async-fgd:modules=4,perturb=weights"
 
 
 @pytest.mark.slow
-class TestDifferences(AsyncContract):
-    spec = "async-fgd:modules=2,perturb=differences"
-
-
-@pytest.mark.slow
-class TestActivitiesInThreads(AsyncContract):
-    spec = "async-fgd:modules=2,perturb=activities,directions=2,backend=threads"
+class TestDifferencesInThreads(AsyncContract):
+    spec = "async-fgd:modules=4,perturb=differences,backend=threads"
 
 
 del AsyncContract, TrainingAlgorithmContract  # without a spec of their own
@@ -65,10 +60,9 @@ del AsyncContract, TrainingAlgorithmContract  # without a spec of their own
 
 
 @pytest.mark.parametrize("example", [layers, noisy_layers, noisy_images])
-@pytest.mark.parametrize("backend", ["sequential", "threads"])
-def test_one_module_is_the_plain_forward_gradient(example: Any, backend: str) -> None:
+def test_one_module_is_the_plain_forward_gradient(example: Any) -> None:
     trainable = example()
-    ours, steps = trained(trainable, f"modules=1,backend={backend}")
+    ours, steps = trained(trainable, "modules=1")
     plain = open_algorithm("forward-gradient", trainable, 8)
     assert list(plain.run(islice(trainable.batches(8), 9))) == steps
     assert_same(ours.module.state_dict(), plain.module.state_dict())
@@ -122,34 +116,23 @@ def test_each_module_learns_with_its_delay(modules: int, optimizer: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("modules", [2, 3, 4])
-@pytest.mark.parametrize(
-    ("example", "options"),
-    [
-        *((example, {"optimizer": name}) for example in (noisy_layers, noisy_images) for name in OPTIMIZERS),
-        (separate_layers, {"perturb": "activities"}),
-        (separate_layers, {"perturb": "activities", "directions": 3}),
-        (noisy_layers, {"perturb": "differences"}),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
-def test_threads_equal_one_thread(example: Any, options: dict[str, Any], modules: int) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("example", [noisy_layers, noisy_images])
+def test_threads_equal_one_thread(example: Any, optimizer: str, modules: int) -> None:
     """Four modules are the longest pipeline, in which everything waits that can wait."""
-    optimizer = {"optimizer": OPTIMIZERS[options["optimizer"]]} if "optimizer" in options else {}
-    chosen = ",".join(f"{name}={value}" for name, value in options.items() if name != "optimizer")
-    spec = ",".join(filter(None, (f"modules={modules}", chosen)))
-    one, steps = trained(example(**optimizer), spec)
-    many, others = trained(example(**optimizer), f"{spec},backend=threads")
+    chosen, spec = OPTIMIZERS[optimizer], f"modules={modules},perturb=differences"
+    one, steps = trained(example(optimizer=chosen), spec)
+    many, others = trained(example(optimizer=chosen), f"{spec},backend=threads")
     assert steps == others
     assert_same(many.state_dict(), one.state_dict())
 
 
-@pytest.mark.parametrize("backend", ["sequential", "threads"])
-@pytest.mark.parametrize("options", ["perturb=weights", "perturb=activities"])
-def test_a_batch_without_a_finite_loss_changes_nothing(options: str, backend: str) -> None:
+@pytest.mark.parametrize("options", ["perturb=weights", "perturb=activities", "perturb=differences,backend=threads"])
+def test_a_batch_without_a_finite_loss_changes_nothing(options: str) -> None:
     trainable = layers()
     batches = list(islice(trainable.batches(8), 3))
     batches[1][0][0, 0] = float("nan")
-    algorithm = opened(trainable, f"modules=3,{options},backend={backend}")
+    algorithm = opened(trainable, f"modules=3,{options}")
     states, losses = [], []
     for step in algorithm.run(batches):
         states.append({k: v.clone() for k, v in algorithm.module.state_dict().items()})

@@ -30,6 +30,8 @@ from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.async_fgd import AsyncForwardGradient
 from wattune.errors import InputError
 
+THREADS = "modules=4,perturb=differences,backend=threads"
+
 # --------------------------------------------------------------------------------------------- stopping and going on
 
 
@@ -37,13 +39,12 @@ from wattune.errors import InputError
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), min_size=1, max_size=4),
-    st.sampled_from(["modules=4", "modules=3,perturb=activities,directions=2", "modules=1"]),
-    st.sampled_from(["sequential", "threads"]),
+    st.sampled_from(["modules=4", "modules=3,perturb=activities,directions=2", THREADS]),
 )
-def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]], options: str, backend: str) -> None:
+def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]], options: str) -> None:
     """A new instance goes on as the one that was stopped, whatever was in flight then."""
     trainable = separate_layers() if "activities" in options else noisy_layers()
-    one, other = (opened(trainable, f"{options},backend={name}") for name in (backend, "sequential"))
+    one, other = opened(trainable, options), opened(trainable, options.removesuffix(",backend=threads"))
     done = 0
     for taken, more, anew in runs:
         batches = list(islice(trainable.batches(8, start=8 * done), taken + more))
@@ -52,33 +53,32 @@ def test_a_run_stopped_anywhere_resumes_exactly(runs: list[tuple[int, int, bool]
         done += taken
         if anew:
             state = one.state_dict()
-            one = opened(trainable, f"{options},backend={backend}", seed=7)
+            one = opened(trainable, options, seed=7)
             one.load_state_dict(state)
         assert_same(one.state_dict(), other.state_dict())
 
 
-@pytest.mark.parametrize("backend", ["sequential", "threads"])
-@pytest.mark.parametrize("options", ["modules=3", "modules=3,perturb=activities,directions=2"])
-def test_a_checkpoint_in_the_middle_of_a_run_has_no_batch_in_flight(tmp_path: Path, options: str, backend: str) -> None:
+@pytest.mark.parametrize("options", ["modules=3", "modules=3,perturb=activities,directions=2", THREADS])
+def test_a_checkpoint_in_the_middle_of_a_run_has_no_batch_in_flight(tmp_path: Path, options: str) -> None:
     trainable = separate_layers()
-    algorithm = opened(trainable, f"{options},backend={backend}")
+    algorithm = opened(trainable, options)
     run = algorithm.run(islice(trainable.batches(8), 12))
     begun = list(islice(run, 5))
     save_checkpoint(tmp_path / "state", algorithm.state_dict(), extra={})
     wanted = list(run)  # of the run that is under way, beginning again with the batches that were in flight
-    resumed = opened(trainable, f"{options},backend={backend}", seed=3)
+    resumed = opened(trainable, options, seed=3)
     resumed.load_state_dict(load_checkpoint(tmp_path / "state")[0])
     assert list(resumed.run(islice(trainable.batches(8, start=40), 7))) == wanted
     assert (len(begun), len(wanted)) == (5, 7)
     assert_same(resumed.state_dict(), algorithm.state_dict())
 
 
-@pytest.mark.parametrize("backend", ["sequential", "threads"])
-def test_a_stopped_run_leaves_the_buffers_at_its_last_step(backend: str) -> None:
+@pytest.mark.parametrize("options", ["modules=4", THREADS])
+def test_a_stopped_run_leaves_the_buffers_at_its_last_step(options: str) -> None:
     trainable = noisy_layers()
-    stopped = opened(trainable, f"modules=4,backend={backend}")
+    stopped = opened(trainable, options)
     list(islice(stopped.run(trainable.batches(8)), 3))
-    ended, _ = trained(trainable, "modules=4", 3)
+    ended, _ = trained(trainable, options, 3)
     assert_same(stopped.module.state_dict(), ended.module.state_dict())
     assert int(stopped.module[1].num_batches_tracked) == 3  # type: ignore[index, arg-type]
 
@@ -93,7 +93,7 @@ def test_modules_of_different_threads_compute_at_the_same_time(
     meeting = Meeting(4)
     monkeypatch.setattr(Waiting, "meeting", meeting, raising=False)
     trainable = Example(lambda: nn.Sequential(*(Waiting() for _ in range(4))), vectors(classes=12))
-    algorithm = opened(trainable, f"modules=4,backend={backend}", cuts=[1, 2, 3, 4])
+    algorithm = opened(trainable, f"modules=4,perturb=differences,backend={backend}")
     assert not meeting.met.is_set()
     meeting.patience_s = patience_s
     assert len(list(algorithm.run(islice(trainable.batches(8), 24)))) == 24
@@ -104,12 +104,11 @@ def idle_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("module ")]
 
 
-@pytest.mark.parametrize("backend", ["sequential", "threads"])
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
-@pytest.mark.parametrize("perturb", ["weights", "activities"])
-def test_the_error_of_a_failed_module_is_raised(place: int, backend: str, perturb: str) -> None:
+@pytest.mark.parametrize("options", ["modules=4", "modules=4,perturb=activities", THREADS])
+def test_the_error_of_a_failed_module_is_raised(place: int, options: str) -> None:
     trainable = Example(lambda: nn.Sequential(*(Failing() for _ in range(4))), vectors(classes=12))
-    algorithm = opened(trainable, f"modules=4,backend={backend},perturb={perturb}", cuts=[1, 2, 3, 4])
+    algorithm = opened(trainable, options)
     algorithm.module[place].at = algorithm.module[place].passes + 5  # type: ignore[index]
     with pytest.raises(RuntimeError, match="fell over"):
         list(algorithm.run(islice(trainable.batches(8), 20)))
@@ -120,7 +119,7 @@ def test_the_error_of_a_failed_module_is_raised(place: int, backend: str, pertur
 
 def test_stopping_early_ends_the_threads() -> None:
     trainable = layers()
-    algorithm = opened(trainable, "modules=4,backend=threads")
+    algorithm = opened(trainable, THREADS)
     steps = algorithm.run(trainable.batches(8))
     next(steps)
     assert len(idle_threads()) == 4
@@ -133,7 +132,7 @@ def test_the_thread_count_of_operations_is_restored() -> None:
     torch.set_num_threads(2)
     try:
         trainable = layers()
-        for _ in opened(trainable, "modules=2,backend=threads").run(islice(trainable.batches(8), 3)):
+        for _ in opened(trainable, THREADS).run(islice(trainable.batches(8), 3)):
             assert torch.get_num_threads() == 2
         assert torch.get_num_threads() == 2
     finally:
@@ -144,7 +143,7 @@ def test_a_second_concurrent_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     meeting = Meeting(2)
     monkeypatch.setattr(Waiting, "meeting", meeting, raising=False)
     trainable = Example(lambda: nn.Sequential(Waiting(), nn.Linear(12, 12)), vectors(classes=12))
-    trainings = [opened(trainable, "modules=2,backend=threads") for _ in range(2)]
+    trainings = [opened(trainable, "modules=2") for _ in range(2)]
     begun, failures = threading.Barrier(2), []
 
     def train(algorithm: AsyncForwardGradient) -> None:
@@ -167,19 +166,8 @@ def test_a_second_concurrent_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(list(opened(trainable, "modules=2").run(islice(trainable.batches(8), 1)))) == 1
 
 
-def test_a_state_with_batches_in_flight_is_refused_in_one_line() -> None:
-    """Of a run by an earlier version."""
-    algorithm = opened(layers(), "modules=2")
-    state = {**algorithm.state_dict(), "pipeline": {"tick": 3, "fed": 3}}
-    with pytest.raises(InputError, match="it has batches in flight, as those of earlier versions") as refused:
-        algorithm.load_state_dict(state)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_state_of_before_trained_weights_unless_it_was_told() -> None:
-    state = {k: v for k, v in opened(layers(), "modules=2").state_dict().items() if k != "perturb"}
-    opened(layers(), "modules=2,perturb=weights").load_state_dict(state)
-    opened(layers(), "modules=2,perturb=activities").load_state_dict(state)
+def test_a_state_of_another_perturbation_is_refused_in_one_line() -> None:
+    state = opened(layers(), "modules=2,perturb=weights").state_dict()
     bare = open_algorithm("async-fgd:modules=2", layers(), 8)
     with pytest.raises(InputError, match="it was trained with perturb=weights; name that in the algorithm") as refused:
         bare.load_state_dict(state)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.estimate import Estimate, add_pass
-from wattune.algorithms.forward.masks import Masks, RandomKey, copied_buffers
+from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
 
@@ -282,71 +282,38 @@ def test_a_model_that_overwrites_its_input_leaves_the_batch_as_it_is():
 def test_random_numbers_differ_in_each_field_of_their_key_and_in_their_purpose():
     key = RandomKey(1, 2, 3, 4)
     keys = [key, *(key._replace(**{field: 9}) for field in RandomKey._fields)]
-    drawn = [k.generator(torch.device("cpu"), purpose) for k in keys for purpose in range(2)]
-    assert len({generator.initial_seed() for generator in drawn}) == len(drawn) == 12
-    assert len({tuple(torch.randn(3, generator=generator).tolist()) for generator in drawn}) == 12
+    assert len({k.number(purpose) for k in keys for purpose in range(2)}) == 12
+    drawn = [torch.randn(3, generator=k.generator(torch.device("cpu"))) for k in keys]
+    assert len({tuple(values.tolist()) for values in drawn}) == 6
 
 
-def test_masks_are_drawn_from_other_numbers_than_directions():
-    """From the same ones, what is dropped would follow from where the parameters move."""
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 4))
-    x = torch.ones(8, 64)
-    perturbed = Perturbed(model, Alpha(model, 1))
-    for part in range(3):
-        masks: list[Tensor] = []
-        with model[0].register_forward_hook(lambda _, __, output, to=masks: to.append(output > 0)):
-            with forward_ad.level():
-                perturbed.dual(x, None, RandomKey(0, 0, part=part))
-        for other in range(4):  # those of the directions of all parts
-            generator = RandomKey(0, 0, part=other).generator(torch.device("cpu"))
-            assert not torch.equal(masks[0], torch.empty_like(x).bernoulli_(0.5, generator=generator) > 0)
+def drawn(module: nn.Module, key: RandomKey, passes: MaskedPasses | None = None) -> Tensor:
+    x = torch.ones(50, 40)
+    with (passes or MaskedPasses(module)).masks(x, key):
+        return module(x)
 
 
-def dropped(seed: int, times: int) -> list[Tensor]:
-    generator = RandomKey(seed, 0).generator(torch.device("cpu"), 1)
-    with Masks(generator):
-        return [F.dropout(torch.ones(50, 40), 0.5) for _ in range(times)]
-
-
-def test_concurrent_dropout_draws_the_same_masks_as_alone():
-    alone = {seed: dropped(seed, 200) for seed in range(4)}
+def test_concurrent_passes_draw_the_same_masks_as_alone():
+    module = nn.Sequential(*(nn.Dropout(0.1) for _ in range(20)))
+    keys = [RandomKey(seed, step) for seed in range(4) for step in range(20)]
+    alone = [drawn(module, key) for key in keys]
     with ThreadPoolExecutor(4) as threads:
-        together = dict(zip(alone, threads.map(lambda seed: dropped(seed, 200), alone), strict=True))
-    for seed, masks in alone.items():
-        assert all(torch.equal(a, b) for a, b in zip(masks, together[seed], strict=True))
-    assert not torch.equal(alone[0][0], alone[1][0])
+        together = list(threads.map(lambda key: drawn(module, key), keys))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+    assert not torch.equal(alone[0], alone[1])
 
 
-@pytest.mark.parametrize(
-    "drop",
-    [
-        lambda x: F.dropout(x, 0.3),
-        lambda x: F.dropout2d(x[None, :, None], 0.3),
-        lambda x: F.alpha_dropout(x, 0.3, training=True),
-        lambda x: F.feature_alpha_dropout(x[None, :, None], 0.3, training=True),
-        lambda x: torch.native_dropout(x, 0.3, True)[0],  # what a GPU runs
-        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.3),
-    ],
-)
-def test_every_dropout_draws_from_the_generator(drop):
-    x = torch.randn(40, 30, dtype=torch.float64)
-    state = torch.get_rng_state()
-    outputs = []
-    for seed in (1, 1, 2):
-        with forward_ad.level(), Masks(torch.Generator().manual_seed(seed)) as masks:
-            output, tangent = forward_ad.unpacked(drop(forward_ad.dual(x, torch.ones_like(x))))
-        assert masks.are_drawn
-        assert tangent is not None
-        outputs.append(output)
-    assert torch.equal(outputs[0], outputs[1])
-    assert not torch.equal(outputs[0], outputs[2])
+class Noise(nn.Module):
+    """Random numbers of any kind."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rand_like(x) + torch.randn(40)
+
+
+@pytest.mark.parametrize("module", [nn.Dropout(0.3), nn.AlphaDropout(0.3), nn.Dropout1d(0.3), Noise()])
+def test_whatever_a_module_draws_follows_from_the_key(module):
+    state, passes = torch.get_rng_state(), MaskedPasses(module)
+    one, again, other = (drawn(module, RandomKey(seed, 0), passes) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_dropout_keeps_its_share_and_its_mean():
-    x = torch.ones(200, 200)
-    for drop in (F.dropout, lambda x, p: torch.native_dropout(x, p, True)[0]):
-        with Masks(torch.Generator().manual_seed(0)):
-            kept = drop(x, 0.3)
-        assert sorted(kept.unique().tolist()) == pytest.approx([0, 1 / 0.7])
-        assert kept.mean().item() == pytest.approx(1, abs=0.02)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from wattune.algorithms import recomputation
 from wattune.algorithms.algorithm import TrainingAlgorithm, cpu_copy, state_errors
@@ -18,6 +16,7 @@ from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.model_parts import freeze_all_but
 from wattune.algorithms.placement import autocast, matrix_precision
+from wattune.algorithms.random_state import own_random, random_state, set_random_state
 from wattune.algorithms.spec import SpecOption, format_spec, whole
 from wattune.errors import InputError
 
@@ -78,9 +77,8 @@ class Backprop(TrainingAlgorithm):
             self._forward = partial(recomputation.forward, recomputation.cut(self.module, checkpoint))
         self._is_checked = False
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=trainable.data_type == "fp16")
-        with self._own_random(None):
-            torch.manual_seed(seed)
-            self._random = self._random_state()
+        with own_random(self._device, seed):
+            self._random = random_state(self._device)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy of the model with its buffers, the optimizer, the loss scale and the random state, on the CPU."""
@@ -111,7 +109,8 @@ class Backprop(TrainingAlgorithm):
     def _train(self, batch: Batch) -> Step:
         mean_loss = torch.zeros((), device=self._device)
         self._optimizer.zero_grad(set_to_none=True)
-        with self._own_random(self._random), matrix_precision(self._device.type, self._trainable.data_type):
+        with own_random(self._device), matrix_precision(self._device.type, self._trainable.data_type):
+            set_random_state(self._random, self._device)
             for (x, y), share in self._parts(batch):
                 with autocast(self._device.type, self._trainable.data_type):
                     loss = differentiable_loss(self._trainable, self._forward(x), y) * share
@@ -120,7 +119,7 @@ class Backprop(TrainingAlgorithm):
             self._warn_of_untrained()
             self._scaler.step(self._optimizer)
             self._scaler.update()
-            self._random = self._random_state()
+            self._random = random_state(self._device)
         return Step(samples=samples_of(batch), loss=float(mean_loss))
 
     def _warn_of_untrained(self) -> None:
@@ -136,19 +135,3 @@ class Backprop(TrainingAlgorithm):
                 f"make the layers above them differentiable, or train with async-fgd:perturb=differences",
                 stacklevel=2,
             )
-
-    @contextmanager
-    def _own_random(self, state: list[Tensor] | None) -> Iterator[None]:
-        """Continue PyTorch's random numbers from ``state`` within, and leave the global random state unchanged."""
-        on_cuda = self._device.type == "cuda"
-        with torch.random.fork_rng(devices=[self._device] if on_cuda else []):
-            if state is not None:
-                torch.set_rng_state(state[0])
-                if on_cuda:
-                    torch.cuda.set_rng_state(state[1], self._device)
-            yield
-
-    def _random_state(self) -> list[Tensor]:
-        if self._device.type == "cuda":
-            return [torch.get_rng_state(), torch.cuda.get_rng_state(self._device)]
-        return [torch.get_rng_state()]

@@ -39,6 +39,12 @@ def parts(model: nn.Module) -> list[nn.Module]:
     return sequence
 
 
+def even_ends(count: int, groups: int) -> list[int]:
+    """Ends of ``groups`` groups of ``count`` parts: equal numbers of parts, and one more in the first ones."""
+    each, more = divmod(count, groups)
+    return [each * (i + 1) + min(more, i + 1) for i in range(groups)]
+
+
 def freeze_all_but(model: nn.Module, last: int) -> None:
     """Freeze what is before the last ``last`` parts that have trained parameters: none of its activations is stored.
 

@@ -24,7 +24,7 @@ from wattune.algorithms.counting.aten import tensors
 from wattune.algorithms.counting.counter import Counter, StagedCopy
 from wattune.algorithms.counting.fused import fused_memory
 from wattune.algorithms.forward.masks import own
-from wattune.algorithms.model_parts import parts
+from wattune.algorithms.model_parts import even_ends, parts
 from wattune.algorithms.placement import autocast
 from wattune.algorithms.spec import SpecOption, whole
 from wattune.errors import InputError
@@ -61,7 +61,7 @@ def least_memory(trainable: Trainable, module: nn.Module, optimizer: torch.optim
     """
     count = len(parts(module))
     each = step_counting.on_copy(trainable, module, optimizer, samples, _part_bytes)
-    return min(range(2, max(2, count) + 1), key=lambda segments: _peak_bytes(each, _ends(count, segments)))
+    return min(range(2, max(2, count) + 1), key=lambda segments: _peak_bytes(each, even_ends(count, segments)))
 
 
 def _part_bytes(stage: StagedCopy, trainable: Trainable, samples: int) -> list[PartBytes]:
@@ -153,12 +153,7 @@ def cut(model: nn.Module, segments: int) -> list[nn.Sequential]:
             value=segments,
             allowed=f"2 to {len(layers)}, the number of the model's parts",
         )
-    return [nn.Sequential(*layers[start:end]) for start, end in pairwise([0, *_ends(len(layers), segments)])]
-
-
-def _ends(count: int, segments: int) -> list[int]:
-    each, more = divmod(count, segments)
-    return [each * (i + 1) + min(more, i + 1) for i in range(segments)]
+    return [nn.Sequential(*layers[start:end]) for start, end in pairwise([0, *even_ends(len(layers), segments)])]
 
 
 def forward(segments: Sequence[nn.Sequential], x: Any, *, keep_random: bool = True) -> Tensor:

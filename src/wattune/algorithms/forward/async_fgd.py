@@ -6,71 +6,35 @@ Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023. No code was published; the
 from __future__ import annotations
 
 import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from wattune.algorithms.algorithm import part, state_errors
 from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
-from wattune.algorithms.counting.counter import Counter
-from wattune.algorithms.forward import forward_ad
-from wattune.algorithms.forward.alpha import FINAL_STEP, Alpha, Schedule
-from wattune.algorithms.forward.blocks import PerturbedBlocks, blocks_of
+from wattune.algorithms.forward.alpha import Schedule
+from wattune.algorithms.forward.blocks import blocks_of
 from wattune.algorithms.forward.estimate import Estimate, Perturbation
 from wattune.algorithms.forward.forward_gradient import DISTANCES, PERTURBATIONS, ForwardGradient
 from wattune.algorithms.forward.masks import RandomKey, own
 from wattune.algorithms.forward.pipeline import Pipeline
-from wattune.algorithms.forward.stage import DualValue
-from wattune.algorithms.model_parts import parts
+from wattune.algorithms.model_parts import even_ends, parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, one_of, part_numbers, whole
 from wattune.errors import InputError, WorkloadError
 from wattune.records import StepWork
 
-COUNTED_SAMPLES = 32
-"""Samples of the batch for counting the costs of parts: enough to compare them, and fast."""
-
-FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 30e9, 10e9, 5e-6
-"""Nominal rates of one core of a small processor; only their ratios matter for the cut."""
-
-
-def cut(costs: Sequence[float], modules: int, unit: str = "parts") -> list[int]:
-    """Ends of ``modules`` contiguous groups of parts, none empty, with the least possible largest sum of costs: a
-    pipeline runs at the pace of its slowest module.
-
-    Of equally good cuts, the cut with the earliest ends wins. ``unit``: what an error calls the parts. Raises:
-    InputError for more modules than parts.
-    """
-    if not 1 <= modules <= len(costs):
-        allowed = f"1 to {len(costs)}, the number of the model's {unit}"
-        raise InputError("number of modules", value=modules, allowed=allowed)
-    before = [0.0, *accumulate(costs)]  # before[i]: cost of the first i parts
-
-    @cache
-    def best(count: int, groups: int) -> tuple[float, list[int]]:
-        """The cost of the most expensive of ``groups`` groups of the first ``count`` parts, and their ends."""
-        if groups == 1:
-            return before[count], [count]
-        starts = range(groups - 1, count)  # of the last group
-        highest, start = min((max(best(i, groups - 1)[0], before[count] - before[i]), i) for i in starts)
-        return highest, [*best(start, groups - 1)[1], count]
-
-    return best(len(costs), modules)[1]
-
 
 class AsyncForwardGradient(ForwardGradient):
     """Forward gradients with the model cut into ``modules``, each learning with its own delay, see ``stage``.
 
-    K = 1 is the plain forward gradient. The model is cut by the counted costs of its parts, so that a seed determines a
-    run, or after the parts that ``cuts`` names: an engine that PyTorch does not run counts nothing. Each ``run`` begins
+    K = 1 is the plain forward gradient. The modules have equal numbers of parts, or of blocks with perturbed
+    activities, or end with the parts that ``cuts`` names. In one thread a cut changes no time. Each ``run`` begins
     with an empty pipeline, and so does the batch after a call of ``state_dict``: the first K-1 batches from there on
     work with younger parameters.
 
@@ -79,10 +43,10 @@ class AsyncForwardGradient(ForwardGradient):
     (``perturb`` "differences", ``distance``) each module gets what the module before makes of both sides. The last
     module learns from its exact gradient too if the loss has one: it begins behind all that cannot be differentiated.
 
-    ``backend`` "sequential" stores the old parameters instead of batches in flight. "threads" runs each module in a
-    thread, with the results of "sequential" bit by bit if operations use the same number of threads (they get a
-    K-th of PyTorch's, so ``torch.set_num_threads(1)`` for both). With threads, ``run`` takes K-1 batches more than it
-    has yielded Steps, and yields the rest at the end of its batches.
+    ``backend`` "sequential" stores the old parameters instead of batches in flight. "threads", with differences alone,
+    runs each module in a thread, with the results of "sequential" bit by bit if operations use the same number of
+    threads (they get a K-th of PyTorch's, so ``torch.set_num_threads(1)`` for both). With threads, ``run`` takes K-1
+    batches more than it has yielded Steps, and yields the rest at the end of its batches.
 
     The work of a step has up to K-1 copies of a module's trained parameters. That of threads has the same operations,
     and the memory of K working sets in place of one.
@@ -116,17 +80,18 @@ class AsyncForwardGradient(ForwardGradient):
                 allowed=f"the batch size {batch_size}",
                 hint="in a pipeline each micro-batch would have another delay",
             )
-        if options.get("perturb", self.PERTURB) != "activities" and "directions" in options:
+        self._in_threads, perturb = options.get("backend") == "threads", options.get("perturb", self.PERTURB)
+        if "directions" in options and perturb != "activities":
             raise InputError("directions of async-fgd", value=options["directions"], allowed="with perturb=activities")
+        if self._in_threads and perturb != "differences":
+            raise InputError("backend of async-fgd", value="threads", allowed="with perturb=differences")
         if "modules" in options and "cuts" in options:
             raise InputError(
                 "cuts of async-fgd", value=options["cuts"], allowed="without modules, which follow from them"
             )
         self._given = [int(end) for end in options["cuts"].split("/")] if "cuts" in options else []
-        self._modules, self._in_threads = options.get("modules", 2), options.get("backend") == "threads"
-        self._named = options.get("perturb", "weights")
+        self._modules = options.get("modules", 2)
         self._pipeline: Pipeline | None = None
-        self._again: deque[Batch] = deque()  # those that were in flight when the pipeline began again
         super().__init__(trainable, batch_size, **options)
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Step]:
@@ -135,7 +100,7 @@ class AsyncForwardGradient(ForwardGradient):
             yield from self._run_threads(batches) if self._in_threads else super().run(batches)
         finally:
             self._restart()
-            self._again.clear()
+            self._pipeline = None
 
     @property
     def cuts(self) -> list[int]:
@@ -153,10 +118,7 @@ class AsyncForwardGradient(ForwardGradient):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``, with its cuts. Raises: InputError if it belongs to another model."""
         with state_errors():
-            if "pipeline" in state:
-                raise ValueError("it has batches in flight, as those of earlier versions; train from the beginning")
-            # Earlier versions did not store it, and perturbed weights by default.
-            if (perturb := state.get("perturb", self._named)) != self._estimate.perturb:
+            if (perturb := state["perturb"]) != self._estimate.perturb:
                 raise ValueError(f"it was trained with perturb={perturb}; name that in the algorithm's options")
             ends = tuple(int(end) for end in state["cuts"])
         super().load_state_dict(state)
@@ -167,11 +129,9 @@ class AsyncForwardGradient(ForwardGradient):
         work, size, ends = super().work(), self.batch_size, self._estimate.ends
         if not self._in_threads:
             return work
-        # A module holds its input, beside what a layer needs; but the list of activities' tangents is handed on.
-        own_ends = () if self._estimate.perturb == "activities" else ends
-        plain = replace(self._estimate, ends=own_ends, has_exact_end=False)
+        plain = replace(self._estimate, has_exact_end=False)
         alone = step_counting.step_work(self._trainable, self.module, self._optimizer, size, size, plain)
-        old = [p for stage in self.stages for p in stage.trained * max(0, len(own_ends) - 1 - stage.index)]
+        old = [p for stage in self.stages for p in stage.trained * (len(ends) - 1 - stage.index)]
         old_bytes = sum(p.numel() * p.element_size() for p in old)
         # A small evaluation takes what is there always: parameters, gradients, the optimizer's state.
         set_bytes = max(0.0, alone.peak_memory_bytes - self.evaluation_work(1).peak_memory_bytes - old_bytes)
@@ -222,39 +182,25 @@ class AsyncForwardGradient(ForwardGradient):
         return [*self._given, count]
 
     def _ends(self, estimate: Estimate) -> list[int]:
-        """Ends of the modules by the counted costs of the parts."""
+        """Ends of as many modules as the option says."""
         if self._modules == 1:
             return [1]
-        layers = parts(self.module)
+        layers, unit = parts(self.module), "blocks" if estimate.perturb == "activities" else "parts"
         # No perturbation between a layer and its activation.
-        groups = blocks_of(layers) if estimate.perturb == "activities" else [[layer] for layer in layers]
-        sizes = [0, *accumulate(len(group) for group in groups)]
-        unit = "blocks" if estimate.perturb == "activities" else "parts"
-        return [sizes[end] for end in cut(self._costs(estimate, groups), self._modules, unit)]
-
-    def _costs(self, estimate: Estimate, groups: list[list[nn.Module]]) -> list[float]:
-        """Seconds of each group of layers in a step in which every layer that ever learns is learning."""
-        alpha, costs = Alpha(self.module, self.batch_size, estimate.schedule), []
-        key = RandomKey(0, FINAL_STEP)
-        with self._trial(COUNTED_SAMPLES) as (x, _), forward_ad.level():
-            value: DualValue = x, None
-            for place, group in enumerate(groups):
-                stage, (x, tangent) = estimate.perturbed(nn.Sequential(*group), alpha, place), value
-                with Counter("forward") as counter:
-                    value = stage.dual(x, tangent, key)
-                    shape = (stage.directions, len(x)) if isinstance(stage, PerturbedBlocks) else ()
-                    stage.add_gradient(x, value[0].new_zeros(shape), key)
-                amounts = counter.tally.values()
-                costs.append(sum(max(f / FLOPS_PER_S, b / BYTES_PER_S) + n * LAUNCH_S for f, b, n in amounts))
-        return costs
+        sizes = [len(group) for group in blocks_of(layers)] if unit == "blocks" else [1] * len(layers)
+        if self._modules > len(sizes):
+            allowed = f"1 to {len(sizes)}, the number of the model's {unit}"
+            raise InputError("number of modules", value=self._modules, allowed=allowed)
+        ends = list(accumulate(sizes))
+        return [ends[count - 1] for count in even_ends(len(sizes), self._modules)]
 
     def _run_threads(self, batches: Iterable[Batch]) -> Iterator[Step]:
         self.module.train()
         source = iter(batches)
-        self._pipeline = pipeline = Pipeline(self.stages, self._trainable)
-        with pipeline:
+        with Pipeline(self.stages, self._trainable) as pipeline:
+            self._pipeline = pipeline
             while True:
-                batch = self._again.popleft() if self._again else next(source, None)
+                batch = pipeline.again.popleft() if pipeline.again else next(source, None)
                 if batch is None and not pipeline.in_flight:
                     return
                 with memory_errors(f"a step with batches of {self.batch_size}"):
@@ -266,20 +212,17 @@ class AsyncForwardGradient(ForwardGradient):
         """Advance all batches by one module, and learn from the one that comes to the end."""
         if batch is not None:
             batch = part(batch, 0, samples_of(batch), self._device)
-        key = RandomKey(self._seed, self._step + len(pipeline.in_flight))
+        self._optimizer.zero_grad(set_to_none=True)
         with matrix_precision(self._device.type, self._trainable.data_type), self._estimate.running():
-            ended = pipeline.advance(batch, key)
-            if ended is None:
-                return None
-            loss, derivatives = ended.value
-            self._optimizer.zero_grad(set_to_none=True)
-            if bool(torch.isfinite(derivatives).all()):
-                pipeline.learn(ended)
-        return self._update(samples_of(ended.batch), loss, derivatives.abs().sum())
+            ended = pipeline.advance(batch, RandomKey(self._seed, self._step + len(pipeline.in_flight)))
+        if ended is None:
+            return None
+        loss, derivative = ended.value
+        return self._update(samples_of(ended.batch), loss, derivative)
 
     def _restart(self) -> None:
         """Begin the delays with the next batch."""
         for stage in self.stages:
             stage.forget()
         if self._pipeline is not None:
-            self._again.extendleft(reversed(self._pipeline.restart()))
+            self._pipeline.restart()

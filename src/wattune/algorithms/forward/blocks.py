@@ -32,13 +32,16 @@ from wattune.algorithms.base import no_gradient
 from wattune.algorithms.counting.aten import device_of, samples_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.layer_tangents import along, has_rule, linear_rules
 from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers, own
 from wattune.algorithms.forward.stage import LossOf, Stage, add_gradients, one_tensor
+from wattune.algorithms.random_state import random_state, set_random_state
 from wattune.errors import InputError
 
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 """Layers that belong to the block before them."""
+
+LINEAR = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
+"""Layers that are linear but for their bias."""
 
 PASSING = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 """Layers whose output is 0 without a gradient if their input is: a closed rectifier's."""
@@ -78,9 +81,9 @@ class _Block(nn.Sequential):
             with self.passes.masks(x, key):
                 return one_tensor(self(own(self, x)))
         self._check_examples_are_separate()
-        with self.passes.masks(x, key) as generator:
+        with self.passes.masks(x, key) as draws:
             for layer in self:
-                x = along(layer, x, tangents) if has_rule(layer) else _dual(layer, x, tangents, generator)
+                x = along(layer, x, tangents, draws=draws)
         return one_tensor(x)
 
     def noise(self, output: Tensor, generators: Sequence[torch.Generator | None]) -> Iterator[Tensor]:
@@ -100,14 +103,22 @@ class _Block(nn.Sequential):
             )
 
 
-def _dual(layer: nn.Module, x: Any, tangents: list[Tensor], generator: torch.Generator | None) -> Any:
-    masks_from = None if generator is None else generator.get_state()
+def along(layer: nn.Module, x: Any, tangents: list[Tensor], *, draws: bool = False) -> Any:
+    """The layer's output; ``tangents`` of the input, each of its shape, are replaced by those of the output.
+
+    A linear layer takes one product for each, where PyTorch's forward mode takes three.
+    """
+    if type(layer) in LINEAR:
+        without_bias = {name: torch.zeros_like(p) for name, p in layer.named_parameters() if name == "bias"}
+        for j, tangent in enumerate(tangents):
+            tangents[j] = functional_call(layer, without_bias, (tangent,))
+        return layer(x)
+    masks_from = random_state(device_of(x)) if draws else None
     for j, tangent in enumerate(tangents):
-        if j and generator is not None and masks_from is not None:
-            generator.set_state(masks_from)  # the same masks for each direction
+        if j and masks_from is not None:
+            set_random_state(masks_from, device_of(x))  # the same masks for each direction
         dual_x = forward_ad.dual(own(layer, x), tangent)
-        with linear_rules(layer):
-            output = functional_call(layer, copied_buffers(layer), (dual_x,)) if j else layer(dual_x)
+        output = functional_call(layer, copied_buffers(layer), (dual_x,)) if j else layer(dual_x)
         output, moved = forward_ad.unpacked(one_tensor(output))
         tangents[j] = torch.zeros_like(output) if moved is None else moved
     return output

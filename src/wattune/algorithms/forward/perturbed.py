@@ -21,18 +21,17 @@ from torch.func import functional_call
 from wattune.algorithms.base import no_gradient
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.layer_tangents import linear_rules
 from wattune.algorithms.forward.masks import RandomKey, copied_buffers, own
 from wattune.algorithms.forward.stage import LossOf, Stage, add_gradients, one_tensor
 
 
 class Perturbed(Stage):
-    """A module whose weights are perturbed. Directions wait for their gradient, which saves drawing them again."""
+    """A module whose weights are perturbed. A direction waits for its gradient, which saves drawing it again."""
 
     def __init__(self, module: nn.Module, alpha: Alpha, index: int = 0, lag: int = 0):
         super().__init__(module, alpha, index, lag)
         self._parameters = dict(module.named_parameters())
-        self._directions: dict[RandomKey, dict[str, Tensor]] = {}
+        self._drawn: dict[RandomKey, dict[str, Tensor]] = {}
 
     def dual(self, x: Any, tangent: Tensor | None, key: RandomKey) -> tuple[Tensor, Tensor | None]:
         """Compute the output (n, ...) and its tangent, of the same shape, along the input's tangent and ``key``.
@@ -41,12 +40,11 @@ class Perturbed(Stage):
         a plain forward pass with the tangent None, and so is a frozen beginning of the module. Raises: WorkloadError if
         the output is not a tensor, or for a random operation other than dropout.
         """
-        direction = self._directions[key] = self._direction(key)
-        if len(self._directions) > 1 + self.lag:
-            del self._directions[next(iter(self._directions))]  # the oldest: its batch was skipped
+        direction = self._direction(key)
+        self._drawn = {key: direction}
         overrides = copied_buffers(self.module) if key.direction else {}
         overrides.update((name, forward_ad.dual(self._parameters[name].detach(), u)) for name, u in direction.items())
-        with self.passes.masks(x, key._replace(direction=0)), linear_rules(self.module):
+        with self.passes.masks(x, key._replace(direction=0)):
             dual_x = forward_ad.dual(own(self.module, x), tangent)
             return forward_ad.unpacked(one_tensor(functional_call(self.module, overrides, (dual_x,))))
 
@@ -64,7 +62,7 @@ class Perturbed(Stage):
 
     def add_gradient(self, x: Any, derivative: Tensor, key: RandomKey, share: float = 1.0) -> Any:
         """Add ``share`` times the estimated gradient s u to the gradient of the perturbed parameters."""
-        if direction := self._directions.pop(key, None) or self._direction(key):
+        if direction := self._drawn.pop(key, None) or self._direction(key):
             torch._foreach_mul_([*direction.values()], derivative * share)  # u becomes s u
             add_gradients([self._parameters[name] for name in direction], direction.values())
         return x

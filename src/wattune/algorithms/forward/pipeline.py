@@ -1,9 +1,8 @@
 """A pipeline of modules in threads, through which batches advance, tick by tick.
 
 In tick t module k (of K, counted from 0) works on batch t-k: each batch advances by one module per tick. The last
-module gets the loss of batch t-K+1 and its derivative along all of the batch's directions, a scalar (weights) or one
-per example and direction (activities), by which every module then updates its present parameters. So module k works on
-batch b with the parameters after ``max(0, b - (K-1-k))`` updates.
+module gets the loss of batch t-K+1 and its derivative along the batch's direction, by which every module then updates
+its present parameters. So module k works on batch b with the parameters after ``max(0, b - (K-1-k))`` updates.
 
 Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023; Huo et al., Decoupled Parallel Backprop, ICML 2018 (delays).
 """
@@ -27,31 +26,30 @@ from wattune.algorithms.forward.stage import DualValue, Stage
 
 @dataclass
 class BatchInFlight:
-    """A batch that has passed some modules: what the next one gets, and at the end the loss and its derivatives.
+    """A batch that has passed some modules: what the next one gets, and at the end the loss and its derivative.
 
-    ``inputs``: of each module that it has passed, if that needs it again; ``buffers``: copies from before.
+    ``buffers``: of each module that it has passed, copies from before.
     """
 
     batch: Batch
     key: RandomKey
     value: DualValue
-    inputs: list[Any] = field(default_factory=list)
     buffers: list[list[Tensor]] = field(default_factory=list)
 
 
 class Pipeline:
     """The modules of a model, each with one batch at a time, in threads: a context, which ends the threads.
 
-    PyTorch's operations release Python's global lock, so modules overlap to the extent that their time is in
-    operations. Each gets its share of the threads that one operation may use. Call everything inside the context of a
-    step, which belongs to the caller's thread.
+    PyTorch's operations release Python's global lock, and engines that wait for a device do, so modules overlap to the
+    extent that their time is in either. Each gets its share of the threads that one operation may use.
     """
 
     def __init__(self, stages: Sequence[Stage], trainable: Trainable):
         self._stages, self._trainable = stages, trainable
         for stage in stages:
-            stage.lag *= stage.needs_input  # its directions wait in flight, and it needs no old parameters
+            stage.lag = 0  # batches in flight are the delay: no old parameters are needed
         self.in_flight: deque[BatchInFlight] = deque()
+        self.again: deque[Batch] = deque()
         self._count = torch.get_num_threads()
         share = max(1, self._count // len(stages))
         self._threads = ThreadPoolExecutor(
@@ -66,48 +64,47 @@ class Pipeline:
         torch.set_num_threads(self._count)  # a thread that sets its number also sets the number of future threads
 
     def advance(self, batch: Batch | None, key: RandomKey) -> BatchInFlight | None:
-        """Run one module of each batch, beginning with this one; return the one that has passed all modules."""
+        """Run one module of each batch, beginning with this one; return the one that has passed all modules.
+
+        The gradients of all modules then have its share.
+        """
         if batch is not None:
             self.in_flight.append(BatchInFlight(batch, key, (batch[0], None)))
         self._each(self._pass_module, self.in_flight)
-        has_ended = len(self.in_flight[0].inputs) == len(self._stages)
-        return self.in_flight.popleft() if has_ended else None
+        if len(self.in_flight[0].buffers) < len(self._stages):
+            return None
+        ended = self.in_flight.popleft()
+        if bool(torch.isfinite(ended.value[1])):
+            self._each(partial(self._add_gradient, ended), self._stages)
+        return ended
 
-    def learn(self, ended: BatchInFlight) -> None:
-        """Add the gradient of a batch to those of all modules."""
-        self._each(partial(self._add_gradient, ended), self._stages)
-
-    def restart(self) -> list[Batch]:
-        """Undo what the batches in flight have done to the buffers; return them."""
+    def restart(self) -> None:
+        """Undo what the batches in flight have done to the buffers; they come ``again``."""
         if self.in_flight:
             for stage, values in zip(self._stages, self.in_flight[0].buffers, strict=False):  # the oldest's come first
                 for buffer, value in zip(stage.module.buffers(), values, strict=True):
                     buffer.copy_(value)
-        batches = [one.batch for one in self.in_flight]
+        self.again.extendleft(one.batch for one in reversed(self.in_flight))
         self.in_flight.clear()
-        return batches
 
     def _each(self, call: Callable[[Any], None], items: Iterable[Any]) -> None:
         turns = [self._threads.submit(call, item) for item in items]
-        wait(turns)  # all of them: an error of one must not end the context that the others run in
+        wait(turns)  # all of them: an error of one must not leave others running
         for turn in turns:
             turn.result()
 
     def _pass_module(self, one: BatchInFlight) -> None:
-        stage = self._stages[len(one.inputs)]
+        stage = self._stages[len(one.buffers)]
         key = one.key._replace(module=stage.index)
         one.buffers.append([buffer.clone() for buffer in stage.module.buffers()])
-        x = one.value[0] if stage.needs_input else None
         if stage is self._stages[-1]:
             one.value = stage.loss_along(*one.value, partial(evaluated_loss, self._trainable, target=one.batch[1]), key)
         else:
             one.value = stage.dual(*one.value, key)
-        one.inputs.append(x)
 
-    def _add_gradient(self, ended: BatchInFlight, stage: Stage) -> None:
-        with stage.delayed():
-            key = ended.key._replace(module=stage.index)
-            stage.add_gradient(ended.inputs[stage.index], ended.value[1], key)
+    @staticmethod
+    def _add_gradient(ended: BatchInFlight, stage: Stage) -> None:
+        stage.add_gradient(None, ended.value[1], ended.key._replace(module=stage.index))
 
 
 def _begin_thread(share: int) -> None:
