@@ -36,6 +36,7 @@ ALONE = {
     "paper": "benchmarks.paper.command",
     "program_flow": "benchmarks.program_flow",
     "ranks": "benchmarks.ranks.command",
+    "schedule": "benchmarks.asyncfgd.schedule",
     "script": "benchmarks.script.command",
     "trainers": "benchmarks.trainers",
     "tx2_calibration": "benchmarks.tx2_calibration",

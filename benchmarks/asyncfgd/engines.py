@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import islice, product
+from itertools import islice
 from multiprocessing import get_context
 from typing import Any
 
@@ -29,10 +29,33 @@ CUTS = {1: "7", 2: "4/7", 4: "2/4/6/7"}
 WAIT_S, TIMED, ROUNDS = 0.02, 20, 5
 
 
-def _accuracy(run: tuple[str, float, int, int]) -> float:
-    name, rate, seed, quarter_turns = run
+Run = tuple[str, str, float, int, int, int]
+"""Model, by its name in ``METHODS``; algorithm; rate; seed; quarter turns of the digits; steps."""
+
+
+def _accuracy(run: Run) -> float:
+    name, spec, rate, seed, quarter_turns, steps = run
     torch.set_num_threads(1)
-    return accuracy(name, rate=rate, seed=seed, quarter_turns=quarter_turns, steps=STEPS)
+    return accuracy(name, spec=spec, rate=rate, seed=seed, quarter_turns=quarter_turns, steps=steps)
+
+
+def trained(methods: Mapping[str, tuple[str, str]], steps: int, processes: int) -> dict[str, dict[str, Any]]:
+    """Rate and accuracies of each method, a model and an algorithm: the rate is chosen on another rotation."""
+    results = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for name, method in methods.items():
+            tries: list[Run] = [(*method, rate, TUNED_SEED, TUNED, steps) for rate in RATES]
+            tuned = dict(zip(RATES, pool.map(_accuracy, tries), strict=True))
+            best = max(tuned, key=tuned.__getitem__)
+            runs: list[Run] = [(*method, best, seed, JUDGED, steps) for seed in SEEDS]
+            figures = {"accuracies": list(pool.map(_accuracy, runs)), "tuned": {str(r): a for r, a in tuned.items()}}
+            results[name] = {"algorithm": method[1], "rate": best, **figures}
+    return results
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, and the least and the most."""
+    return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 def step_s(modules: int) -> float:
@@ -51,18 +74,12 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Choose the rates, train with five seeds, and store accuracies, memory and step times."""
     torch.set_num_threads(1)
     rounds = [{modules: 1000 * step_s(modules) for modules in CUTS} for _ in range(ROUNDS)]
-    results: dict[str, Any] = {"steps": STEPS, "step_ms": rounds, "methods": {}}
-    with ProcessPoolExecutor(int(arguments[0]) if arguments else 1, mp_context=get_context("spawn")) as pool:
-        tried = list(product(METHODS, RATES))
-        tuned = dict(zip(tried, pool.map(_accuracy, [(*one, TUNED_SEED, TUNED) for one in tried]), strict=True))
-        rates = {name: max(RATES, key=lambda rate, n=name: tuned[n, rate]) for name in METHODS}  # type: ignore[misc]
-        runs = [(name, rates[name], seed, JUDGED) for name, seed in product(METHODS, SEEDS)]
-        found = list(pool.map(_accuracy, runs))
-    for name, (spec, _) in METHODS.items():
-        own = [value for run, value in zip(runs, found, strict=True) if run[0] == name]
-        work = open_algorithm(spec, workload(0, JUDGED, 1e-3, twin=name == "twin"), BATCH).work()
-        figures = {"algorithm": spec, "rate": rates[name], "accuracies": own, "bytes": work.peak_memory_bytes}
-        results["methods"][name] = {**figures, "tuned": {str(rate): tuned[name, rate] for rate in RATES}}
+    processes = int(arguments[0]) if arguments else 1
+    methods = trained({name: (name, spec) for name, (spec, _) in METHODS.items()}, STEPS, processes)
+    for name, one in methods.items():
+        task = workload(0, JUDGED, 1e-3, twin=name == "twin")
+        one["bytes"] = open_algorithm(one["algorithm"], task, BATCH).work().peak_memory_bytes
+    results = {"steps": STEPS, "step_ms": rounds, "methods": methods}
     keep("asyncfgd_engines", results)
 
 
@@ -70,9 +87,7 @@ def markdown(results: dict[str, Any]) -> str:
     """The results as a table, and the times of a step as ratios."""
     lines = ["| trained | accuracy, mean (least to most) | memory, modelled |", "|---|---|---|"]
     for name, one in results["methods"].items():
-        values = one["accuracies"]
-        spread = f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-        lines.append(f"| {name} | {spread} | {one['bytes'] / 1000:.0f} kB |")
+        lines.append(f"| {name} | {spread(one['accuracies'])} | {one['bytes'] / 1000:.0f} kB |")
     ratios = {k: [each["1"] / each[k] for each in results["step_ms"]] for k in ("2", "4")}
     two, four = (f"{statistics.median(own):.1f} ({min(own):.1f} to {max(own):.1f})" for own in ratios.values())
     return "\n".join(lines) + (

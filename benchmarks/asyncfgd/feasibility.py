@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.asyncfgd.synthetic_models import SyntheticModel, convolutions, perceptron
 from benchmarks.timing import RESULTS, keep
@@ -52,55 +51,39 @@ ALGORITHMS = {
 # ------------------------------------------------------------------------------------------------------------- models
 
 
-def _model(
-    name: str, build: Callable[[], nn.Module], *shape: int, classes: int = 10, text: bool = False
-) -> SyntheticModel:
-    return SyntheticModel(build, shape, classes, text, name)
-
-
 MODELS = (
-    _model("CNN, 4 layers", lambda: convolutions(4), 3, 32, 32),
-    _model("CNN, 16 layers", lambda: convolutions(16), 3, 32, 32),
-    _model("CNN, 64 layers", lambda: convolutions(64), 3, 32, 32),
-    _model("CNN, 64 layers, 64x64", lambda: convolutions(64), 3, 64, 64),
-    _model("ResNet8", resnet8, 3, 32, 32),
-    _model("ResNet20", resnet20, 3, 32, 32),
-    _model("transformer, 6 layers of 64", lambda: CharacterTransformer(width=64), 64, classes=96, text=True),
-    _model("MLP, 8 x 256", lambda: perceptron(8, 256), 256),
+    SyntheticModel(lambda: convolutions(4), (3, 32, 32), name="CNN, 4 layers"),
+    SyntheticModel(lambda: convolutions(16), (3, 32, 32), name="CNN, 16 layers"),
+    SyntheticModel(lambda: convolutions(64), (3, 32, 32), name="CNN, 64 layers"),
+    SyntheticModel(lambda: convolutions(64), (3, 64, 64), name="CNN, 64 layers, 64x64"),
+    SyntheticModel(resnet8, (3, 32, 32), name="ResNet8"),
+    SyntheticModel(resnet20, (3, 32, 32), name="ResNet20"),
+    SyntheticModel(lambda: CharacterTransformer(width=64), (64,), 96, text=True, name="transformer, 6 layers of 64"),
+    SyntheticModel(lambda: perceptron(8, 256), (256,), name="MLP, 8 x 256"),
 )
 
 
 # ------------------------------------------------------------------------------------------------------------- samples
 
 
-class Ratio(NamedTuple):
-    """Samples relative to backprop at the same batch size, least and most over the tasks; None if none reached it."""
-
-    least: float | None
-    most: float | None
-    source: str
+Ratios = dict[str, list[float | None]]
+"""Algorithm -> samples to the target over backprop's in each task that tried it; None if a seed did not reach it."""
 
 
-def ratios(accuracy: dict[str, Any]) -> dict[str, Ratio]:
-    """Sample ratios by algorithm. ``accuracy``: the recorded runs."""
-    by_algorithm: dict[str, Ratio] = {}
-    for name in ALGORITHMS:
-        if name.startswith("backprop"):
-            continue
-        by_task = {task: _ratio(result["algorithms"], name) for task, result in accuracy["tasks"].items()}
-        tried = {task: ratio for task, ratio in by_task.items() if name in accuracy["tasks"][task]["algorithms"]}
-        reached = [ratio for ratio in tried.values() if ratio is not None]
-        source = f"measured: reached backprop's target on {len(reached)} of {len(tried)} tasks"
-        by_algorithm[name] = Ratio(min(reached, default=None), max(reached, default=None), source)
-    return by_algorithm
+def ratios(accuracy: dict[str, Any]) -> Ratios:
+    """Sample ratios of the recorded runs."""
+    tasks = [task["algorithms"] for task in accuracy["tasks"].values()]
+    others = [name for name in ALGORITHMS if not name.startswith("backprop")]
+    return {name: [_ratio(task, name) for task in tasks if name in task] for name in others}
 
 
-def _ratio(algorithms: dict[str, Any], name: str) -> float | None:
-    """Mean samples to the target over backprop's; None if a seed did not reach it."""
-    needed = [algorithms.get(one, {}).get("samples_to_target") for one in (name, "backprop")]
-    if any(samples is None or None in samples for samples in needed):
-        return None
-    return float(statistics.mean(needed[0]) / statistics.mean(needed[1]))
+def _ratio(task: dict[str, Any], name: str) -> float | None:
+    needed, backprops = (task[one]["samples_to_target"] for one in (name, "backprop"))
+    return None if None in needed + backprops else float(statistics.mean(needed) / statistics.mean(backprops))
+
+
+def _reached(found: list[float | None]) -> list[float]:
+    return [ratio for ratio in found if ratio is not None]
 
 
 def curve(spec: str, times: float | None, sizes: Sequence[int]) -> SampleEfficiency:
@@ -117,9 +100,7 @@ def curve(spec: str, times: float | None, sizes: Sequence[int]) -> SampleEfficie
 
 # --------------------------------------------------------------------------------------------------------------- cases
 
-Rows = tuple[tuple[int, int], ...]
-
-ROWS: Rows = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), (BATCH, BATCH))
+ROWS = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), (BATCH, BATCH))
 """Batch sizes and micro-batch sizes that may be chosen."""
 
 SHARES = (0.8, 0.5, 0.3, 0.15, 0.1, 0.06, 0.03, 0.015, 0.006)
@@ -127,11 +108,11 @@ SHARES = (0.8, 0.5, 0.3, 0.15, 0.1, 0.06, 0.03, 0.015, 0.006)
 any algorithm."""
 
 
-def table(model: SyntheticModel, spec: str, rows: Rows) -> ProfileTable:
+def table(model: SyntheticModel, spec: str) -> ProfileTable:
     """Time and power of each row at each clock, by the board's formulas. Raises: InputError if unsupported."""
     works = {
         BatchShape(batch_size, micro): open_algorithm(spec, model, batch_size, micro_batch_size=micro).work()
-        for batch_size, micro in rows
+        for batch_size, micro in ROWS
         if micro == batch_size or takes_micro_batches(spec)
     }
     device = open_device(f"sim:{BOARD}")
@@ -150,28 +131,23 @@ def table(model: SyntheticModel, spec: str, rows: Rows) -> ProfileTable:
     return ProfileTable(device=device.name, workload=model.name, algorithm=spec, cells=tuple(cells), provenance=origin)
 
 
-def cases(samples: dict[str, Ratio]) -> Iterator[dict[str, Any]]:
+def cases(samples: Ratios) -> Iterator[dict[str, Any]]:
     """Every case, with the best choice under its limit and the cost of each algorithm."""
     for model in MODELS:
-        tables = _tables(model)
+        tables = {}
+        for name, spec in ALGORITHMS.items():
+            with suppress(InputError):  # the algorithm refuses the model
+                tables[name] = table(model, spec)
         print(f"{model.name} counted", flush=True)
         whole_bytes = max(cell.memory_bytes or 0.0 for cell in tables["backprop"].cells)
         for share in SHARES:
             yield {"model": model.name, "share": share, **_case(tables, samples, share * whole_bytes)}
 
 
-def _tables(model: SyntheticModel) -> dict[str, ProfileTable]:
-    tables = {}
-    for name, spec in ALGORITHMS.items():
-        with suppress(InputError):  # the algorithm refuses the model
-            tables[name] = table(model, spec, ROWS)
-    return tables
-
-
-def _case(tables: dict[str, ProfileTable], samples: dict[str, Ratio], limit_bytes: float) -> dict[str, Any]:
+def _case(tables: dict[str, ProfileTable], samples: Ratios, limit_bytes: float) -> dict[str, Any]:
     sizes = sorted({cell.batch_size for cell in tables["backprop"].cells})
     curves = {
-        name: curve(profile.algorithm, samples[name].least, sizes)
+        name: curve(profile.algorithm, min(_reached(samples[name]), default=None), sizes)
         for name, profile in tables.items()
         if not name.startswith("backprop")
     }
@@ -213,7 +189,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         "board": BOARD,
         "cap_w": CAP_W,
         "batch_size": BATCH,
-        "ratios": {name: ratio._asdict() for name, ratio in samples.items()},
+        "ratios": samples,
         "cases": list(cases(samples)),
     }
     keep("asyncfgd_feasibility", results)
@@ -228,13 +204,14 @@ def markdown(results: dict[str, Any]) -> str:
         "relative to backprop without a limit, with the lowest sample ratio below, which favours what reached the "
         "target of one task only. Memory is modelled; time and power are simulated.",
         "",
-        "| algorithm | samples relative to backprop | source |",
+        "| algorithm | samples relative to backprop, measured | tasks whose target it reached |",
         "|---|---|---|",
-        *(f"| {name} | {_span(ratio)} | {ratio['source']} |" for name, ratio in results["ratios"].items()),
-        "",
-        verdict(results),
     ]
-    return "\n".join(lines) + "\n"
+    for name, found in results["ratios"].items():
+        span = " to ".join(dict.fromkeys(f"{end(_reached(found)):.3g}" for end in (min, max) if _reached(found)))
+        tasks = f"{len(_reached(found))} of {len(found)}"
+        lines.append(f"| {name} | {span or 'target not reached'} | {tasks} |")
+    return "\n".join([*lines, "", verdict(results)]) + "\n"
 
 
 def verdict(results: dict[str, Any]) -> str:
@@ -243,21 +220,9 @@ def verdict(results: dict[str, Any]) -> str:
     counts = {name: picks.count(name) for name in ALGORITHMS}
     listing = "; ".join(f"{name} ({count})" for name, count in counts.items() if count)
     text = f"Nothing fits in {picks.count(None)} of {len(picks)} cases. Chosen in the others: {listing or 'nothing'}."
-    for group, start in (("Forward gradients", ("forward", "async")), ("AsyncFGD", ("async",))):
+    for group, start in (("forward gradients", ("forward", "async")), ("AsyncFGD", ("async",))):
         wins = [case for case in results["cases"] if ALGORITHMS.get(case["chosen"], "").startswith(start)]
-        if not wins:
-            text += f" {group} win{'s' if group == 'AsyncFGD' else ''} nowhere."
-            continue
         costs = [case["algorithms"][case["chosen"]]["cost"] for case in wins]
-        text += (
-            f" {group} win{'s' if group == 'AsyncFGD' else ''} {len(wins)} cases, at {min(costs):.3g} to "
-            f"{max(costs):.3g} times the training time of backprop without a limit."
-        )
+        times = f", at up to {max(costs):.3g} times the training time of backprop without a limit" if wins else ""
+        text += f" Cases won by {group}: {len(wins) or 'none'}{times}."
     return text
-
-
-def _span(ratio: dict[str, Any]) -> str:
-    if ratio["least"] is None:
-        return "target not reached"
-    low, high = f"{ratio['least']:.3g}", f"{ratio['most']:.3g}"
-    return low if low == high else f"{low} to {high}"

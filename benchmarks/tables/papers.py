@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks.tables.results import read
 
 
-def asyncfgd_feasibility() -> str:
-    """Cases in which each training algorithm fits, and which one is chosen."""
-    from benchmarks.asyncfgd.feasibility import markdown
-
-    return markdown(read("asyncfgd_feasibility"))
+def asyncfgd(name: str) -> str:
+    """The table of one of the benchmarks of AsyncFGD."""
+    markdown = importlib.import_module(f"benchmarks.asyncfgd.{name}").markdown
+    return str(markdown(read(f"asyncfgd_{name}")))
 
 
 def asyncfgd_verdict() -> str:
@@ -20,13 +21,6 @@ def asyncfgd_verdict() -> str:
 
     results = read("asyncfgd_feasibility")
     return f"Evaluated on `sim:{results['board']}` with small models and synthetic memory limits. {verdict(results)}\n"
-
-
-def asyncfgd_engines() -> str:
-    """Accuracies around engines without a backward pass."""
-    from benchmarks.asyncfgd.engines import markdown
-
-    return markdown(read("asyncfgd_engines"))
 
 
 def paper() -> str:
@@ -44,8 +38,7 @@ def paper_verdict() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "asyncfgd_engines": asyncfgd_engines,
-    "asyncfgd_feasibility": asyncfgd_feasibility,
+    **{f"asyncfgd_{name}": partial(asyncfgd, name) for name in ("engines", "feasibility")},
     "asyncfgd_verdict": asyncfgd_verdict,
     "paper": paper,
     "paper_verdict": paper_verdict,

@@ -11,7 +11,7 @@ import torch
 from tests.support.algorithm_examples import Example, noisy_points, points
 from torch import Tensor
 
-from wattune.algorithms import Step, Trainable, TrainingAlgorithm, load_checkpoint, save_checkpoint
+from wattune.algorithms import Step, Trainable, TrainingAlgorithm, load_checkpoint, open_algorithm, save_checkpoint
 from wattune.records import StepWork
 
 
@@ -37,10 +37,13 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 
 class TrainingAlgorithmContract:
-    """Give ``open`` in a subclass."""
+    """Give ``spec`` in a subclass."""
+
+    spec: str
+    micro_batch_size: int | None = None
 
     def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
-        raise NotImplementedError
+        return open_algorithm(self.spec, trainable, batch_size, micro_batch_size=self.micro_batch_size, seed=seed)
 
     def noisy(self) -> Example:
         """Something to train with everything that a resumption can forget, and that this algorithm can train."""

@@ -20,16 +20,11 @@ from tests.support.pipeline_examples import (
 )
 from torch import Tensor
 
-from wattune.algorithms import Trainable, TrainingAlgorithm, open_algorithm
+from wattune.algorithms import open_algorithm
 from wattune.algorithms.forward.masks import RandomKey
 
 
 class AsyncContract(TrainingAlgorithmContract):
-    spec: str
-
-    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
-        return open_algorithm(self.spec, trainable, batch_size, seed=seed)
-
     def noisy(self) -> Example:
         return separate_layers() if self.spec == "async-fgd" else noisy_layers()
 

@@ -10,8 +10,8 @@ from tests.support.pipeline_examples import layers, opened, trained
 from torch import Tensor, nn
 
 from wattune.algorithms import open_algorithm
-from wattune.algorithms.forward.estimate import Estimate
-from wattune.algorithms.forward.stage import Stage
+from wattune.algorithms.forward.forward_gradient import Estimate
+from wattune.algorithms.forward.perturbed import Stage
 from wattune.errors import InputError, WorkloadError
 
 # --------------------------------------------------------------------------------------------- what it asks for

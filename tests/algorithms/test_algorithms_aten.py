@@ -1,4 +1,4 @@
-"""Recurrent layers against cells that are written out by hand; scattered reading and writing by hand arithmetic."""
+"""Recurrent layers against cells that are written out by hand; lookups by hand arithmetic."""
 
 from collections.abc import Callable
 
@@ -111,7 +111,7 @@ def test_splitting_the_gates_launches_nothing() -> None:
     assert counter.tally == {}
 
 
-# ---------------------------------------------------------------------------------------------------- scattered places
+# ----------------------------------------------------------------------------------------------------------- lookups
 
 
 def ran(attempt: Callable[[], object]) -> tuple[float, float]:
@@ -125,26 +125,6 @@ sizes = st.tuples(st.integers(1, 50), st.integers(1, 50), st.integers(1, 9))
 
 
 @given(sizes)
-def test_scattered_writes_match_hand_counts(drawn: tuple[int, int, int]) -> None:
-    rows, picked, width = drawn
-    target, values = torch.empty(rows, width, device="meta"), torch.empty(picked, width, device="meta")
-    index = torch.empty(picked, dtype=torch.int64, device="meta")
-    wide = torch.empty(picked, width, dtype=torch.int64, device="meta")
-    copied, written, places = 2 * 4 * rows * width, 4 * picked * width, picked * width
-    # The index and the values are read, each place is read and written, and before that the target is copied.
-    assert ran(lambda: target.index_add_(0, index, values)) == (places, 8 * picked + 3 * written)
-    assert ran(lambda: target.index_add(0, index, values)) == (places, copied + 8 * picked + 3 * written)
-    assert ran(lambda: target.scatter_add_(0, wide, values)) == (places, 8 * places + 3 * written)
-    assert ran(lambda: target.scatter_add(0, wide, values)) == (places, copied + 8 * places + 3 * written)
-    assert ran(lambda: target.index_put_((index,), values, accumulate=True)) == (places, 8 * picked + 3 * written)
-    # Nothing is added: the places are only written.
-    assert ran(lambda: target.index_put_((index,), values)) == (0, 8 * picked + 2 * written)
-    assert ran(lambda: target.index_copy_(0, index, values)) == (0, 8 * picked + 2 * written)
-    assert ran(lambda: target.scatter_(0, wide, values)) == (0, 8 * places + 2 * written)
-    assert ran(lambda: target.index_fill_(0, index, 0.0)) == (0, 8 * picked + written)
-
-
-@given(sizes)
 def test_scattered_reads_match_hand_counts(drawn: tuple[int, int, int]) -> None:
     rows, picked, width = drawn
     table = torch.empty(rows, width, device="meta")
@@ -155,21 +135,6 @@ def test_scattered_reads_match_hand_counts(drawn: tuple[int, int, int]) -> None:
     assert ran(lambda: table[index]) == (0, expected + 8 * picked)
     assert ran(lambda: F.embedding(index, table)) == (0, expected + 8 * picked)
     assert ran(lambda: table.gather(0, wide)) == (0, expected + 8 * picked * width)
-
-
-def test_index_put_along_an_inner_dimension_counts_whole_rows() -> None:
-    target, values = torch.empty(5, 7, 3, device="meta"), torch.empty(5, 4, 3, device="meta")
-    index = torch.empty(4, dtype=torch.int64, device="meta")
-    assert ran(lambda: target.index_add_(1, index, values)) == (60, 8 * 4 + 3 * 4 * 60)
-    place = slice(None), index
-    assert ran(lambda: torch.ops.aten.index_put_(target, [None, index], values)) == (0, 8 * 4 + 2 * 4 * 60)
-    assert ran(lambda: target[place]) == (0, 8 * 4 + 2 * 4 * 60)
-
-
-def test_a_mask_counts_as_selecting_everything() -> None:
-    target = torch.empty(6, 3, device="meta")
-    mask = torch.empty(6, 3, dtype=torch.bool, device="meta")
-    assert ran(lambda: target.index_put_((mask,), torch.empty((), device="meta"))) == (0, 18 + 4 + 4 * 18)
 
 
 def test_the_gradient_of_an_embedding_adds_once_for_each_place() -> None:

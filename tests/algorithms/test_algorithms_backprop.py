@@ -8,19 +8,18 @@ from tests.algorithms.contract import TrainingAlgorithmContract, assert_same
 from tests.support.algorithm_examples import Example, noisy_points, points, vectors
 from torch import nn
 
-from wattune.algorithms import ALGORITHMS, Trainable, TrainingAlgorithm, open_algorithm
+from wattune.algorithms import ALGORITHMS, open_algorithm
 from wattune.algorithms.backprop import Backprop
 from wattune.errors import InputError, UnknownName
 
 
 class TestBackprop(TrainingAlgorithmContract):
-    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
-        return open_algorithm("backprop", trainable, batch_size, seed=seed)
+    spec = "backprop"
 
 
 class TestBackpropInMicroBatches(TrainingAlgorithmContract):
-    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
-        return open_algorithm("backprop", trainable, batch_size, micro_batch_size=4, seed=seed)
+    spec = "backprop"
+    micro_batch_size = 4
 
 
 def test_it_equals_a_plain_training_loop() -> None:

@@ -19,7 +19,7 @@ from wattune.algorithms import open_algorithm
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.blocks import PerturbedBlocks, along, blocks_of
-from wattune.algorithms.forward.estimate import Estimate, add_pass
+from wattune.algorithms.forward.forward_gradient import Estimate, add_pass
 from wattune.algorithms.forward.masks import RandomKey
 
 LOSS = points()

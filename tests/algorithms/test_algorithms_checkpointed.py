@@ -32,8 +32,7 @@ def assert_close(actual: nn.Module, wanted: nn.Module) -> None:
 
 
 class TestContract(TrainingAlgorithmContract):
-    def open(self, trainable: Any, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
-        return open_algorithm("backprop:checkpoint=2", trainable, batch_size, seed=seed)
+    spec = "backprop:checkpoint=2"
 
 
 def deep(layers: int, width: int = 8, *, dropout: float = 0.0) -> Example:

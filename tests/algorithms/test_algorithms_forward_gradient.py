@@ -14,18 +14,14 @@ from tests.support.pipeline_examples import noisy_layers
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from wattune.algorithms import Trainable, TrainingAlgorithm, load_checkpoint, open_algorithm
+from wattune.algorithms import load_checkpoint, open_algorithm
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.errors import InputError, WorkloadError
 from wattune.training import train
 
 
 class ForwardGradientContract(TrainingAlgorithmContract):
-    spec: str
     learning_steps = 600
-
-    def open(self, trainable: Trainable, batch_size: int, *, seed: int = 0) -> TrainingAlgorithm:
-        return open_algorithm(self.spec, trainable, batch_size, seed=seed)
 
     @pytest.mark.slow
     def test_the_loss_falls(self) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.estimate import Estimate, add_pass
+from wattune.algorithms.forward.forward_gradient import Estimate, add_pass
 from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn

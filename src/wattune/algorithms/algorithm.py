@@ -20,23 +20,6 @@ from wattune.errors import InputError
 from wattune.records import StepWork
 
 
-def build_model(trainable: Trainable, seed: int, on: torch.device | None) -> tuple[nn.Module, torch.device]:
-    """Build the model with its initial weights, on its device. Raises: OutOfDeviceMemory."""
-    with memory_errors("the model"):
-        module = trainable.model(seed)
-        if on is not None:
-            module = module.to(on)
-    return module, next(module.parameters()).device
-
-
-def check_sizes(batch_size: int, micro_batch_size: int | None) -> None:
-    """Check the batch sizes. Raises: InputError."""
-    if batch_size < 1:
-        raise InputError("batch size", value=batch_size, allowed="1 or more")
-    if micro_batch_size is not None and not 1 <= micro_batch_size <= batch_size:
-        raise InputError("micro-batch size", value=micro_batch_size, allowed=f"1 to the batch size {batch_size}")
-
-
 def part(batch: Batch, start: int, end: int, device: torch.device) -> Batch:
     """Move the samples from ``start`` to ``end`` of a batch to the device."""
     x, y = tree_map(lambda v: v[start:end].to(device) if isinstance(v, Tensor) else v, batch)
@@ -104,11 +87,16 @@ class TrainingAlgorithm(ABC):
     def __init__(
         self, trainable: Trainable, batch_size: int, micro_batch_size: int | None, seed: int, on: torch.device | None
     ) -> None:
-        check_sizes(batch_size, micro_batch_size)
-        self.batch_size = batch_size
-        self.micro_batch_size = micro_batch_size or batch_size
+        if batch_size < 1:
+            raise InputError("batch size", value=batch_size, allowed="1 or more")
+        if micro_batch_size is not None and not 1 <= micro_batch_size <= batch_size:
+            raise InputError("micro-batch size", value=micro_batch_size, allowed=f"1 to the batch size {batch_size}")
+        self.batch_size, self.micro_batch_size = batch_size, micro_batch_size or batch_size
         self._trainable = trainable
-        self.module, self._device = build_model(trainable, seed, on)
+        with memory_errors("the model"):
+            module = trainable.model(seed)
+            self.module = module if on is None else module.to(on)
+        self._device = next(self.module.parameters()).device
         self._freeze()
         self._optimizer = trainable.optimizer(self.module, batch_size)
 

@@ -40,7 +40,8 @@ def memory_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) and not _is_shortage(str(error)):
+        is_named = any(sign.lower() in str(error).lower() for sign in SIGNS)
+        if not is_named and not isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
             raise
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise OutOfDeviceMemory(f"{what} does not fit in memory: {first}") from error
@@ -51,10 +52,6 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-
-
-def _is_shortage(message: str) -> bool:
-    return any(sign.lower() in message.lower() for sign in SIGNS)
 
 
 LOW_PRECISION: dict[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -29,11 +29,6 @@ _COPIES |= {"ones_like", "new_ones", "full", "full_like", "new_full", "arange", 
 _OVERWRITES = {"copy_", "fill_", "zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_"}
 # Operations that read only as much of their first tensor as they write.
 _LOOKUPS = {"embedding", "gather", "index", "index_select", "_unsafe_index", "take"}
-# Operations that write scattered elements of their first argument, or of a copy of it: True if they add to the present
-# values. For index_put the fourth argument decides.
-_SCATTERS = {"scatter": False, "scatter_add": True, "scatter_reduce": True}
-_SCATTERS |= {"index_add": True, "index_copy": False, "index_fill": False}
-_SCATTERS |= {"index_put": False, "_unsafe_index_put": False}
 _REDUCTIONS = {"sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "var"}
 _REDUCTIONS |= {"var_mean", "std", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "cumsum", "topk", "sort"}
 # Per element of the input: softmax takes a maximum, a difference, an exponential, a sum and a division; its
@@ -65,8 +60,6 @@ def flops(operation: OpOverload, arguments: Arguments, outputs: Any) -> float:
 def moved_bytes(operation: OpOverload, arguments: Arguments, outputs: Any) -> float:
     """Bytes that one call reads and writes: its inputs and outputs, each once."""
     name = operation.overloadpacket.__name__
-    if name.removesuffix("_") in _SCATTERS:
-        return _scattered_bytes(name, arguments)
     inputs = arguments[1:] if name in _OVERWRITES else arguments
     written_bytes = sum(_bytes(t) for t in tensors(outputs))
     if name in _LOOKUPS:
@@ -104,36 +97,6 @@ def _bytes(tensor: Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-# --------------------------------------------------------------------------------------------------- scattered places
-
-
-def _places(name: str, arguments: Arguments) -> int:
-    """Number of elements of its first argument that the operation writes."""
-    target = arguments[0]
-    if name.startswith("scatter"):
-        return int(arguments[2].numel())
-    if "index_put" not in name:  # rows along one dimension
-        return int(arguments[2].numel() * target.numel() // max(1, target.shape[arguments[1]] if target.dim() else 1))
-    indices = [index for index in arguments[1] if index is not None]
-    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return int(target.numel())  # the number that a mask selects depends on its values: at most all
-    rest = [size for at, size in enumerate(target.shape) if at >= len(arguments[1]) or arguments[1][at] is None]
-    shape = torch.broadcast_shapes(*(index.shape for index in indices))  # type: ignore[no-untyped-call]
-    return int(math.prod(shape) * math.prod(rest))
-
-
-def _adds(name: str, arguments: Arguments) -> bool:
-    return _SCATTERS[name.removesuffix("_")] or ("index_put" in name and len(arguments) > 3 and bool(arguments[3]))
-
-
-def _scattered_bytes(name: str, arguments: Arguments) -> float:
-    # Indices and new values are read, the elements are written, and read before if something is added to them. Unless
-    # the operation is in place, the first argument is copied beforehand.
-    copied_bytes = 0 if name.endswith("_") else 2 * _bytes(arguments[0])
-    touched_bytes = (1 + _adds(name, arguments)) * _places(name, arguments) * arguments[0].element_size()
-    return float(copied_bytes + touched_bytes + sum(_bytes(t) for t in tensors(arguments[1:])))
-
-
 # ------------------------------------------------------------------------------------------ kinds and their formulas
 
 Formula = Callable[[Arguments, Any], float]
@@ -151,7 +114,7 @@ def _traits(operation: OpOverload) -> tuple[bool, str, Formula]:
     if "scaled_dot_product" in name or name in ("_flash_attention_forward", "_efficient_attention_forward"):
         return launched, "matmul", _attention_backward if backward else _attention
     if "_rnn" in name:
-        return launched, "matmul", _recurrent_backward if backward else _recurrent
+        return launched, "matmul", _recurrent if not backward else lambda *call: 2 * _recurrent(*call)
     if "convolution" in name:
         return launched, "convolution", _convolution_backward if backward else _convolution
     if any(norm in name for norm in ("batch_norm", "layer_norm", "group_norm", "rms_norm")):
@@ -164,8 +127,6 @@ def _traits(operation: OpOverload) -> tuple[bool, str, Formula]:
         return launched, "copy", _per_output(0)
     if name in _LOOKUPS:
         return launched, "other", _per_output(0)
-    if name.removesuffix("_") in _SCATTERS:
-        return launched, "other", lambda arguments, _: float(_adds(name, arguments) * _places(name, arguments))
     if name == "embedding_dense_backward":
         return launched, "other", _per_input(1)  # each row of the gradient is added to one of the table
     if torch.Tag.pointwise in operation.tags or (name.endswith(("_", "_backward")) and "embedding" not in name):
@@ -265,7 +226,3 @@ def _recurrent(arguments: Arguments, _: Any) -> float:
     x = arguments[0]  # (T, B, I) or (B, T, I)
     weights = sum(t.numel() for t in tensors(arguments[1:5]) if t.dim() == 2)
     return float(2 * x.shape[0] * x.shape[1] * weights)
-
-
-def _recurrent_backward(arguments: Arguments, outputs: Any) -> float:
-    return 2 * _recurrent(arguments, outputs)

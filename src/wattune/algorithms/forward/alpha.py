@@ -77,19 +77,19 @@ class Alpha:
         head: Iterable[nn.Parameter] | None = None,
     ):
         self.schedule, self.batch_size = schedule or Schedule(), batch_size
-        trained = [
-            (name.rpartition(".")[0], p)
-            for name, p in model.named_parameters(remove_duplicate=False)
-            if p.requires_grad
-        ]
-        self._head = {id(p) for p in ([p for layer, p in trained if layer == trained[-1][0]] if head is None else head)}
-        layers = parts(model) if self.schedule.layers else [model]
-        opened = [int(place) for place in (self.schedule.layers or "1").split("/")]
-        if opened[-1] > len(layers):
-            raise InputError(
-                "layers of the algorithm", value=opened[-1], allowed=f"1 to {len(layers)}, the number of parts"
-            )
-        self._below = {id(p) for place in opened for p in layers[place - 1].parameters()}
+        if head is None:
+            named = [(name, p) for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+            last = named[-1][0].rpartition(".")[0] if named else ""
+            head = [p for name, p in named if name.rpartition(".")[0] == last]
+        self._head = {id(p) for p in head}
+        below = [model]
+        if self.schedule.layers:
+            layers, opened = parts(model), [int(place) for place in self.schedule.layers.split("/")]
+            if opened[-1] > len(layers):
+                allowed = f"1 to {len(layers)}, the number of parts"
+                raise InputError("layers of the algorithm", value=opened[-1], allowed=allowed)
+            below = [layers[place - 1] for place in opened]
+        self._below = {id(p) for layer in below for p in layer.parameters()}
 
     def learning(self, parameters: Iterable[nn.Parameter], step: int) -> list[nn.Parameter]:
         """List the parameters that are perturbed and change in this step."""

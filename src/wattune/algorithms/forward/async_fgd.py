@@ -19,8 +19,13 @@ from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.forward.alpha import Schedule
 from wattune.algorithms.forward.blocks import blocks_of
-from wattune.algorithms.forward.estimate import Estimate, Perturbation
-from wattune.algorithms.forward.forward_gradient import DISTANCES, PERTURBATIONS, ForwardGradient
+from wattune.algorithms.forward.forward_gradient import (
+    DISTANCES,
+    PERTURBATIONS,
+    Estimate,
+    ForwardGradient,
+    Perturbation,
+)
 from wattune.algorithms.forward.masks import RandomKey, own
 from wattune.algorithms.forward.pipeline import Pipeline
 from wattune.algorithms.model_parts import even_ends, parts
@@ -31,7 +36,7 @@ from wattune.records import StepWork
 
 
 class AsyncForwardGradient(ForwardGradient):
-    """Forward gradients with the model cut into ``modules``, each learning with its own delay, see ``stage``.
+    """Forward gradients with the model cut into ``modules``, each learning with its own delay, see ``perturbed``.
 
     K = 1 is the plain forward gradient. The modules have equal numbers of parts, or of blocks with perturbed
     activities, or end with the parts that ``cuts`` names. In one thread a cut changes no time. Each ``run`` begins
@@ -80,16 +85,16 @@ class AsyncForwardGradient(ForwardGradient):
                 allowed=f"the batch size {batch_size}",
                 hint="in a pipeline each micro-batch would have another delay",
             )
-        self._in_threads, perturb = options.get("backend") == "threads", options.get("perturb", self.PERTURB)
-        if "directions" in options and perturb != "activities":
-            raise InputError("directions of async-fgd", value=options["directions"], allowed="with perturb=activities")
-        if self._in_threads and perturb != "differences":
-            raise InputError("backend of async-fgd", value="threads", allowed="with perturb=differences")
+        perturb = options.get("perturb", self.PERTURB)
+        for name, needed in (("directions", "activities"), ("distance", "differences"), ("backend", "differences")):
+            if name in options and perturb != needed:
+                raise InputError(f"{name} of async-fgd", value=options[name], allowed=f"with perturb={needed}")
         if "modules" in options and "cuts" in options:
             raise InputError(
                 "cuts of async-fgd", value=options["cuts"], allowed="without modules, which follow from them"
             )
-        self._given = [int(end) for end in options["cuts"].split("/")] if "cuts" in options else []
+        self._cuts = [int(end) for end in options["cuts"].split("/")] if "cuts" in options else []
+        self._in_threads = options.get("backend") == "threads"
         self._modules = options.get("modules", 2)
         self._pipeline: Pipeline | None = None
         super().__init__(trainable, batch_size, **options)
@@ -141,20 +146,37 @@ class AsyncForwardGradient(ForwardGradient):
     # ---------------------------------------------------------------------------------------------------------- pieces
 
     def _use(self, estimate: Estimate) -> None:
-        given = list(estimate.ends) or self._given_ends()
-        ends, exact = given or self._ends(estimate), False
+        ends, exact = list(estimate.ends) or self._ends(estimate.perturb), False
         if estimate.perturb == "differences" and len(ends) > 1:
             layers, first = parts(self.module), self._differentiable_from()
-            begin = ends[-2] if given else max(ends[-2], first)
+            begin = ends[-2] if estimate.ends or self._cuts else max(ends[-2], first)
             exact = begin >= first and any(p.requires_grad for layer in layers[begin:] for p in layer.parameters())
             ends[-2] = begin if exact else ends[-2]
         super()._use(replace(estimate, ends=tuple(ends), has_exact_end=exact))
+
+    def _ends(self, perturb: Perturbation) -> list[int]:
+        """Ends of the modules by the options."""
+        if self._modules == 1:
+            return [1]
+        layers = parts(self.module)
+        if self._cuts:
+            if self._cuts[-1] >= len(layers):
+                allowed = f"1 to {len(layers) - 1}, for the model has {len(layers)} parts"
+                raise InputError("cuts of async-fgd", value=self._cuts[-1], allowed=allowed)
+            return [*self._cuts, len(layers)]
+        # No perturbation between a layer and its activation.
+        unit, groups = ("blocks", blocks_of(layers)) if perturb == "activities" else ("parts", [[x] for x in layers])
+        if self._modules > len(groups):
+            allowed = f"1 to {len(groups)}, the number of the model's {unit}"
+            raise InputError("number of modules", value=self._modules, allowed=allowed)
+        ends = list(accumulate(map(len, groups)))
+        return [ends[count - 1] for count in even_ends(len(groups), self._modules)]
 
     def _differentiable_from(self) -> int:
         """The first part whose input the loss has a gradient for, by trying: the number of parts if there is none."""
         layers, inputs = parts(self.module), []
         first = len(layers)
-        with self._trial(2) as (x, y), warnings.catch_warnings():
+        with self._trial() as (x, y), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a loss that makes a number of its output has no gradient
             with torch.no_grad():
                 for layer in layers:
@@ -170,29 +192,6 @@ class AsyncForwardGradient(ForwardGradient):
             except (RuntimeError, WorkloadError):  # whatever a layer says that is not differentiable
                 pass
         return first
-
-    def _given_ends(self) -> list[int]:
-        """Ends of the modules by the option, if it is given."""
-        if not self._given:
-            return []
-        count = len(parts(self.module))
-        if self._given[-1] >= count:
-            allowed = f"1 to {count - 1}, for the model has {count} parts"
-            raise InputError("cuts of async-fgd", value=self._given[-1], allowed=allowed)
-        return [*self._given, count]
-
-    def _ends(self, estimate: Estimate) -> list[int]:
-        """Ends of as many modules as the option says."""
-        if self._modules == 1:
-            return [1]
-        layers, unit = parts(self.module), "blocks" if estimate.perturb == "activities" else "parts"
-        # No perturbation between a layer and its activation.
-        sizes = [len(group) for group in blocks_of(layers)] if unit == "blocks" else [1] * len(layers)
-        if self._modules > len(sizes):
-            allowed = f"1 to {len(sizes)}, the number of the model's {unit}"
-            raise InputError("number of modules", value=self._modules, allowed=allowed)
-        ends = list(accumulate(sizes))
-        return [ends[count - 1] for count in even_ends(len(sizes), self._modules)]
 
     def _run_threads(self, batches: Iterable[Batch]) -> Iterator[Step]:
         self.module.train()
@@ -213,12 +212,9 @@ class AsyncForwardGradient(ForwardGradient):
         if batch is not None:
             batch = part(batch, 0, samples_of(batch), self._device)
         self._optimizer.zero_grad(set_to_none=True)
-        with matrix_precision(self._device.type, self._trainable.data_type), self._estimate.running():
+        with matrix_precision(self._device.type, self._trainable.data_type):
             ended = pipeline.advance(batch, RandomKey(self._seed, self._step + len(pipeline.in_flight)))
-        if ended is None:
-            return None
-        loss, derivative = ended.value
-        return self._update(samples_of(ended.batch), loss, derivative)
+        return None if ended is None else self._update(samples_of(ended.batch), *ended.value)
 
     def _restart(self) -> None:
         """Begin the delays with the next batch."""

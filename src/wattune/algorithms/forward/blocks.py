@@ -33,7 +33,7 @@ from wattune.algorithms.counting.aten import device_of, samples_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers, own
-from wattune.algorithms.forward.stage import LossOf, Stage, add_gradients, one_tensor
+from wattune.algorithms.forward.perturbed import LossOf, Stage, add_gradients, one_tensor
 from wattune.algorithms.random_state import random_state, set_random_state
 from wattune.errors import InputError
 
@@ -130,8 +130,6 @@ class PerturbedBlocks(Stage):
     Raises: InputError if examples interact (batch normalisation) behind a perturbed block.
     """
 
-    needs_input = True
-
     def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1, index: int = 0, lag: int = 0):
         super().__init__(module, alpha, index, lag)
         self.directions = directions
@@ -177,17 +175,21 @@ class PerturbedBlocks(Stage):
 
 
 class ExactEnd(Stage):
-    """The last module, with its exact gradient, and the derivatives of the loss along the tangents at its input."""
+    """The last module, with its exact gradient, and the derivatives of the loss along the tangents at its input.
 
-    def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1, index: int = 0):
+    With a ``distance`` it gets the values of both sides of a central difference, and learns half-way between them.
+    """
+
+    def __init__(self, module: nn.Module, alpha: Alpha, index: int, distance: float | None = None):
         super().__init__(module, alpha, index)
-        self.directions = directions
+        self.distance = distance
         self._gradients: Sequence[Tensor | None] = ()
 
-    def loss_along(
-        self, x: Any, tangents: list[Tensor] | None, loss_of: LossOf, key: RandomKey
-    ) -> tuple[Tensor, Tensor]:
-        """The mean loss, and the derivatives (m, n) along the m tangents of the input, all (n, ...)."""
+    def loss_along(self, x: Any, tangents: Any, loss_of: LossOf, key: RandomKey) -> tuple[Tensor, Tensor]:
+        """The mean loss, and the derivatives (m, n) along the m tangents of the input, all (n, ...); a scalar between
+        two sides."""
+        if self.distance is not None and tangents is not None:
+            x, tangents = (x + tangents) / 2, [(x - tangents) / (2 * self.distance)]
         parameters = self.alpha.learning(self.trained, key.step)
         leaf = x if tangents is None else x.detach().requires_grad_()
         with self.passes.masks(x, key), torch.enable_grad():
@@ -197,11 +199,10 @@ class ExactEnd(Stage):
             raise no_gradient(loss)
         gradients = torch.autograd.grad(loss, inputs, allow_unused=True) if inputs else ()
         self._gradients = gradients[: len(parameters)]
-        slope = None if tangents is None else gradients[-1]
-        if slope is None:
-            return loss.detach(), loss.new_zeros((self.directions, samples_of(x)))
-        along_tangents = [(slope * tangent).flatten(1).sum(1) for tangent in tangents or ()]
-        return loss.detach(), samples_of(x) * torch.stack(along_tangents)
+        derivatives = loss.new_zeros((len(tangents or ()), samples_of(x)))
+        if tangents is not None and (slope := gradients[-1]) is not None:
+            derivatives = torch.stack([(slope * tangent).flatten(1).sum(1) for tangent in tangents])
+        return loss.detach(), samples_of(x) * derivatives if self.distance is None else derivatives.sum()
 
     def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey, share: float = 1.0) -> Any:
         """Add ``share`` times the gradient of the last pass."""
@@ -209,20 +210,3 @@ class ExactEnd(Stage):
         add_gradients(self.alpha.learning(self.trained, key.step), own)
         self._gradients = ()
         return x
-
-
-class MiddleEnd(ExactEnd):
-    """The last module behind central differences at ``distance``: it learns half-way between the two sides."""
-
-    def __init__(self, module: nn.Module, alpha: Alpha, distance: float, index: int = 0):
-        super().__init__(module, alpha, index=index)
-        self.distance = distance
-
-    def loss_along(self, x: Any, behind: Any, loss_of: LossOf, key: RandomKey) -> tuple[Tensor, Tensor]:
-        """The mean loss, and its derivative along the way from one side to the other, a scalar."""
-        if behind is None:
-            loss, derivatives = super().loss_along(x, None, loss_of, key)
-        else:
-            along = [(x - behind) / (2 * self.distance)]
-            loss, derivatives = super().loss_along((x + behind) / 2, along, loss_of, key)
-        return loss, derivatives.sum() / samples_of(x)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from wattune.algorithms.base import Batch, Trainable, evaluated_loss
 from wattune.algorithms.forward.masks import RandomKey
-from wattune.algorithms.forward.stage import DualValue, Stage
+from wattune.algorithms.forward.perturbed import DualValue, Stage
 
 
 @dataclass
