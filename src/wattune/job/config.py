@@ -254,7 +254,7 @@ class RunConfig(BaseModel):
     )
     profile: AnyProfile | None = _key("FILE", "Use this profile record (default: profile the device).")
     seeds: Count | None = _key(
-        "N", "Training runs per batch size (default: 3; with a guided profile as many as needed).", ge=1, le=1000
+        "N", "Training runs per batch size (default: as few as tell the best batch size; 3 to compare).", ge=1, le=1000
     )
     seed: Count = _key("N", "Random seed of the training run and of simulated sensors (default: 0).", 0, ge=0, lt=2**32)
     processes: Count | None = _key("N", "Training runs at a time (default: one per core).", ge=1)

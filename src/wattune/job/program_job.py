@@ -58,9 +58,6 @@ class ProgramJob(ResumableRun):
     def _check(self, table: ProfileTable) -> None:
         """A given profile was checked before the folder was claimed."""
 
-    def _makes_few_runs(self, table: ProfileTable) -> bool:
-        return True
-
     def _with_evaluations(self, plan: Plan) -> Plan:
         return plan  # a program evaluates as it likes
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from wattune.workloads import Workload
 
 SEEDS = 3
-"""Training runs per batch size, by default."""
+"""Training runs per batch size of a comparison, by default."""
 
 REST_S = 3600.0
 """Seconds that a simulated board rests before the pick is measured again."""
@@ -108,27 +108,23 @@ class ResumableRun:
     def estimate(self, table: ProfileTable) -> SampleEfficiency:
         """Samples to target per batch size, from the proxy.
 
-        If ``_makes_few_runs``, they are at the batch sizes that may still be the best.
+        Unless the number of seeds is given, as few runs as tell the best batch size are made, at those that may be it.
         """
         return self.folder.load(SampleEfficiency) or self.folder.save(self._estimated(table))
 
     def _estimated(self, table: ProfileTable) -> SampleEfficiency:
-        is_guided = self.config.strategy == "guided" or (self._makes_few_runs(table) and not self.config.seeds)
+        seeds, step_times = self.config.seeds, None
+        if seeds is None:
+            step_times = planning.log_step_times(table, self.limit(table), self.config.whole_goal) or None
         return steps.estimate(
             self.work,
-            seeds=None if is_guided else self.config.seeds or SEEDS,
-            step_times=planning.log_step_times(table, self.limit(table), self.config.whole_goal) or None
-            if is_guided
-            else None,
+            seeds=seeds,
+            step_times=step_times,
             algorithm=planning.learns_as(table.algorithm),
             folder=self.folder.proxy_curves,
             processes=self.config.processes,
             progress=self.progress_of("estimate"),
         )
-
-    def _makes_few_runs(self, table: ProfileTable) -> bool:
-        """True if the estimate makes only a few runs unless it is told otherwise."""
-        return table.strategy == "guided"
 
     def plan(self, table: ProfileTable, curve: SampleEfficiency) -> tuple[ProfileTable, Plan]:
         """A plan whose pick stays under the cap also when it is measured again, for longer; and the table with that."""
