@@ -46,6 +46,13 @@ Confidence: 69 % that 16 is the fastest batch size; on average over what is unkn
 
 Target reached (0.9532, target 0.95) after 10,240 samples.
 
+time to target (s)  [simulated]
+wattune                    █████████████████████ 28.6
+largest batch, fixed clock ███████████████████████████████████████████████ 63.9
+best batch, fixed clock    █████████████████████████████████████████████ 61.3
+best batch, then clock     ████████████████████████████████████████ 54.7
+fastest                    █████████████████████ 28.6
+
 All rules  [simulated]
 rule                        batch    setting           time  vs. wattune  energy
 wattune                        16  921.6 MHz  28.6 ± 2.45 s        1.00x   139 J

@@ -29,7 +29,7 @@ def evaluations(training: TrainingRecord) -> Figure | None:
     x_axis = Axis("time on the device (s)" if timed else "samples", from_zero=True)
     panel = Panel(marks, x_axis, Axis(phrases.metric(training.metric)), _target_rules(training.target))
     origin = phrases.origin(training=training.provenance.kind)
-    return Figure("evaluations", "Metric during training", origin, Chart([panel]), height=320, wide=True)
+    return Figure("evaluations", "Metric during training", origin, Chart([panel]), height=280, wide=True)
 
 
 def learning_curves(key: str, title: str, curves: Sequence[LearningCurve]) -> Figure:

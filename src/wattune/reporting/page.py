@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 
 from wattune.reporting.charts import Chart
 from wattune.reporting.drawing import draw, legend
@@ -135,7 +136,13 @@ def _header(page: Page) -> str:
 
 
 def _section(section: Section) -> str:
-    items = "\n".join(render_item(item) for item in section.items)
+    cards: list[str] = []
+    for is_notes, group in groupby(section.items, key=lambda item: isinstance(item, Note)):
+        if is_notes:
+            cards.append(_notes(item for item in group if isinstance(item, Note)))
+        else:
+            cards += map(render_item, group)
+    items = "\n".join(cards)
     intro = f'<p class="intro">{escape(section.intro)}</p>' if section.intro else ""
     return f'<section><h2>{escape(section.title)}</h2>{intro}\n<div class="grid">\n{items}\n</div></section>'
 
@@ -143,7 +150,7 @@ def _section(section: Section) -> str:
 def render_item(item: Figure | Table | Note) -> str:
     """Render one item as HTML, whose style sheet is ``page.css``, or that of the server's pages."""
     if isinstance(item, Note):
-        return f'<div class="card wide empty"><h3>{escape(item.title)}</h3><p>{escape(item.text)}</p></div>'
+        return _notes([item])
     note = f'<p class="note">{escape(item.note)}</p>' if item.note else ""
     heading = f"<h3>{escape(item.title)} {_tag(item.origin)}</h3>"
     if isinstance(item, Table):
@@ -153,6 +160,12 @@ def render_item(item: Figure | Table | Note) -> str:
         f'<div data-figure="{escape(item.key)}">{_drawings(item)}</div>'
         f"{note}</figure>"
     )
+
+
+def _notes(notes: Iterable[Note]) -> str:
+    """One card of notes."""
+    text = "".join(f"<h3>{escape(note.title)}</h3><p>{escape(note.text)}</p>" for note in notes)
+    return f'<div class="card wide empty">{text}</div>'
 
 
 def _drawings(item: Figure) -> str:

@@ -50,7 +50,7 @@ def compose(records: RecordSet) -> Page:
     """Compose the report's content; what there is no record of is left out."""
     if records.session is not None:
         return compose_session(records.session)
-    sections = [part(records) for part in (_profile, _batch_sizes, _choice, _training, _comparison)]
+    sections = [part(records) for part in (_comparison, _profile, _batch_sizes, _choice, _training)]
     return Page(
         title=f"wattune: {_name(records)}",
         origin=phrases.grouped({record.name: record.provenance.kind for record in records.all}),

@@ -28,7 +28,7 @@ def bars(comparison: Comparison) -> Figure | None:
         phrases.origin(comparison=comparison.provenance.kind),
         Chart(panels),
         note=f"Mean and standard deviation over {_seeds(comparison)}. {comparison.method}",
-        height=80 + 44 * len(rows),
+        height=80 + 36 * len(rows),
         wide=True,
     )
 

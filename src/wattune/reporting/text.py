@@ -5,23 +5,44 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from wattune.reporting.page import Note, Page, Table
+from wattune.reporting.charts import Bars
+from wattune.reporting.page import Figure, Note, Page, Section, Table
 
 WIDTH = 80
 """Columns of a terminal that tables fit into."""
 
 
 def as_text(page: Page) -> str:
-    """Write a page without its charts; the first line has the origin: simulated, recorded, measured or unknown."""
+    """Write a page without its charts but bars; the first line has the origin: simulated, recorded, measured or
+    unknown. What has bars comes last, where a terminal shows it."""
     parts = [f"{page.about}  [{page.origin}]", page.headline, *page.warnings]
     if page.tiles:
         parts.append(table(("", ""), [(tile.label.lower(), tile.value, tile.beside) for tile in page.tiles]))
-    for item in (item for section in page.sections for item in section.items):
+    for item in (item for section in sorted(page.sections, key=_has_bars) for item in section.items):
         if isinstance(item, Note):
             parts.append(item.text)
         elif isinstance(item, Table):
             parts.append(_as_text(item))
+        else:
+            parts += _bars(item)
     return "\n\n".join(parts) + "\n"
+
+
+def _has_bars(section: Section) -> bool:
+    return any(_bars(item) for item in section.items if isinstance(item, Figure))
+
+
+def _bars(figure: Figure) -> list[str]:
+    """The bars in the first panel of a figure, from the top down; none without bars."""
+    panel = figure.chart.panels[0]
+    lengths = next((mark.lengths for mark in panel.marks if isinstance(mark, Bars)), ())
+    bars = [(name, length) for name, length in zip(panel.y.categories, lengths, strict=False) if length]
+    if not bars:
+        return []
+    names = max(len(name) for name, _ in bars)
+    scale = (WIDTH - names - len("  0.123")) / max(length for _, length in bars)
+    rows = (f"{name:<{names}} {'█' * max(1, round(scale * one))} {one:.3g}" for name, one in reversed(bars))
+    return ["\n".join([f"{panel.x.title}  [{figure.origin}]", *rows])]
 
 
 def _as_text(shown: Table) -> str:

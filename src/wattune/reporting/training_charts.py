@@ -58,7 +58,7 @@ def power_trace(training: TrainingRecord) -> Figure | None:
         panels.append(Panel([steps], y=y, span=(0, 0.22)))
     chart = Chart(panels, stacked=True, legend=bool(training.guard))
     origin = phrases.origin(training=training.provenance.kind)
-    return Figure("power-trace", "Power during training", origin, chart, _trace_note(training), height=400, wide=True)
+    return Figure("power-trace", "Power during training", origin, chart, _trace_note(training), height=340, wide=True)
 
 
 def timed_intervals(training: TrainingRecord) -> list[tuple[CapInterval, float, float]]:

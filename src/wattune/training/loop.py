@@ -259,8 +259,16 @@ class TrainingLoop:
         if self.on_evaluation is not None:
             self.on_evaluation(evaluation, capped.readings())
         if self.progress is not None:
-            line = _line(self.workload, evaluation)
-            self.progress(at.samples, self.budget_samples, line + self._left(at.samples))
+            line = _line(self.workload, evaluation) + self._power() + self._left(at.samples)
+            self.progress(at.samples, self.budget_samples, line)
+
+    def _power(self) -> str:
+        """The power of the newest reading, beside the cap, and the setting that draws it."""
+        limiter = self.capped.limiter
+        if limiter.power_w is None:
+            return ""
+        cap = "" if limiter.limit.limit_w is None else f" of {limiter.limit.limit_w:.3g} W"
+        return f", {limiter.power_w:.3g} W{cap} at {limiter.knobs}"
 
     def _left(self, samples: int) -> str:
         """The time that the samples which the plan predicts still take, and the pauses that it has planned."""
