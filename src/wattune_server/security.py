@@ -113,11 +113,6 @@ def check_device(request: Request, device: str) -> None:
         raise Problem(403, "the token belongs to another device", value=device, allowed=token.device, hint=hint)
 
 
-def _cookie(request: Request) -> str:
-    name: str = request.app.state.settings.session_cookie
-    return name
-
-
 def sign_in(request: Request, response: Response, text: str) -> None:
     """Begin a session with a token and set its cookie on ``response``. Raises: Problem 401, 403 or 429."""
     check_origin(request, changes=True)
@@ -125,7 +120,7 @@ def sign_in(request: Request, response: Response, text: str) -> None:
     with request.app.state.database.session() as session:
         value = sessions.begin(session, row.id, time.time())
     response.set_cookie(
-        _cookie(request),
+        request.app.state.settings.session_cookie,
         value,
         max_age=sessions.LIFETIME_S,
         httponly=True,
@@ -136,9 +131,10 @@ def sign_in(request: Request, response: Response, text: str) -> None:
 
 def sign_out(request: Request, response: Response) -> None:
     """End the session."""
+    name = request.app.state.settings.session_cookie
     with request.app.state.database.session() as session:
-        sessions.end(session, request.cookies.get(_cookie(request), ""))
-    response.delete_cookie(_cookie(request), httponly=True, samesite="lax")
+        sessions.end(session, request.cookies.get(name, ""))
+    response.delete_cookie(name, httponly=True, samesite="lax")
 
 
 def requires_token(request: Request) -> bool:
@@ -165,12 +161,9 @@ def check_origin(request: Request, *, changes: bool = False) -> None:
 
 
 async def _authorized(request: Request, scope: Scope) -> Identity:
-    now_s = time.time()
-    token = _token_cache(request).find(request.headers.getlist("authorization"), now_s)
-    if token is not None:
-        identity = Identity("token", token)
-    else:
-        identity = await run_in_threadpool(_identify, request)
+    cache: TokenCache = request.app.state.token_cache
+    token = cache.find(request.headers.getlist("authorization"), time.time())
+    identity = Identity("token", token) if token else await run_in_threadpool(_identify, request)
     if not identity.may(scope):
         raise Problem(
             403,
@@ -190,7 +183,7 @@ def _identify(request: Request) -> Identity:
         if len(authorization) > 1 or kind.lower() != "bearer":
             raise _unknown(request, "the header Authorization", allowed="Bearer wt_...")
         return Identity("token", _by_token(request, text.strip()))
-    cookie = request.cookies.get(_cookie(request))
+    cookie = request.cookies.get(request.app.state.settings.session_cookie)
     if cookie is not None:
         with request.app.state.database.session(reads_only=True) as session:
             token = sessions.token(session, cookie, time.time())
@@ -238,7 +231,7 @@ def _by_token(request: Request, text: str) -> Token:
         row = tokens.find(session, text, now_s)
     if isinstance(row, str):
         raise _unknown(request, row)
-    _token_cache(request).keep(text, row, state, read_s)
+    request.app.state.token_cache.keep(text, row, state, read_s)
     return row
 
 
@@ -251,8 +244,3 @@ def _unknown(request: Request, what: str, *, allowed: str | None = None) -> Prob
         return too_many("too many failed authentications", wait_s)
     error = {"WWW-Authenticate": 'Bearer realm="wattune", error="invalid_token"'}
     return Problem(401, what, allowed=allowed, hint="wattune-server token list, on the server's machine", headers=error)
-
-
-def _token_cache(request: Request) -> TokenCache:
-    cache: TokenCache = request.app.state.token_cache
-    return cache

@@ -250,16 +250,6 @@ def attempt(store, job_id, **more):
     return outcome_of(SweepConfig(store=store.settings.store, job=job_id, model=job.model, request=job.request, **more))
 
 
-def test_truncated_checkpoint_is_reported_as_damage(sqlite_store):
-    job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[32]))
-    checkpoint = sqlite_store.settings.store / "work" / job_id / "b032-s0.checkpoint"
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_bytes(b"cut off")
-    found = attempt(sqlite_store, job_id)
-    assert "cannot read the checkpoint" in found["failed"]
-    assert (found["is_final"], found["is_damaged"]) == (False, True)
-
-
 @pytest.mark.slow
 def test_damaged_folder_is_made_anew(sqlite_store):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[32]))

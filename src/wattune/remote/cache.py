@@ -57,19 +57,17 @@ class Cache:
             ) from error
 
     def put(self, kind: str, name: str, value: object) -> None:
-        """Store a JSON value with the current time. Raises: OutputError."""
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        write_json(self.path(kind, name), {"kept_at": now, "value": value})
+        """Store a JSON value. Raises: OutputError."""
+        write_json(self.path(kind, name), value)
 
     def get(self, kind: str, name: str) -> CacheEntry | None:
         """Read a value; None if it is missing or unreadable."""
+        path = self.path(kind, name)
         try:
-            entry = read_json(self.path(kind, name))
-        except RecordError:
+            value, stored_s = read_json(path), path.stat().st_mtime
+        except (RecordError, OSError):
             return None
-        if not isinstance(entry, dict) or "value" not in entry:
-            return None
-        return CacheEntry(entry["value"], str(entry.get("kept_at", "an unknown day"))[:10])
+        return CacheEntry(value, f"{datetime.fromtimestamp(stored_s, timezone.utc):%Y-%m-%d}")
 
     def secret(self) -> bytes:
         """32 random bytes of this machine, which never leave it. Raises: OutputError."""

@@ -89,7 +89,9 @@ class Runners:
             try:
                 self._keep_lock()
                 if not is_filled:  # asked until the database answers, and not at every look
-                    if self._has_no_model():
+                    with self._database.session(reads_only=True) as session:
+                        has_model = session.scalar(select(ModelRow.name).limit(1)) is not None
+                    if not has_model:
                         example.append(start({"store": str(self._settings.store), "database_url": self._database.url}))
                     is_filled = True
                 self.look()
@@ -100,10 +102,6 @@ class Runners:
             kill(process)
         with suppress(StoreUnavailable), self._database.session() as session:
             queue.release(session, working=set())
-
-    def _has_no_model(self) -> bool:
-        with self._database.session(reads_only=True) as session:
-            return session.scalar(select(ModelRow.name).limit(1)) is None
 
     def look(self) -> None:
         """Record what is new in the folders, and start processes for waiting sweeps.
