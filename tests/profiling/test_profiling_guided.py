@@ -10,11 +10,12 @@ from tests.support.profiles import board, workload
 
 from wattune.cap import SensorLimit
 from wattune.devices import SimulatedDevice, builtin_board
+from wattune.devices.replay import Noise, ReplayDevice
 from wattune.errors import CapError, DeviceUnavailable, InputError
 from wattune.point import BatchShape
 from wattune.profiling import profile
-from wattune.profiling.guided import MOST, samples_of
-from wattune.records import EfficiencyPoint, SampleEfficiency
+from wattune.profiling.guided import MOST, read_rest_w, samples_of
+from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, SampleEfficiency, provenance
 
 SIZES = (4, 8, 16, 32, 64, 128)
 RELATIVE = {4: 0.45, 8: 0.46, 16: 0.48, 32: 0.55, 64: 0.7, 128: 1.0}
@@ -114,6 +115,18 @@ def test_a_cap_below_the_board_at_rest_costs_no_probe():
         guided(device, 1.0)
     assert device.now_s() <= device.sensor.settle_s + 1e-9
     assert device.current() == device.combinations()[-1]
+
+
+def test_one_noisy_reading_at_rest_is_not_the_end():
+    cells = tuple(
+        ProfileCell(batch_size=8, clock_mhz=mhz, step_s=50 / mhz, power_mean_w=w, power_peak_w=w)
+        for mhz, w in ((100, 2.0), (200, 3.0))
+    )
+    table = ProfileTable(device="b", workload="w", cells=cells, provenance=provenance("recorded", device="b"))
+    devices = [ReplayDevice(table, Noise(relative=0.03, period_s=1.0, seed=seed)) for seed in range(20)]
+    assert max(read_rest_w(device, 2.08) for device in devices) > 2.08
+    with pytest.raises(CapError, match="at rest"):
+        read_rest_w(devices[0], 1.6)
 
 
 def test_a_cap_that_no_training_keeps():

@@ -18,7 +18,7 @@ from wattune.profiling.strategies import Absent, least_power
 from wattune.records import AbortedProbe, Guidance, Pick, ProfileCell, SampleEfficiency
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.forecast import FORECAST
-from wattune.search.observation import Stretch
+from wattune.search.observation import NOISE_MOST, Stretch
 from wattune.search.search import Search, SearchPolicy
 
 MOST: Final = 16
@@ -223,11 +223,14 @@ def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:
 
 
 def read_rest_w(device: Device, cap_w: float | None) -> float:
-    """Read the power at rest, at the lowest setting. Raises: CapError if it is above the cap; DeviceError."""
+    """Read the power at rest, at the lowest setting.
+
+    Raises: CapError if it is above the cap by more than two standard deviations of a noisy reading; DeviceError.
+    """
     with device.at(device.safest):
         device.wait(device.sensor.settle_s)
         power_w = device.power_w()
-    if cap_w is not None and power_w > cap_w:
+    if cap_w is not None and power_w > (1 + 2 * NOISE_MOST) * cap_w:
         raise CapError(
             f"{device.name} draws more than the cap at rest",
             value=f"{cap_w:g} W",
