@@ -173,10 +173,6 @@ def test_looks_below_the_highest_setting_of_a_board_that_rests_near_0_w() -> Non
     assert board.cost(best) * board.power_w(best) <= 1.1 * least_j
 
 
-def test_begins_at_the_users_row_at_the_lowest_setting() -> None:
-    assert Board().search(5.0).next() == OperatingPoint(START, CLOCKS[0])
-
-
 def test_begins_at_the_highest_setting_without_a_cap() -> None:
     board = Board()
     search = board.search(None)
@@ -299,14 +295,6 @@ def test_a_short_training_is_not_worth_many_probes() -> None:
     assert short.samples_left == 0.0
 
 
-def test_says_why_it_ended_and_what_more_would_be_worth() -> None:
-    board = Board()
-    search = board.search(5.5)
-    finish(search, board, 5.5)
-    assert search.reason
-    assert 0 <= search.worth() < 0.2
-
-
 def test_only_probes_that_lead_on_are_brief() -> None:
     board = Board()
     search = board.search(5.5)
@@ -335,14 +323,6 @@ def test_a_margin_is_kept_like_a_lower_cap() -> None:
     one, other = Board().search(5.0), Board().search(5.3, margin_w=0.3)
     assert finish(one, Board(), 5.0) == finish(other, Board(), 5.0)
     assert one.best() == other.best()
-
-
-def test_of_many_settings_some_are_taken() -> None:
-    clocks = [Knobs(clock_mhz=15.0 * k) for k in range(1, 138)]
-    search = Search(ROWS, clocks, cap_w=None, start=START)
-    assert search.next() == OperatingPoint(START, clocks[-1])
-    with pytest.raises(KeyError):
-        search.tell(OperatingPoint(START, clocks[1]), Stretch(0.1, 5.0, 5.0, 1.0))
 
 
 def test_resumes_from_its_state_as_if_uninterrupted() -> None:

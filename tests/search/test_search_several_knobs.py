@@ -11,7 +11,7 @@ import pytest
 
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.guided import FREE, MOST
-from wattune.search.grid import VALUES, Grid
+from wattune.search.grid import Grid
 from wattune.search.observation import Stretch
 from wattune.search.policy import SESSION
 from wattune.search.search import Search
@@ -229,14 +229,6 @@ def test_a_climb_is_shared_by_the_knobs() -> None:
     assert ((ups == [2, 1, 0]).all(axis=1)).any()
 
 
-def test_many_values_are_thinned_with_the_lowest_and_the_highest() -> None:
-    settings = [Knobs(clock_mhz=a, cpu_clock_mhz=b) for a in range(100, 300) for b in range(29)]
-    kept = Grid([ROW], settings).settings
-    clocks = sorted({knobs["clock_mhz"] for knobs in kept})
-    assert (len(clocks), clocks[0], clocks[-1]) == (VALUES, 100, 299)
-    assert len(kept) == VALUES * 29
-
-
 def test_a_card_is_searched_at_all_of_its_clocks_or_at_as_many_as_decide_little() -> None:
     def kept(number: int) -> list[float]:
         return [knobs["clock_mhz"] for knobs in Grid([ROW], [Knobs(clock_mhz=100 + i) for i in range(number)]).settings]
@@ -245,15 +237,6 @@ def test_a_card_is_searched_at_all_of_its_clocks_or_at_as_many_as_decide_little(
     many = kept(300)
     assert (many[0], many[-1]) == (100, 399)
     assert max(b - a for a, b in itertools.pairwise(many)) <= 300 / 60
-
-
-def test_a_state_continues_with_several_knobs() -> None:
-    board = Board(1)
-    search, _ = board.probed(6.0)
-    later = Search([ROW], SETTINGS, cap_w=6.0, start=ROW, noise_w=0.05, cap_window_s=1.0, manner=FREE)
-    later.load_state_dict(search.state_dict())
-    assert later.best() == search.best()
-    assert later.next() == search.next()
 
 
 def test_a_host_that_hides_behind_the_device_is_found_where_it_shows() -> None:

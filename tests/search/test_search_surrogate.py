@@ -36,14 +36,6 @@ def test_two_points_tell_a_sum_of_two_terms() -> None:
     assert model.sd[5] > model.sd[0]
 
 
-def test_what_is_known_stays_what_it_was_told() -> None:
-    model = made(stepped())
-    at = np.array([1, 4, 7])
-    model.fit(at, np.array([2.0, 1.0, 0.7]), np.full(3, 1e-4))
-    assert model.mean[at] == pytest.approx([2.0, 1.0, 0.7], abs=1e-3)
-    assert np.allclose([model.covariance(i)[i] for i in range(10)], model.sd**2, atol=1e-9)
-
-
 def test_a_part_that_changes_at_every_step_makes_what_lies_beyond_uncertain() -> None:
     sds = []
     for residual in (SMOOTH, stepped()):
