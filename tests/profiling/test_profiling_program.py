@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,8 @@ from tests.support.programs import (
     Files,
     OneClock,
     ProgramsTime,
-    compiled,
     is_gone,
     power_w,
-    shell,
     step_s,
     trainer,
 )
@@ -95,28 +94,8 @@ def test_other_ways_of_timing(tmp_path, monkeypatch, options, arguments):
     table = profile_command(device, trainer(tmp_path, *options), batch_sizes=[8], **arguments)
     (cell,) = table.cells
     check(cell, 8, 100.0)
+    assert table.program.step_time == ("printed" if arguments else "run lengths")
     assert is_gone(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_shell_script(tmp_path):
-    table = profile_command(ProgramsTime(tmp_path), shell(tmp_path), batch_sizes=[2, 4])
-    assert [cell.step_s for cell in table.cells] == pytest.approx([0.02, 0.04])
-    assert table.workload == f"sh {tmp_path / 'train.sh'}"
-    assert table.program.step_time == "run lengths"
-
-
-@pytest.mark.slow
-def test_a_compiled_program_that_does_not_fit(tmp_path):
-    command = compiled(tmp_path)
-    if command is None:
-        pytest.skip("no compiler")
-    table = profile_command(Files(tmp_path), command, batch_sizes=[8, 32, 64], step_time=r"^(?P<ms>\d+) ms/step$")
-    assert {c.batch_size: c.out_of_memory for c in table.cells} == {8: False, 32: True, 64: True}
-    assert len(table.cells) == 4  # only once where it does not fit
-    assert all(c.step_s == pytest.approx(0.016) for c in table.measured)
-    with pytest.raises(OutOfDeviceMemory, match="not even 32"):
-        profile_command(Files(tmp_path), command, batch_sizes=[32, 64])
 
 
 @pytest.mark.slow
@@ -129,6 +108,8 @@ def test_memory_that_is_not_enough(tmp_path, dies):
     table = profile_command(OneClock(tmp_path), command, batch_sizes=[4, 8, 16], step_time=PATTERN)
     assert [c.out_of_memory for c in table.cells] == [False, True, True]
     assert "16" not in (tmp_path / "calls").read_text().split()
+    with pytest.raises(OutOfDeviceMemory, match="not even 8"):
+        profile_command(OneClock(tmp_path), command, batch_sizes=[8, 16], step_time=PATTERN)
 
 
 @pytest.mark.slow
@@ -157,8 +138,7 @@ def test_above_the_cap_children_end_as_well(tmp_path):
     command = f"sh {tmp_path / 'many.sh'} {{batch_size}} {{steps}}"
     table = profile_command(Children(tmp_path), command, batch_sizes=[4], limit=SensorLimit(5.0))
     assert [p.power_w for p in table.aborted] == [9.0]
-    left = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if _is(path, "many.sh")]
-    assert left == []
+    assert not running("many.sh")
 
 
 def test_what_left_the_programs_session_ends_as_well(tmp_path):
@@ -168,7 +148,7 @@ def test_what_left_the_programs_session_ends_as_well(tmp_path):
     table = profile_command(Children(tmp_path), f"sh {tmp_path / 'away.sh'} {{batch_size}}", batch_sizes=[4],
                             limit=SensorLimit(5.0), step_time=PATTERN)  # fmt: skip
     assert table.aborted
-    assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if _is(path, str(tmp_path))] == []
+    assert not running(tmp_path)
 
 
 @pytest.mark.slow
@@ -182,11 +162,13 @@ def test_a_program_that_takes_no_notice_of_its_batch_size_is_named(tmp_path):
     assert profile_command(device, trainer(tmp_path, "--steps", "{steps}"), **options).notes == ()
 
 
-def _is(path, word):
-    try:
-        return word in path.read_text()
-    except OSError:
-        return False
+def running(text: object) -> list[Path]:
+    """The processes with this text in their command lines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [path] if str(text) in path.read_text() else []
+    return found
 
 
 @pytest.mark.parametrize(
@@ -368,14 +350,7 @@ def test_an_interrupt_while_a_program_is_started_ends_the_program(tmp_path, monk
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in _text(path)]
-
-
-def _text(path):
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    assert not running(tmp_path)
 
 
 def test_a_program_ends_with_the_process_that_started_it(tmp_path):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -84,31 +82,6 @@ Power falls 0.2 s after the last line: a busy machine may be late to read that l
 What it prints is what it slept for, without what a busy machine adds; ``passed_us`` has the sum of it in microseconds.
 """
 
-SHELL = """
-cd "$(dirname "$0")"
-n=0
-passed=$(cat passed_us 2>/dev/null || echo 0)
-while [ $n -lt "$2" ]; do
-    sleep "0.0$1"
-    n=$((n + 1)) passed=$((passed + 10000 * $1))
-    echo $passed > next && mv next passed_us
-done
-"""
-"""A step takes as many hundredths of a second as the batch has samples; ``passed_us`` as in ``TRAINER``."""
-
-C = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-int main(int count, char **words) {
-    int steps = atoi(words[2]);
-    if (atoi(words[1]) > 16) { char *all = 0; fprintf(stderr, "NvMapMemAlloc error 12\n"); *all = 1; }
-    while (steps-- > 0) { usleep(2000 * atoi(words[1])); printf("%d ms/step\n", 2 * atoi(words[1])); }
-    return 0;
-}
-"""
-"""A step takes 2 ms a sample; its lines come all at once, at the end."""
-
 PATTERN = r"took ([\d.]+) s"
 
 
@@ -118,23 +91,6 @@ def trainer(folder: Path, *options: str) -> str:
     path.write_text(TRAINER)
     words = [sys.executable, "-S", str(path), str(folder), "--batch", "{batch_size}", *options]
     return shlex.join(words).replace("'{batch_size}'", "{batch_size}").replace("'{steps}'", "{steps}")
-
-
-def shell(folder: Path) -> str:
-    """The command of ``SHELL``."""
-    path = folder / "train.sh"
-    path.write_text(SHELL)
-    return f"sh {path} {{batch_size}} {{steps}}"
-
-
-def compiled(folder: Path) -> str | None:
-    """The command of ``C``; None where nothing compiles it."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        return None
-    (folder / "train.c").write_text(C)
-    subprocess.run([compiler, "-o", str(folder / "train"), str(folder / "train.c")], check=True)
-    return f"{folder / 'train'} {{batch_size}} {{steps}}"
 
 
 def step_s(batch_size: int, clock: float) -> float:

@@ -91,7 +91,7 @@ def _examined(start: Sequence[str]) -> Interpreter:
                 )
         except (OSError, subprocess.TimeoutExpired) as error:
             return Interpreter(start[0], "?", failure=f"importing torch failed: {error}")
-        sees_steps = page.has_stamps
+        sees_steps = page.most_rounds > 0
     last = (done.stdout.strip().splitlines() or [""])[-1]
     try:
         said: Any = json.loads(last)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from wattune.errors import OutOfDeviceMemory, WorkloadError
 from wattune.program.process import Process
@@ -26,9 +25,4 @@ def check_ending(program: Process, where: str) -> None:
     if program.code in KILLED or any(NO_MEMORY.search(line) for line in program.lines):
         raise OutOfDeviceMemory(f"the program runs out of memory {where}")
     ending = f"with exit code {program.code}" if program.code > 0 else f"by signal {-program.code}"
-    raise WorkloadError(f"the program ended {ending} {where}; its last line", value=last_line(program.lines))
-
-
-def last_line(lines: Sequence[str]) -> str:
-    """The last line that a program printed."""
-    return lines[-1].strip() if lines else "none"
+    raise WorkloadError(f"the program ended {ending} {where}; its last line", value=program.last_line)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from wattune.errors import WorkloadError
-from wattune.program.endings import check_ending, last_line
+from wattune.program.endings import check_ending
 from wattune.program.process import Process
 from wattune.program.rounds import StepPage
 from wattune.program.workload import ProgramWorkload, one_group
@@ -167,7 +167,7 @@ def learn(
             check_ending(program, f"at batch size {batch_size}")
             if not learning.evaluations:
                 what = "the program prints no metric, or no step of it is seen; its last line"
-                raise WorkloadError(what, value=last_line(program.lines), hint=HINT)
+                raise WorkloadError(what, value=program.last_line, hint=HINT)
         evaluations = tuple(learning.evaluations)
         samples = evaluations[-1].samples if learning.ended == "target reached" else learning.samples
         return Learned(learning.ended or "budget used up", samples, evaluations)

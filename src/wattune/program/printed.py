@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from wattune import units
 from wattune.program.rounds import StepPage
 
 SHORTEST_S = 1e-6
@@ -25,6 +26,12 @@ LOOK_S = 0.2
 
 LONGEST = 1 << 16
 """Bytes of a line; a program may print none for days."""
+
+
+def printed_s(found: re.Match[str]) -> float | None:
+    """Seconds of a step time in a line, printed in milliseconds if the group is named ms; None if it is no time."""
+    # The group may take no part in the match.
+    return units.read((found[1] or "") + ("ms" if "ms" in found.re.groupindex else ""), "s")
 
 
 class PrintedRounds:
@@ -45,11 +52,8 @@ class PrintedRounds:
                 self._step(found, time_s)
 
     def _step(self, found: re.Match[str], time_s: float) -> None:
-        try:
-            step_s = float(found.group(1)) * (1e-3 if "ms" in found.re.groupindex else 1.0)
-        except (TypeError, ValueError):  # TypeError: the line has the pattern without its group
-            return
-        if not SHORTEST_S <= step_s < math.inf:
+        step_s = printed_s(found)
+        if step_s is None or step_s < SHORTEST_S:
             return
         if self._last_s is not None:
             self._rounds += (time_s - self._last_s) / step_s

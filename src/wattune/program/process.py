@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from wattune.errors import DeviceError, InputError
 from wattune.program.hook.sitecustomize import LINES
+from wattune_agent.signals import held
 
 KILL_S = 2.0
 """Time that a program has to end after it was asked to: a probe has nothing to save."""
@@ -44,24 +45,6 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 
 MARK = "WATTUNE_PROBE"
 """Another one, different in every run: by it those are found that have left the program's group (``setsid``)."""
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Defer interrupts to the end: they would leave a program running that nothing here knows of yet."""
-    came: list[int] = []
-    before: dict[int, signal._HANDLER] = {}
-    try:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-                if callable(signal.getsignal(number)):
-                    before[number] = signal.signal(number, lambda number, _: came.append(number))
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        for each in came:
-            signal.raise_signal(each)
 
 
 @contextmanager
@@ -116,7 +99,7 @@ class Process:
         is_started = False
         self._inside.enter_context(_unpaused())
         try:
-            with _uninterrupted():
+            with held():  # an interrupt would leave a program running that nothing here knows of yet
                 self._start()
                 is_started = True
             return self
@@ -190,6 +173,11 @@ class Process:
     def lines(self) -> list[str]:
         """The last lines that it printed, those without a letter or digit left out."""
         return [line for line in self._lines if re.search(r"\w", line)]
+
+    @property
+    def last_line(self) -> str:
+        """The last of them, or "none"."""
+        return (self.lines or ["none"])[-1].strip()
 
     # -------------------------------------------------------------------------------------------------------- the end
 

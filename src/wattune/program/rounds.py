@@ -103,11 +103,6 @@ class StepPage:
         """Most rounds of any process so far, alive or not."""
         return max((one.rounds for one in self._read()), default=0)
 
-    @property
-    def has_stamps(self) -> bool:
-        """True if any process has stamped a step, alive or not."""
-        return bool(self._read())
-
     def _read(self) -> list[Stamp]:
         page = os.pread(self._file, SLOTS * SLOT, 0)
         return [Stamp(*slot) for slot in struct.iter_unpack(FORMAT, page) if slot[0] > 0 and slot[1] > 0]

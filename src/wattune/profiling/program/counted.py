@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattune.errors import OutOfDeviceMemory, WorkloadError
-from wattune.program.endings import check_ending, last_line
+from wattune.program.endings import check_ending
 from wattune.program.process import Process
 from wattune.records import StepWork
 
@@ -35,7 +35,7 @@ def counted_work(words: Sequence[str], batch_size: int) -> StepWork:
         if not file.exists():
             raise WorkloadError(
                 "the program makes too few steps of torch to be simulated; its last line",
-                value=last_line(program.lines),
+                value=program.last_line,
                 allowed=f"{ROUNDS} or more",
             )
         return StepWork.model_validate_json(file.read_text())

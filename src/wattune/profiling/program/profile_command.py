@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from wattune.cap import NO_LIMIT, SensorLimit
@@ -155,11 +151,10 @@ def profile_command(
             return measure(point)
         return AbortedProbe(**point.fields(), cap_w=limit.limit_w, power_w=foreseen_w)  # in no journal, and no table
 
-    with _hang_up():
-        if strategy == "full":
-            full(rows, climbs, measure)
-        else:
-            staircase(rows, climbs, measure_below, is_kept=stays_under(limit, device.sensor))
+    if strategy == "full":
+        full(rows, climbs, measure)
+    else:
+        staircase(rows, climbs, measure_below, is_kept=stays_under(limit, device.sensor))
     cells = [note.cell for note in notebook.notes if note.cell is not None]
     if cells and all(cell.out_of_memory for cell in cells) and len(cells) == len(notebook.notes):
         raise OutOfDeviceMemory(f"no batch size fits in the memory of {device.name}, not even {sizes[0]}")
@@ -236,20 +231,3 @@ def program_key(device: Device, template: CommandTemplate) -> ProfileKey:
         algorithm="backprop",
         software=OWN,
     )
-
-
-@contextmanager
-def _hang_up() -> Iterator[None]:
-    """A terminal that is closed acts as Ctrl-C: the program, in a session of its own, would hear nothing of it."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGHUP, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)

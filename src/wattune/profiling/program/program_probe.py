@@ -17,7 +17,7 @@ from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
 from wattune.profiling.program.step_times import SKIPPED, StepStretch, StepTimes, by_lengths, readings_between
-from wattune.program.endings import check_ending, last_line
+from wattune.program.endings import check_ending
 from wattune.program.process import Process
 from wattune.program.rounds import StepPage
 from wattune.records import AbortedProbe, ProfileCell
@@ -243,7 +243,7 @@ class ProgramProbe:
                         raise self._too_long(batch_size, program)
                     if times.is_unseen(run_s):
                         what = "no step of the program is seen; its last line"
-                        raise WorkloadError(what, value=last_line(program.lines), hint=times.hint)
+                        raise WorkloadError(what, value=program.last_line, hint=times.hint)
                     if not self._has_lengths:  # else it knows itself when to end
                         times.look(meter.elapsed_s)
                         stopped = self._is_enough(times.stretch(program.begun_s))
@@ -257,12 +257,12 @@ class ProgramProbe:
             knobs = capped.setting.knobs
             check_ending(program, f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
         times.look(ended_s)
-        readings, last = tuple(self._readings), last_line(program.lines)
+        readings, last = tuple(self._readings), program.last_line
         return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
 
     def _too_long(self, batch_size: int, program: Process) -> WorkloadError:
         return WorkloadError(
             f"the program did not end within {self._limit_s:g} s at batch size {batch_size}; its last line",
-            value=last_line(program.lines),
+            value=program.last_line,
             hint="give more time by --run-limit",
         )

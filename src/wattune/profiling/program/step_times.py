@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from wattune import units
 from wattune.errors import WorkloadError
 from wattune.program.learning import UNSEEN
+from wattune.program.printed import printed_s
 from wattune.program.rounds import Interval, StepPage, ordinary
 from wattune.program.workload import ProgramWorkload, one_group
 
@@ -57,11 +58,8 @@ class PrintedStepTimes:
 
     def hear(self, time_s: float, line: str) -> None:
         """Take in a line of the output."""
-        match = None if self._pattern is None else self._pattern.search(line)
-        if self._pattern is None or match is None:
-            return
-        text = (match[1] or "") + ("ms" if "ms" in self._pattern.groupindex else "")
-        if step_s := units.read(text, "s"):
+        found = None if self._pattern is None else self._pattern.search(line)
+        if found is not None and (step_s := printed_s(found)):
             self._found.append((time_s, step_s))
 
     def look(self, now_s: float) -> None:
@@ -111,7 +109,7 @@ class SeenSteps:
 
     def is_unseen(self, run_s: float) -> bool:
         """True if a program that trains to a target has printed metrics, or has run for long, without any step."""
-        if self._metric is None or self._page.has_stamps:
+        if self._metric is None or self._page.most_rounds:
             return False
         return self._metrics >= UNSEEN or run_s > UNSEEN_S
 
