@@ -23,8 +23,12 @@ from wattune.records import Plan, TrainingRecord
 
 CAPS_W = {"nano": 4.2, "tx2-nx": 4.5}
 KILLED_AFTER_S = (2, 4, 6, 8, 10, 12, 15, 18, 21, 25, 30, 35)
-STEPS = "until LC_ALL=C grep -qz . $WATTUNE_STEPS; do sleep 0.02; done"
-"""Shell that returns at the first step: the program loads the board from then on, as its start would take minutes."""
+LOADS = """: > {0}; rm -f {0}_fraction; (
+trap "" TERM; is_there() {{ sleep 0.02; kill -0 $$ 2>/dev/null; }}
+until LC_ALL=C grep -qz . $WATTUNE_STEPS; do is_there || exit; done
+echo $$ > {0}; echo 1 > {0}_fraction; while is_there; do :; done; rm {0}_fraction) &"""
+"""Shell that loads the board fully from the program's first step to its end, however busy this machine is; the start at
+a board's lowest clock would take minutes."""
 
 
 def main(arguments: list[str]) -> None:
@@ -38,9 +42,9 @@ def _flow(python: str, family: str) -> dict[str, Any]:
     with TemporaryDirectory() as name, live(Path(name) / "board", family, seconds=3600) as board:
         (Path(name) / "train.py").symlink_to(ROOT / "examples/program/train.py")  # a name of its own, to be looked for
         run, baseline = (Flow(board, CAPS_W[family], python, Path(name) / part) for part in ("run", "baseline"))
-        killed = [run.is_restored_after(seconds) for seconds in KILLED_AFTER_S]
-        kills = {"killed": len(killed), "restored": sum(killed)}
-        return {"cap_w": CAPS_W[family], **kills, "wattune": run.figures(), "baseline_1": baseline.figures("8")}
+        restored = [run.is_restored_after(seconds) for seconds in KILLED_AFTER_S]
+        kills = {"cap_w": CAPS_W[family], "killed": len(restored), "restored": sum(restored)}
+        return {**kills, "wattune": run.figures(), "baseline_1": baseline.figures("8")}
 
 
 class Flow:
@@ -67,22 +71,20 @@ class Flow:
             subprocess.run(self._words(batch_sizes), cwd=self._output.parent, env=ENVIRONMENT, check=True)
         assert wait_for(self._board.is_as_found, 5.0), self._board.changes()
         plan, record = Plan.load(self._output / "plan.json"), TrainingRecord.load(self._output / "training.json")
-        names = ("reached", "samples", "time_s", "energy_j", "power_window_w", "above_cap_s")
-        return {
-            **{name: getattr(record, name) for name in names},
-            **{"batch_size": plan.batch_size, "mhz": plan.clock_mhz, **self._above()},
-        }
+        chosen = plan.model_dump(include={"batch_size", "clock_mhz"})
+        names = {"reached", "samples", "time_s", "energy_j", "power_window_w", "above_cap_s"}
+        return {**chosen, **record.model_dump(include=names), **self._above()}
 
     def _words(self, batch_sizes: str = "8,32,128") -> list[str]:
         """The command of the run or of its continuation."""
         if (self._output / "run.json").exists():
             return [*COMMAND, "run", "--output", str(self._output), "--resume"]
-        load = self._board.root / "load"
+        loads = LOADS.format(self._board.root / "load")
         train = f"{self._python} {self._train} --batch-size {{batch_size}} --lr {{rate}} --seed {{seed}}"
         words = ["run", "--device", f"jetson?root={self._board.root}", "--cap", f"{self._cap_w}W"]
         words += ["--target", "0.9", "--metric", "val acc: ([0-9.]+)", "--batch-sizes", batch_sizes]
         words += ["--rate", "0.1@32,linear", "--output", str(self._output)]
-        return [*COMMAND, *words, "--command", f"sh -c ': > {load}; ({STEPS}; echo $$ > {load}) & exec {train}'"]
+        return [*COMMAND, *words, "--command", f"sh -c '{loads} exec {train}'"]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -1,16 +1,15 @@
 """Clocks for a program whose steps are only seen from outside, on a recorded Jetson TX2 with three clocks.
 
-`python -m benchmarks script FOLDER [tune]` needs a folder with BoFL's recordings (`benchmarks.bofl`). A program waits
+`python -m benchmarks script FOLDER` needs a folder with BoFL's recordings (`benchmarks.bofl`). A program waits
 5 s and then makes rounds, in virtual time: each draws what was recorded at its setting. Readings come ten times a
 second with noise of 2 %. The guard's `ScriptController` is told of each round. Regrets and losses are by the smoothed
 truth (`benchmarks.jetsons`), over the fastest setting that stays under the cap: a regret is of the best setting that
-was measured by then, a loss of all rounds until then, with those that measured. Workload CIFAR10 with seed 0 (`tune`)
-was used to choose constants, the others are judged.
+was measured by then, a loss of all rounds until then, with those that measured. Workload CIFAR10 with seed 0
+was used to choose constants and is left out.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import subprocess
@@ -41,7 +40,7 @@ NOT_BINDING = 1.2
 """A cap that does not bind, over the highest power that was recorded."""
 
 BEGIN_S, END_S, AGAIN_S = 5.0, 605.0, 60.0
-MOMENTS_S = (20, 60, 120, 300, 590)
+MOMENTS_S = (20, 60, 120, 300)
 TICK_S = 0.1
 ABOVE = 1.01
 
@@ -72,12 +71,10 @@ def run(
     def tick() -> None:
         drawn.append(recording.recorded[capped.limiter.knobs].power_w)
 
-    with CappedRun(
-        device,
-        limit,
-        device.combinations()[-1],
-        on_reading=lambda _, power_w: controller.reading(device.now_s(), power_w),
-    ) as capped:
+    def read(_: float, power_w: float) -> None:
+        controller.reading(device.now_s(), power_w)
+
+    with CappedRun(device, limit, device.combinations()[-1], on_reading=read) as capped:
         controller = ScriptController(device, capped.limiter, remembered=remembered)
         capped.start()
         device.wait(BEGIN_S)
@@ -104,8 +101,7 @@ def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
     powers = [true.power_w for knobs, true in recording.truth.items() if knobs.items() >= top.items()]
     # Over the range that the GPU's clock spans with the other clocks at their highest.
     caps_w = [min(powers) + (max(powers) - min(powers)) * i / (CAPS - 1) for i in range(CAPS)]
-    binds = number < CAPS
-    cap_w = caps_w[number] if binds else NOT_BINDING * caps_w[-1]
+    cap_w = [*caps_w, NOT_BINDING * caps_w[-1]][number]
     best_s = recording.best_s(cap_w)
     first = run(recording, cap_w, seed)
     again = run(recording, cap_w, seed + 100, BEGIN_S + AGAIN_S, first.state)
@@ -119,19 +115,15 @@ def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
 
     chosen = Knobs(first.state["choice"]["chosen"]) if first.state else None
     return {
-        "workload": file,
-        "cap": number if binds else None,
-        "seed": seed,
+        "cap": number if number < CAPS else None,
         "regret": {str(seconds): regret(first, seconds) for seconds in MOMENTS_S[1:]},
         "loss": {str(seconds): loss(first, seconds) for seconds in (60, 120, 300, 600)},
-        "again": loss(again, 20.0),
         "again_in_force": regret(again, 20),
         "over_gpu_alone": recording.best_s(cap_w, **top) / recording.truth[chosen].step_s if chosen else None,
         "probes": first.probes,
         "above_s": first.above_s,
         "pick_above": chosen is not None and recording.truth[chosen].power_w > cap_w,
         "pick_above_1_percent": chosen is not None and recording.truth[chosen].power_w > ABOVE * cap_w,
-        "pick_share": None if chosen is None else recording.truth[chosen].power_w / cap_w,
     }
 
 
@@ -142,15 +134,14 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     binding = [row for row in under_cap if row["cap"] < CAPS - 1]
 
     def mean(found: Sequence[dict[str, Any]], name: str, at: str) -> float:
-        return round(fmean(row[name][at] for row in found), 4) if found else math.nan
+        return round(fmean(row[name][at] for row in found), 4)
 
     return {
         "cases": len(rows),
-        "regret": {at: mean(under_cap, "regret", at) for at in ("60", "120", "300", "590")},
+        "regret": {at: mean(under_cap, "regret", at) for at in ("60", "120", "300")},
         "regret_lowest_cap": {at: mean(lowest, "regret", at) for at in ("120", "300")},
         "loss_binding": {at: mean(binding, "loss", at) for at in ("60", "120", "300", "600")},
         "loss_not_binding": {at: mean(free, "loss", at) for at in ("300",)},
-        "again": round(fmean(row["again"] for row in rows), 4),
         "again_in_force": round(fmean(row["again_in_force"] for row in rows), 4),
         "probes": round(fmean(row["probes"] for row in under_cap), 1),
         "over_gpu_alone": round(fmean(min(9.0, row["over_gpu_alone"]) for row in under_cap), 3),
@@ -163,26 +154,20 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Run the cases and store the figures. Raises: InputError without the recordings."""
-    if not arguments or arguments[1:] not in ([], ["tune"]):
-        raise InputError(
-            "script", value=" ".join(arguments), allowed="the folder of BoFL's recordings, and tune or not"
-        )
-    folder, *tunes = arguments
+    if len(arguments) != 1:
+        raise InputError("script", value=" ".join(arguments), allowed="the folder of BoFL's recordings")
     first = next(iter(bofl.WORKLOADS))
     jobs = [
-        (folder, file, number, seed)
+        (arguments[0], file, number, seed)
         for file in bofl.WORKLOADS
         for seed in range(SEEDS)
         for number in range(CAPS + 1)
-        if (file == first and seed == 0) == bool(tunes)
+        if (file, seed) != (first, 0)
     ]
     measured = measured_at()
     with ProcessPoolExecutor(2) as pool:
         rows = list(pool.map(case, jobs))
-    figures = summary(rows)
-    print(figures)
-    if not tunes:
-        keep("script", {"measured_at": measured, **figures, **hook()})
+    keep("script", {"measured_at": measured, **summary(rows), **hook()})
 
 
 def hook(steps: int = 100_000, starts: int = 10) -> dict[str, float]:
@@ -195,8 +180,7 @@ def hook(steps: int = 100_000, starts: int = 10) -> dict[str, float]:
         return (cpu_s() - begin_s) / starts
 
     def cpu_s() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
+        return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
     with StepPage() as page:
         plain_s = started_s()

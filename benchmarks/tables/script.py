@@ -42,6 +42,19 @@ def script() -> str:
     return "\n".join(lines) + "\n"
 
 
+def program_flow() -> str:
+    """The papers' flow around a program on two emulated boards, with what a kill leaves of it."""
+    data = read("program_flow")
+    lines = ["| | a run of wattune | Baseline 1 | restored after SIGKILL |", "|---|---|---|---|"]
+    for name, board in (("Jetson Nano", data["nano"]), ("Jetson TX2 NX", data["tx2-nx"])):
+        runs = (
+            f"batch size {run['batch_size']}, {run['time_s']:.0f} s to the target; {run['above_s']:.1f} s above the cap"
+            for run in (board["wattune"], board["baseline_1"])
+        )
+        lines.append(f"| {name}, {board['cap_w']} W | {' | '.join(runs)} | {board['restored']} of {board['killed']} |")
+    return "\n".join(lines) + "\n"
+
+
 def trainers() -> str:
     """What differs from the plain program in each library's loop, and what was tried meanwhile."""
     data = read("trainers")
@@ -61,4 +74,4 @@ def trainers() -> str:
     return "\n".join([*lines, "", f"{board}; {versions}."]) + "\n"
 
 
-PARTS: dict[str, Callable[[], str]] = {"script": script, "trainers": trainers}
+PARTS: dict[str, Callable[[], str]] = {"script": script, "program_flow": program_flow, "trainers": trainers}
