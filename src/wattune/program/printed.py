@@ -29,7 +29,7 @@ LONGEST = 1 << 16
 
 
 def printed_s(found: re.Match[str]) -> float | None:
-    """Seconds of a step time in a line, printed in milliseconds if the group is named ms; None if it is no time."""
+    """Seconds of a step time in a line, printed in milliseconds if the group is named ms; None for other text."""
     # The group may take no part in the match.
     return units.read((found[1] or "") + ("ms" if "ms" in found.re.groupindex else ""), "s")
 
