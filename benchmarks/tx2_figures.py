@@ -31,17 +31,14 @@ def markdown(data: dict[str, Any]) -> str:
     for name, kinds in shipped["steps"].items():
         lines += [f"| {name}, {kind} | {one['time']['cells']} | {_errors(one)} |" for kind, one in kinds.items()]
     for name, one in data["left_out"].items():
-        lines.append(
-            f"| {name}, with the board fitted to the other two alone | {one['time']['cells']} | {_errors(one)} |"
-        )
+        lines.append(f"| {name}, board fitted to the others | {one['time']['cells']} | {_errors(one)} |")
     lines += [
         "",
         f"VDD_IN at full load (VGG19 inference in TensorRT): {load['low_w']:.2f} W at the lowest GPU clock, "
-        f"{load['high_w']:.2f} W at the highest; {load['within']} of {load['clocks']} clocks within 10%, the worst "
-        f"off by {percent(load['worst'])}. From bottom to top power rises {load['ratio']:.2f}-fold, in the recording "
-        f"{load['recorded_ratio']:.2f}-fold. The training steps were recorded as the sum of four rails; VDD_IN is "
-        f"taken as {data['vdd_in']['factor']:.3f} times that plus {data['vdd_in']['other_w']:.2f} W, as at full load "
-        f"(within {data['vdd_in']['worst_w']:.2f} W).",
+        f"{load['high_w']:.2f} W at the highest ({load['ratio']:.2f}-fold, recorded {load['recorded_ratio']:.2f}), the "
+        f"worst of {load['clocks']} clocks off by {percent(load['worst'])}. "
+        f"The training steps were recorded as the sum of four rails; VDD_IN is {data['vdd_in']['factor']:.3f} times "
+        f"that plus {data['vdd_in']['other_w']:.2f} W, as at full load (within {data['vdd_in']['worst_w']:.2f} W).",
     ]
     return "\n".join(lines) + "\n"
 
@@ -50,17 +47,17 @@ def markdown_nx(data: dict[str, Any]) -> str:
     """The TX2 NX with nothing fitted to it, and as shipped: published times, and the TX2's power."""
     boards = [data[name] for name in ("nothing fitted", "as shipped")]
     rows = {
-        f"time ratios {there}: RMS and largest error": [
+        f"time ratios {there}": [
             f"{percent(one['times'][group]['rms'])}, {100 * one['times'][group]['largest']:+.1f}%" for one in boards
         ]
         for group, there in (("within", "within the board"), ("between", "against the Nano"))
     }
-    rows["power training ResNet18 (batch size 128), lowest to highest GPU clock"] = [
+    rows["power of ResNet18 (batch size 128), lowest to highest clock"] = [
         f"{one['low_w']:.1f} to {one['high_w']:.1f} W" for one in boards
     ]
     for name, recorded in boards[0]["power"].items():
         low_w, high_w = recorded["recorded_w"]
-        rows[f"power of {name} beside the TX2 ({low_w:.1f} to {high_w:.1f} W): RMS error"] = [
+        rows[f"power of {name} (TX2: {low_w:.1f} to {high_w:.1f} W)"] = [
             f"{percent(one['power'][name]['rms'])} ({one['power'][name]['low_w']:.1f} to "
             f"{one['power'][name]['high_w']:.1f} W)"
             for one in boards
@@ -72,7 +69,7 @@ def markdown_nx(data: dict[str, Any]) -> str:
     return (
         "\n".join(
             [
-                "| TX2 NX | nothing fitted | as shipped |",
+                "| RMS (and largest) error | nothing fitted | as shipped |",
                 "|---|---|---|",
                 *(f"| {what} | {' | '.join(figures)} |" for what, figures in rows.items()),
                 "",

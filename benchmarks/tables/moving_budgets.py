@@ -15,13 +15,13 @@ def moving_caps() -> str:
         "*Simulated* boards train ResNet-8, with samples to target assumed to grow as 1 + b/30; the recorded GPU "
         "trains ShuffleNetV2 by the epochs that it needed.",
         "",
-        "| device | day | of the progress of the fastest point under each cap | times the best single point |",
-        "|---|---|---|---|",
+        "| device, day | of the progress of the fastest point under each cap | times the best single point |",
+        "|---|---|---|",
     ]
     for board in data["boards"]:
         for kind, row in board["of"].items():
             lines.append(
-                f"| {board['device']}, {board['kind']} | {kind} | {percent(row['of_clairvoyant'])} "
+                f"| {board['device']}, {kind} | {percent(row['of_clairvoyant'])} "
                 f"({percent(row['of_clairvoyant_worst'])}) | {row['over_constant']:.2f} "
                 f"({row['over_constant_worst']:.2f}) |"
             )
@@ -50,19 +50,18 @@ def carbon() -> str:
         "fastest, at its times",
         "least energy, at its times",
         "point and times together",
-        "perfect foresight",
     )
     lines = [
         f"A job of {data['job_h']:g} h, begun at {data['starts']} moments of a recorded month, on *simulated* boards: "
         "carbon relative to the fastest point at once, mean.",
         "",
-        "| device | deadline | " + " | ".join(names) + " | above perfect foresight |",
+        "| device | deadline over the job | " + " | ".join(names) + " | above perfect foresight |",
         "|---|---|" + "---|" * (len(names) + 1),
     ]
     for row in data["rows"]:
         cells = " | ".join(f"{row[name]:.2f}" for name in names)
         above = percent(row["above perfect foresight"])
-        lines.append(f"| {row['device']} | {row['slack']:g} times the job | {cells} | {above} |")
+        lines.append(f"| {row['device']} | {row['slack']:g} | {cells} | {above} |")
     return "\n".join(lines) + "\n"
 
 
