@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattune import planning, training
 from wattune.cap import PowerCap, SensorLimit
@@ -15,6 +15,8 @@ from wattune.devices import Device
 from wattune.errors import InputError
 from wattune.goal import TIME, Goal
 from wattune.job.coercion import Progress
+from wattune.job.rules_in_turn import METHOD as TRAINED
+from wattune.job.rules_in_turn import train_in_turn
 from wattune.planning.baselines import batch_size_of
 from wattune.planning.table import PlanningTable
 from wattune.point import OperatingPoint
@@ -75,15 +77,15 @@ def compare_rules(
     Under a cap that changes, wattune's pick is that of the plan. Each simpler rule keeps the batch size that it chooses
     under the highest cap, follows the caps by what it knows of power, and pauses where it knows no setting.
 
-    Raises: InputError for a device that executes steps itself; RecordError if the records do not fit together;
-    WorkloadError, DeviceError, OutputError.
+    On a real board each rule's point is trained in turn, and the fastest point stays unknown.
+
+    Raises: InputError for a real board with a program, or under a cap that changes; RecordError if the records do not
+    fit together; WorkloadError, DeviceError, OutputError.
     """
-    if device.executes_steps:
-        raise InputError(
-            "comparing needs a simulated or a replayed device",
-            value=device.name,
-            hint="on a real board, train the point of each rule separately",
-        )
+    is_program = isinstance(workload, ProgramWorkload)
+    if device.executes_steps and (is_program or isinstance(cap, CapSource)):
+        what = "a program" if is_program else "a cap that changes"
+        raise InputError(f"comparing with {what}", value=device.name, allowed="a simulated or a replayed device")
     highest = cap.highest() if isinstance(cap, CapSource) else cap
     moving = cap if isinstance(cap, CapSource) else None
     limit = highest.at_sensor(profile.supply, profile.sensor_window_s)
@@ -97,44 +99,52 @@ def compare_rules(
     if moving is not None:
         ours = planning.plan(profile, efficiency, cap=moving, goal=goal)
         picks[OURS] = Candidate(**ours.point.fields(), feasible=True)
-    runs = sweep(
-        workload,
-        batch_sizes=whole.batch_sizes,
-        seeds=seeds,
-        folder=folder,
-        algorithm=profile.algorithm,
-        processes=processes,
-        progress=progress,
-    )
     wanted = {_Priced(choice.point, rule) for rule, choice in picks.items() if choice is not None and choice.feasible}
-    # If no run reached the target, the fastest is unknown.
-    own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
-    if own is not None:
-        wanted |= {_Priced(point, FASTEST) for point in _contenders(whole, own, cap, limit)}
-    pricing: Callable[..., TrainingRecord] = price or training.price
-    # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
-    known: dict[tuple[OperatingPoint, str], list[TrainingRecord]] = {}
-    trainings: dict[_Priced, list[TrainingRecord]] = {}
-    for number, one in enumerate(sorted(wanted, key=lambda one: (one.point.order, one.rule))):
+    trainings: dict[_Priced, list[TrainingRecord]]
+    if device.executes_steps and isinstance(workload, Workload):
+        points = {one.point for one in wanted}
+        how: dict[str, Any] = {"algorithm": profile.algorithm, "seeds": seeds, "folder": folder, "progress": progress}
+        trained = train_in_turn(device, workload, points, limit=limit, **how)
+        trainings, method = {one: trained[one.point] for one in wanted}, TRAINED
+        fastest = ComparisonRow(rule=FASTEST, why_not="on a real board only the points of the rules are trained")
+    else:
+        runs = sweep(
+            workload,
+            batch_sizes=whole.batch_sizes,
+            seeds=seeds,
+            folder=folder,
+            algorithm=profile.algorithm,
+            processes=processes,
+            progress=progress,
+        )
+        # If no run reached the target, the fastest is unknown.
+        own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
+        if own is not None:
+            wanted |= {_Priced(point, FASTEST) for point in _contenders(whole, own, cap, limit)}
+        pricing: Callable[..., TrainingRecord] = price or training.price
+        # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
+        known: dict[tuple[OperatingPoint, str], list[TrainingRecord]] = {}
+        trainings = {}
+        for number, one in enumerate(sorted(wanted, key=lambda one: (one.point.order, one.rule))):
+            if progress is not None:
+                progress(number, len(wanted), f"pricing batch size {one.point.batch_size}")
+            by = profile if one.rule == OURS else whole
+            settings = None if moving is None else _settings(one, by, efficiency, moving, goal)
+            # Rules that choose the same point are priced once, if they also choose the same settings under other caps.
+            key = (one.point, "" if settings is None else one.rule)
+            if key not in known:
+                known[key] = []
+                for run in runs:
+                    if run.batch_size == one.point.batch_size and run.evaluations:
+                        if start is not None:
+                            device.load_state_dict(start)
+                        priced = partial(pricing, run, device, workload, one.point, cap_w=limit.limit_w)
+                        known[key].append(priced(cap=moving, settings=settings))
+            trainings[one] = known[key]
         if progress is not None:
-            progress(number, len(wanted), f"pricing batch size {one.point.batch_size}")
-        by = profile if one.rule == OURS else whole
-        settings = None if moving is None else _settings(one, by, efficiency, moving, goal)
-        # Rules that choose the same point are priced once, if they also choose the same settings under other caps.
-        key = (one.point, "" if settings is None else one.rule)
-        if key not in known:
-            known[key] = []
-            for run in runs:
-                if run.batch_size == one.point.batch_size and run.evaluations:
-                    if start is not None:
-                        device.load_state_dict(start)
-                    priced = partial(pricing, run, device, workload, one.point, cap_w=limit.limit_w)
-                    known[key].append(priced(cap=moving, settings=settings))
-        trainings[one] = known[key]
-    if progress is not None:
-        progress(len(wanted), len(wanted), "priced")
-    rows = [_row(rule, choice, trainings, len(seeds)) for rule, choice in picks.items()]
-    rows.append(_fastest(trainings, len(seeds)))
+            progress(len(wanted), len(wanted), "priced")
+        fastest, method = _fastest(trainings, len(seeds)), METHOD
+    rows = [*(_row(rule, choice, trainings, len(seeds)) for rule, choice in picks.items()), fastest]
     return Comparison(
         device=device.name,
         workload=workload.name,
@@ -145,7 +155,7 @@ def compare_rules(
         caps=None if moving is None else str(moving),
         goal=goal,
         seeds=tuple(seeds),
-        method=METHOD,
+        method=method,
         rows=_relative(rows),
         provenance=provenance(device.kind, device=profile.device, data=workload.data_fingerprint()),
     )
