@@ -1,16 +1,18 @@
-"""Who has the lock on a board, and who cannot have it."""
+"""Who has the lock on a board, and who cannot have it; a board that is claimed, and not changed."""
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.support.agent_trees import HIGH, board_in
+from tests.support.agent_trees import HIGH, LOW, board_in, texts
 
 from wattune_agent.controller import Controller
-from wattune_agent.errors import Busy, NotKept
+from wattune_agent.errors import Busy, NotKept, NotThere
 from wattune_agent.folders import Lock, board_lock
+from wattune_agent.snapshot import snapshots
 
 HOLD = """
 import sys
@@ -60,3 +62,38 @@ def test_a_lock_is_not_made_through_a_link(tree, tmp_path):
     with pytest.raises(NotKept, match="cannot be locked, so nothing is changed"):
         Lock(str(path)).acquire()
     assert not (tmp_path / "anywhere").exists()
+
+
+def test_a_claim_changes_nothing_and_keeps_others_away(tree):
+    before = texts(tree.root)
+    with Controller(board_in(tree)) as controller, Controller(board_in(tree)) as other:
+        controller.claim()
+        controller.claim()
+        assert (tree.written, snapshots(tree)) == ([], [])
+        for change in (other.claim, lambda: other.pin(408.0)):
+            with pytest.raises(Busy, match="process {}".format(os.getpid())):
+                change()
+        controller.restore()
+        other.claim()
+        assert tree.written == []
+    assert texts(tree.root) == before
+
+
+def test_what_somebody_sets_under_a_claim_stays(tree):
+    with Controller(board_in(tree)) as controller:
+        controller.claim()
+        tree.write(HIGH, "714000000")
+    assert tree.read(HIGH) == "714000000"
+    with Controller(board_in(tree)) as controller:
+        controller.claim()
+        tree.write(HIGH, "816000000")
+        controller.pin(408.0)
+        assert tree.read(LOW) == tree.read(HIGH) == "408000000"
+    assert tree.read(HIGH) == "816000000"  # as it was found when it was changed
+
+
+def test_a_clock_that_is_not_there_cannot_be_claimed(tree):
+    board = board_in(tree)
+    board.clock = None
+    with pytest.raises(NotThere):
+        Controller(board).claim()

@@ -1,5 +1,6 @@
 """The command of the agent, as a process, on a live board made of files."""
 
+import argparse
 import glob
 import json
 import os
@@ -11,13 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.agent_socket import ENVIRONMENT, Holder, agent, serving
+from tests.support.agent_socket import ENVIRONMENT, Holder, agent, served, serving
 from tests.support.live.tree import LiveTree
 from tests.support.live_board import ROOT, wait_for
+from tests.support.made_board import MadeBoard
 
 from wattune_agent import server
 from wattune_agent.__main__ import main
 from wattune_agent.client import AgentClient
+from wattune_agent.lease import BoardLease
+from wattune_agent.quantities import limit
 
 
 def run(*arguments):
@@ -281,3 +285,44 @@ def test_guard_with_a_report_on_stdout(board, tmp_path):
     assert (report["cap_w"], report["supply_cap_w"], report["cap_side"]) == (50.0, None, "module")
     assert (report["record"], report["clock_mhz"]) == ("guard", 612.0)
     assert said == "mine\n"
+
+
+def test_another_shell_sets_the_cap_of_a_client(tmp_path, capsys):
+    path = tmp_path / "agent.sock"
+    with served(path, BoardLease(MadeBoard(), lease_s=60.0)), AgentClient(str(path)) as holder:
+        assert main(["set", "2.5W", "--socket", str(path)]) == 2
+        assert "no client has a cap" in capsys.readouterr().err
+        holder.pin(300.0)
+        holder.guard(9.0)
+        assert main(["set", "2.5W", "--socket", str(path)]) == 0
+        assert holder.read()["set_cap_w"] == 2.5
+        assert "2.5 W now" in next(event["text"] for event in holder.check() if event["kind"] == "cap set")
+        assert main(["set", "none", "--socket", str(path)]) == 0
+        assert holder.read().get("set_cap_w") is None
+    assert main(["set", "9W@supply", "--socket", str(path)]) == 2
+    assert main(["set", "9W", "--socket", str(tmp_path / "none.sock")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "watts", "side"),
+    [
+        ("10W", 10.0, "module"),
+        ("10", 10.0, "module"),
+        ("4500mW", 4.5, "module"),
+        ("0.18kW@supply", 180.0, "supply"),
+        ("5A@5V", 25.0, "module"),
+        ("5 A @ 5 V", 25.0, "module"),
+        ("1.5A@12V@supply", 18.0, "supply"),
+        ("12W@Module", 12.0, "module"),
+        ("none", None, "module"),
+    ],
+)
+def test_a_limit_and_its_side(text, watts, side):
+    assert limit(text) == (pytest.approx(watts) if watts is not None else None, side)
+
+
+@pytest.mark.parametrize("text", ["5MW", "5A", "5A@5", "5V@5A", "10W@wall", "-3W", "0W", "1e400W", "", "watch:f"])
+def test_what_is_no_limit_is_refused_by_its_name(text):
+    with pytest.raises(argparse.ArgumentTypeError) as raised:
+        limit(text)
+    assert len(str(raised.value).splitlines()) <= 1
