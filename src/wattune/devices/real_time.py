@@ -13,18 +13,7 @@ from wattune.devices.base import Device
 from wattune.errors import DeviceError, DeviceUnavailable, InputError, SensorError
 from wattune.point import Knobs
 from wattune.records import BoardEvent, StepWork
-from wattune_agent.errors import (
-    AgentError,
-    BadRequest,
-    Busy,
-    FileFailed,
-    Forbidden,
-    Full,
-    Gone,
-    NoReading,
-    NotKept,
-    NotThere,
-)
+from wattune_agent import errors as agent
 from wattune_agent.readings import Stuck
 from wattune_agent.tree import Tree
 
@@ -133,13 +122,13 @@ def mapped() -> Iterator[None]:
     """Raise the agent's errors as wattune's own."""
     try:
         yield
-    except BadRequest as error:
+    except agent.BadRequest as error:
         raise InputError(str(error)) from error
-    except NoReading as error:
+    except agent.NoReading as error:
         raise SensorError(str(error)) from error
-    except (NotThere, Forbidden, Busy, Full, NotKept, Gone) as error:
+    except (agent.NotThere, agent.Forbidden, agent.Busy, agent.Full, agent.NotKept, agent.Gone) as error:
         raise DeviceUnavailable(str(error)) from error
-    except AgentError as error:
+    except agent.AgentError as error:
         raise DeviceError(str(error)) from error
 
 
@@ -149,19 +138,19 @@ def unmapped() -> Iterator[None]:
     try:
         yield
     except SensorError as error:
-        raise NoReading(str(error)) from error
+        raise agent.NoReading(str(error)) from error
     except InputError as error:
-        raise BadRequest(str(error)) from error
+        raise agent.BadRequest(str(error)) from error
     except DeviceUnavailable as error:
-        raise NotThere(str(error)) from error
+        raise agent.NotThere(str(error)) from error
     except DeviceError as error:
-        raise FileFailed(str(error)) from error
+        raise agent.FileFailed(str(error)) from error
 
 
 def told(read: Callable[[Tree], float | None], tree: Tree) -> float | None:
     """Value that ``read`` finds in the tree; None if the tree does not have it."""
     try:
         number = read(tree)
-    except AgentError:
+    except agent.AgentError:
         return None
     return None if number is None else float(number)
