@@ -94,6 +94,11 @@ def _replay(data: dict[str, Any]) -> Iterator[str]:
     )
     for table in data["tables"]:
         yield from _cells(table)
+    yield from _section("Energy", "Simulated, to the target; in brackets relative to ours. The paper prints no values.")
+    yield from _table(
+        ("kJ: Baseline 1 / Baseline 2 / ours", *(WORDS[limit] for limit in LIMITS)),
+        [(_name(table), *(_energies(table, limit) for limit in LIMITS)) for table in data["tables"]],
+    )
     yield from _section(
         "Cells that differ",
         *(
@@ -134,6 +139,18 @@ def _replay(data: dict[str, Any]) -> Iterator[str]:
 
 def _place(batch_size: int | None, clock_mhz: float | None) -> str:
     return "–" if batch_size is None else f"{batch_size} at {clock_mhz:g} MHz"
+
+
+def _name(table: dict[str, Any]) -> str:
+    return ", ".join(table[key] for key in ("device", "model", "dataset"))
+
+
+def _energies(table: dict[str, Any], limit: str) -> str:
+    """Energy of both baselines and of ours under a limit."""
+    joules = {row["method"]: row["energy_j"] for row in table["rows"] if row["limit"] == limit}
+    ours = joules["Ours"]
+    others = [f"{joules[name] / 1e3:.1f} ({joules[name] / ours:.2f})" for name in ("Baseline 1", "Baseline 2")]
+    return " / ".join([*others, f"{ours / 1e3:.1f}"])
 
 
 def _cells(table: dict[str, Any]) -> Iterator[str]:
