@@ -11,7 +11,6 @@ from wattune.cap import PowerCap
 from wattune.errors import CapError, InputError, NoFeasiblePoint, RecordError
 from wattune.goal import Goal
 from wattune.planning import learns_as, plan, plan_algorithms
-from wattune.planning.candidates import size
 from wattune.records import AbortedProbe, AlgorithmChoice, Plan, ProfileTable, SampleEfficiency
 
 MB = 1e6
@@ -273,14 +272,3 @@ def test_the_choice_is_the_least_of_all_feasible_cells(cap_w, limit_mb, slower, 
         if own:
             assert one.predicted_s == pytest.approx(min(own))
             assert one.times_chosen >= 1
-
-
-def test_sizes_as_they_are_said():
-    assert [size(b) for b in (64e6, 122.4e6, 999.6e6, 1.5e9, 2000.0, 12.0)] == [
-        "64 MB",
-        "122 MB",
-        "1 GB",
-        "1.5 GB",
-        "2 KB",
-        "0.012 KB",
-    ]

@@ -4,8 +4,7 @@ import pytest
 from tests.support.planning_tables import BATCHES, CLOCKS, board, cell, curve
 
 from wattune.cap import PowerCap, SensorLimit
-from wattune.errors import UnknownName
-from wattune.planning import BASELINES, RULES, pick, plan
+from wattune.planning import BASELINES, pick, plan
 from wattune.planning.baselines import batch_size_of
 from wattune.planning.table import PlanningTable, worst_case
 from wattune.point import Knobs
@@ -47,12 +46,6 @@ def test_fastest_uses_the_targets_own_curve():
     target = curve({4: 3.0, 8: 2.0, 16: 1.5, 32: 1.2, 64: 1.1, 128: 1.0})
     assert pick("fastest", board(), target, SensorLimit(None)).batch_size == 128
     assert pick("wattune", board(), curve(), SensorLimit(None)).batch_size < 128
-
-
-def test_an_unknown_rule_lists_the_known():
-    with pytest.raises(UnknownName) as caught:
-        pick("slowest", board(), curve(), SensorLimit(None))
-    assert set(caught.value.registered) == set(RULES)
 
 
 def test_without_reference_powers_the_fixed_clock_is_left_out():

@@ -63,7 +63,3 @@ def test_the_nearer_the_cap_the_likelier_it_is_broken(mean_w, low, high):
     table = ProfileTable(device="a board", workload="target", cells=(one,), sensor_window_s=0.1)
     found = plan(table, sharp(0.1, {16: 1.0}), cap=PowerCap(4.0))
     assert low <= found.p_over_cap <= high
-
-
-def test_without_a_cap_nothing_is_above_it():
-    assert plan(board(), curve(), cap=PowerCap(None)).p_over_cap is None

@@ -182,12 +182,6 @@ def test_a_bound_in_seconds_needs_the_samples():
     assert plan(steep(), unknown, cap=CAP, goal=Goal("energy", max_slowdown=0.05)).clock_mhz == 300
 
 
-def test_a_plan_with_a_goal_is_read_back_as_it_was(tmp_path):
-    found = of(Goal("cost", price_per_kwh=0.3, price_per_hour=0.02))
-    assert found.predicted_cost == pytest.approx(0.3 * found.predicted_j / 3.6e6 + 0.02 * found.predicted_s / 3600)
-    assert Plan.load(found.save(tmp_path / "plan.json")) == found
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

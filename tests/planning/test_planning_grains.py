@@ -53,14 +53,6 @@ def test_an_integral_and_its_inverse(pieces, first_s, second_s):
         assert total.when(total.at(1e6) + 1.0) == np.inf
 
 
-def test_the_cheapest_hours_are_chosen_and_the_rest_beside_them():
-    forecast = work([300, 100, 200, 400, 120, 500])
-    assert cheapest(forecast, 2 * HOUR_S, 6 * HOUR_S) == ((3600, 7200), (14400, 18000))
-    assert cheapest(forecast, 2.5 * HOUR_S, 6 * HOUR_S) == ((3600, 9000), (14400, 18000))
-    assert cheapest(forecast, 6 * HOUR_S, 6 * HOUR_S) == ((0, 21600),)
-    assert cheapest(forecast, 600, 6 * HOUR_S) == ((3600, 4200),)
-
-
 PIECES = st.tuples(st.floats(0, 500), st.floats(0.2, 3.0) | st.just(0.0), st.floats(1.0, 9.0))
 
 
@@ -109,19 +101,6 @@ def test_of_times_that_take_the_same_the_earliest_is_chosen():
     for need_s in (0.8317074, 1 / 3, 7.1):
         assert cheapest(forecast, need_s, 119.0) == ((60.0, pytest.approx(60.0 + need_s)),)
     assert cheapest(work([300] * 30), 7 * HOUR_S + 1, 29 * HOUR_S) == ((0.0, 7 * HOUR_S + 1),)
-
-
-def test_what_waits_takes_power_too():
-    assert cheapest(work([300, 290, 200, 100], waiting=0.1), HOUR_S, 4 * HOUR_S) == ((3 * HOUR_S, 4 * HOUR_S),)
-    # It would wait with 790 at half the power, to save 200.
-    assert cheapest(work([300, 290, 200, 100], waiting=0.5), HOUR_S, 4 * HOUR_S) == ((0.0, HOUR_S),)
-
-
-def test_hours_of_little_progress_are_dear():
-    """The second hour has half of the carbon, and a cap under which a sample takes four times as long."""
-    slow = work([300, 150, 300], rates=[4.0, 1.0, 4.0], watts=[4.0, 2.0, 4.0])
-    assert cheapest(slow, 3600.0, 3 * HOUR_S) == ((0.0, 900.0),)
-    assert cheapest(work([300, 150, 300]), 900.0, 3 * HOUR_S) == ((3600.0, 4500.0),)
 
 
 def test_a_forecast_of_each_second_of_a_day_is_planned_by():

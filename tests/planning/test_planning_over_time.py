@@ -334,19 +334,6 @@ def test_no_other_hours_under_the_caps_take_less(caps_w, values, figures, share,
     assert Plan.parse(result.dump()) == result
 
 
-def test_it_waits_for_hours_that_are_clean_and_have_a_cap_to_train_under():
-    table = ProfileTable(device="a board", workload="target", cells=(cell(8, 100.0, 0.08, 4.0),), rest_w=0.1)
-    caps = trace(5.0, 5.0, 0.0, 5.0, span_s=HOUR_S)
-    forecast = Intensity(tuple(HOUR_S * hour for hour in range(4)), (400.0, 300.0, 10.0, 50.0))
-    goal = Goal("energy", deadline_s=4 * HOUR_S)
-    both = plan(table, curve({8: 1.0}, samples=180_000.0), cap=caps, goal=goal, intensity=forecast)
-    assert [one.from_s for one in both.schedule.times] == [3 * HOUR_S]  # the cleanest hour is a pause
-    assert both.schedule.finish_s == pytest.approx(3.5 * HOUR_S)
-    assert both.predicted_s == pytest.approx(0.5 * HOUR_S)
-    unlimited = plan(table, curve({8: 1.0}, samples=180_000.0), cap=PEAK, goal=goal, intensity=forecast)
-    assert [one.from_s for one in unlimited.schedule.times] == [2 * HOUR_S]
-
-
 def test_caps_that_are_not_known_make_progress_by_their_shares():
     table = ProfileTable(device="a board", workload="target", cells=(cell(8, 100.0, 0.08, 5.0),), rest_w=0.1)
     forecast = Intensity((0.0, HOUR_S, 2 * HOUR_S), (400.0, 10.0, 400.0))

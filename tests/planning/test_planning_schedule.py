@@ -64,15 +64,6 @@ def test_the_frugal_point_waits_until_more_waiting_saves_nothing():
     assert schedule.begin == BEGIN.isoformat()
 
 
-def test_a_tight_deadline_waits_with_the_fast_point_if_that_is_less():
-    steep = Intensity((0.0, 0.3 * HOUR_S, 9 * HOUR_S), (1000.0, 10.0, 10.0))
-    result = planned(1.36, steep)
-    assert result.clock_mhz == 500.0
-    assert result.schedule.times[0].from_s == pytest.approx(0.3 * HOUR_S)
-    assert result.goal == Goal("energy", deadline_s=1.36 * HOUR_S)
-    assert planned(1.26, Intensity((0.0, HOUR_S), (100.0, 100.0))).clock_mhz == 250.0
-
-
 def test_the_time_begins_now():
     now = BEGIN + timedelta(hours=5)
     result = planned(3, now=now)

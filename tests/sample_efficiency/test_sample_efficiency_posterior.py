@@ -206,23 +206,6 @@ def test_the_band_widens_with_the_ratio_of_the_models() -> None:
     assert np.array_equal(like.proxy_covariance, larger.proxy_covariance)
 
 
-def test_the_band_holds_nine_tenths_of_the_posterior() -> None:
-    curve = fit(runs_of(150.0, (16, 64, 128), 2, sd=0.1), SIZES)
-    mixture = curve.mixture
-    draws = np.random.default_rng(0)
-    part = draws.choice(len(mixture.shares), 20_000, p=mixture.shares / mixture.shares.sum())
-    at = SIZES.index(4)
-    pair = np.ix_([at, 5], [at, 5])
-    spread = np.array([np.array([1, -1]) @ s[pair] @ np.array([1, -1]) for s in mixture.spreads])
-    spread += 2 * curve.transfer_sd**2 * (1 - math.exp(-0.5 * (5 / 1.5) ** 2))
-    logs = (mixture.centres[:, at] - mixture.centres[:, 5])[part] + np.sqrt(spread[part]) * draws.normal(size=20_000)
-    low, high = curve.band(4)
-    assert np.mean(logs < math.log(low)) == pytest.approx(0.05, abs=0.006)
-    assert np.mean(logs > math.log(high)) == pytest.approx(0.05, abs=0.006)
-    assert logs.mean() == pytest.approx(curve.mean[at], abs=0.005)
-    assert logs.var() == pytest.approx(curve.covariance[at, at], rel=0.05)
-
-
 def test_the_common_effect_of_a_seed_cancels_in_the_shape() -> None:
     runs = runs_of(150.0, SIZES, 3, sd=0.02, common_sd=0.3, draw=1)
     seeded, unseeded = fit(runs, SIZES), fit([run._replace(seed=None) for run in runs], SIZES)

@@ -188,13 +188,6 @@ def test_a_batch_size_with_three_misses_is_given_up() -> None:
     assert 128 not in scheduler.contenders
 
 
-def test_at_most_twelve_runs_are_requested() -> None:
-    scheduler = RunScheduler(SIZES, log_step_times=device(24))
-    runs = [Observation(SIZES[n % 6], 1000.0 * math.exp(0.5 * (-1) ** n), True, n // 6) for n in range(12)]
-    assert scheduler.next(runs) is None
-    assert "12 runs" in scheduler.reason
-
-
 def test_one_step_takes_few_calls() -> None:
     scheduler = RunScheduler(SIZES, log_step_times=device(24))
     runs = simulate(scheduler, 150.0, 0.2)

@@ -7,13 +7,11 @@ import math
 import random
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
 from wattune.goal import Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.guided import FREE, STRICT
-from wattune.search.acquisition import scenarios
 from wattune.search.observation import Stretch
 from wattune.search.policy import SESSION_BY_CURVE
 from wattune.search.search import Search
@@ -400,15 +398,6 @@ def test_unknown_samples_keep_more_rows_in_question() -> None:
         probed.append(finish(search, board, 5.0, most=40))
     assert BatchShape(128, 128) not in {point.shape for point in probed[0]}  # it needs 2.8 times the samples
     assert BatchShape(128, 128) in {point.shape for point in probed[1]}
-
-
-def test_sure_of_the_samples_there_is_one_scenario() -> None:
-    shifts, weights = scenarios(np.zeros(3))
-    assert (shifts.tolist(), weights.tolist()) == ([[0, 0, 0]], [1])
-    shifts, weights = scenarios(np.array([0.0, 0.1, -0.2]))
-    assert weights.sum() == pytest.approx(1)
-    assert weights @ shifts == pytest.approx(np.zeros(3))
-    assert (shifts[:, 0] == 0).all()
 
 
 @pytest.mark.parametrize(("sd", "chosen"), [(0.02, 128), (0.5, 64)])

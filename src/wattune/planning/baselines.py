@@ -98,8 +98,7 @@ def batch_size_of(rule: str, table: PlanningTable) -> int | None:
         sizes |= {p.batch_size for p in table.efficiency.points if p.batch_size < min(unfit, default=math.inf)}
     if rule.startswith("largest batch"):
         return max(sizes)
-    curve = {point.batch_size: point.relative_samples for point in table.efficiency.points}
-    relative_samples = {b: relative for b in sizes if (relative := curve.get(b)) is not None}
+    relative_samples = {b: relative for b in sizes if (relative := table.curve.get(b)) is not None}
     # Of two batch sizes that need equally many samples, the larger takes fewer steps.
     return min(relative_samples, key=lambda b: (relative_samples[b], -b), default=None)
 

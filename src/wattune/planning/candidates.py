@@ -8,6 +8,7 @@ The memory limit leaves a part of the profile, and says why the rest does not fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any
 
 from wattune.cap import SensorLimit
@@ -43,17 +44,20 @@ def candidates(
 
     ``why_not``: the reason why an option under the cap was not chosen. ``too_large``: those that do not fit in the
     memory limit, of which the table knows nothing."""
-    entries = [_measured(option, table.reference_samples, limit, why_not) for option in table.at.values()]
-    entries += [
+    rest = [
         Candidate(**cell.point.fields(), feasible=False, why_not="does not fit in memory")
         for cell in table.profile.cells
         if cell.out_of_memory
     ]
-    entries += [
+    rest += [
         Candidate(**point.fields(), feasible=False, why_not=why_stopped(probe, limit))
         for point, probe in table.aborted.items()
     ]
-    return tuple(sorted([*entries, *too_large], key=lambda candidate: candidate.point.order))
+    entries = [
+        (option.point.order, _measured(option, table.reference_samples, limit, why_not)) for option in table.at.values()
+    ]
+    entries += [(candidate.point.order, candidate) for candidate in (*rest, *too_large)]
+    return tuple(candidate for _, candidate in sorted(entries, key=itemgetter(0)))
 
 
 def why_above(power_w: float, limit: SensorLimit) -> str:

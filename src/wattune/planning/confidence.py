@@ -44,8 +44,7 @@ def confidence(objective: Objective, pick: Option) -> dict[str, float | None]:
 
 def feasible_log_times(table: PlanningTable, limit: SensorLimit) -> dict[int, tuple[float, float]]:
     """``log_step_times`` of a table that is already arranged."""
-    profile = table.profile
-    return _log_times(profile, [c for c in profile.measured if limit.allows(table.at[c.point].capped_w)])
+    return _log_times(table.profile, [one.cell for one in table.at.values() if limit.allows(one.capped_w)])
 
 
 def log_costs(objective: Objective) -> dict[int, tuple[float, float]]:
@@ -99,30 +98,32 @@ def _log_times(
     profile: ProfileTable, allowed: Sequence[ProfileCell], goal: Goal = TIME
 ) -> dict[int, tuple[float, float]]:
     def cost(cell: ProfileCell) -> float:
-        return _seconds(cell) * float(goal.price(_known(cell.power_mean_w), profile.rest_w))
+        seconds = _known(cell.step_s) / cell.batch_size
+        return seconds if is_time else seconds * float(goal.price(_known(cell.power_mean_w), profile.rest_w))
 
-    highest = {name: max(cell.knobs[name] for cell in allowed) for name in (allowed[0].knobs if allowed else ())}
-    allowed_points = {cell.point for cell in allowed}
-    limited_shapes = {cell.shape for cell in profile.measured if cell.point not in allowed_points}
-    limited_shapes |= {probe.shape for probe in profile.aborted}
+    is_time = goal.is_time
+    by_size: dict[int, list[ProfileCell]] = {}
+    for cell in allowed:
+        by_size.setdefault(cell.batch_size, []).append(cell)
     times: dict[int, tuple[float, float]] = {}
-    for size in sorted({cell.batch_size for cell in allowed}):
-        best = min((cell for cell in allowed if cell.batch_size == size), key=cost)
-        sd = _sd(best)
-        if profile.strategy == "guided" and best.shape not in limited_shapes:
-            left_out = max((math.log(highest[name] / value) for name, value in best.knobs.items()), default=0.0)
-            sd = math.hypot(sd, left_out / 2)
-        times[size] = (math.log(cost(best)), sd)
+    for size, cells in sorted(by_size.items()):
+        best = min(cells, key=cost)
+        left_out = _left_out(profile, allowed, best) if profile.strategy == "guided" else 0.0
+        times[size] = (math.log(cost(best)), math.hypot(_sd(best), left_out / 2))
     return times
+
+
+def _left_out(profile: ProfileTable, allowed: Sequence[ProfileCell], best: ProfileCell) -> float:
+    """Logarithm of what a faster setting of this shape might save: 0 if one was measured that exceeds the cap."""
+    kept = sum(cell.shape == best.shape for cell in allowed)
+    measured = sum(one.shape == best.shape for one in (*profile.measured, *profile.aborted))
+    highest = (max(cell.knobs[name] for cell in allowed) / value for name, value in best.knobs.items())
+    return max(map(math.log, highest), default=0.0) if measured == kept else 0.0
 
 
 def _sd(cell: ProfileCell) -> float:
     steps = cell.steps or 1
     return math.hypot(LEAST_SD, (cell.step_std_s or 0.0) / _known(cell.step_s) / math.sqrt(steps))
-
-
-def _seconds(cell: ProfileCell) -> float:
-    return _known(cell.step_s) / cell.batch_size
 
 
 def _known(figure: float | None) -> float:

@@ -73,8 +73,8 @@ class PlanningTable:
         # Shapes that fit in memory, which those of stopped probes did as well. Ascending shapes end with the largest
         # micro-batch size of each batch size.
         self.largest_shape = {shape.batch: shape for shape in sorted(p.shape for p in (*self.at, *self.aborted))}
-        curve = {point.batch_size: point.relative_samples for point in efficiency.points}
-        self.relative_samples = {b: curve.get(b) for b in self.largest_shape}
+        self.curve = {point.batch_size: point.relative_samples for point in efficiency.points}
+        self.relative_samples = {b: self.curve.get(b) for b in self.largest_shape}
 
     def own_reference(self, point: OperatingPoint) -> Option | None:
         """The profiled workload as it was measured among the references, at a point that a staircase left out."""

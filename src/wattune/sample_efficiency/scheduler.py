@@ -121,14 +121,14 @@ class RunScheduler:
         counts = self.posterior.runs
         sampled_sizes = [size for size in self.batch_sizes if counts[size]]
         if len(observations) >= self._most:
-            return self._stop(f"{self._most} runs{self._worth_of_more(observations)}")
+            return self._go(None, f"{self._most} runs{self._worth_of_more(observations)}")
         if not self._open:
-            return self._stop("no batch size can run")
+            return self._go(None, "no batch size can run")
         sizes = [size for size in self._open if size not in without]
         first = self._first(sampled_sizes, without)
         is_decided = len(self._open) == 1 and self._open[0] not in self.posterior.lost
         if is_decided and not observations and self._own in (None, *self._open):
-            return self._stop("only one batch size can be best")
+            return self._go(None, "only one batch size can be best")
         if is_decided and first is None:
             return self._verify(without, "only one batch size can be best")
         if observations and not any(run.reached for run in observations):
@@ -136,7 +136,7 @@ class RunScheduler:
             new = [size for size in sizes if not counts[size]]
             below = [size for size in new if size < sampled_sizes[0]]
             if not new:
-                return self._stop("no run reached the target")
+                return self._go(None, "no run reached the target")
             return self._go((below or new)[len(below or new) // 2], "no run has reached the target yet")
         if first is not None:
             return self._go(first, "to cover the whole range")
@@ -148,7 +148,7 @@ class RunScheduler:
         if len(set(sampled_sizes) & set(self._open)) < 4 and new:
             sizes = new  # spread beats repetition
         if not sizes:
-            return self._stop("no runs are left")
+            return self._go(None, "no runs are left")
         gains = dict(zip(self.batch_sizes, self._gains(), strict=True))
         if max(gains[size] for size in sizes) < MIN_GAIN:
             return self._verify(without, f"another run would gain less than {MIN_GAIN:.1%}")
@@ -177,7 +177,7 @@ class RunScheduler:
     def _verify(self, without: Collection[int], reason: str) -> int | None:
         """The next run that verifies the choice; none if it is verified: ``reason`` is then that to stop."""
         if len(self._devices) > 1:
-            return self._stop(reason)  # a choice for each device, and so none to verify
+            return self._go(None, reason)  # a choice for each device, and so none to verify
         [times] = self._devices
         usable = [size for size in self.batch_sizes if size in times and size not in self.posterior.lost]
         mean = {size: times[size][0] + self.posterior.mean[self.batch_sizes.index(size)] for size in usable}
@@ -190,7 +190,7 @@ class RunScheduler:
         for size in (best, *others[:1]) if self._whole else ():
             if counts[size] < 2 and size not in without:
                 return self._go(size, "to repeat the choice and its runner-up")
-        return self._stop(reason)
+        return self._go(None, reason)
 
     def _fit(self, observations: Sequence[Observation]) -> CurvePosterior:
         reached = any(run.reached for run in observations)
@@ -287,13 +287,10 @@ class RunScheduler:
                 gains[place] += max(0.0, float(now - _WEIGHTS @ best)) / len(self._devices)
         return gains
 
-    def _go(self, batch_size: int, reason: str) -> int:
+    def _go(self, batch_size: int | None, reason: str) -> int | None:
+        """Take this batch size, or none, for this reason."""
         self.reason = reason
         return batch_size
-
-    def _stop(self, reason: str) -> int | None:
-        self.reason = reason
-        return None
 
 
 def _exact(times: LogTimes) -> Mapping[int, tuple[float, float]]:
