@@ -174,7 +174,7 @@ def measure() -> dict[str, Any]:
             in_session.take(1)
             run = sessions[0].run
             run.can_split = False  # so that both run the same passes
-            while run.explorer.probing:
+            while run.controller.probing:
                 in_session.take(1)
             begin = len(device.read_at) - 1
             while len(times) < PAIRS:

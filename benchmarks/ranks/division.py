@@ -131,7 +131,7 @@ def run(rank: int, case: Case, cap_w: float, over: Over) -> dict[str, Any] | Non
                 if group is not None:
                     if session.run.steps >= STEPS - SETTLED:
                         times_s.append((session.run.steps, group.now_s()))
-                    if session.run.explorer.probing:
+                    if session.run.controller.probing:
                         probing = session.run.steps
         settings = [str(member.current()) for member in group.members] if group is not None else []
     if group is None:

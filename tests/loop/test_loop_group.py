@@ -1,4 +1,4 @@
-"""A session on a group of boards: the search, the limiter and the explorer see one device."""
+"""A session on a group of boards: the search, the limiter and the controller see one device."""
 
 import pytest
 import torch

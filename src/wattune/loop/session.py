@@ -184,7 +184,7 @@ class Session:
         logger.warning("%s", text)
         self.sample_model.leave_out_above(self.recipe.batch_size)
         self.run.relative(self.sample_model.relative)
-        self.run.explorer.choose()
+        self.run.controller.choose()
 
     def _claim_checkpoint(self, path: Path, claims: ExitStack) -> None:
         if self.ranks is not None and not self.ranks.is_leader:
@@ -366,7 +366,7 @@ class Session:
     @property
     def point(self) -> OperatingPoint:
         """The operating point of training at present."""
-        return OperatingPoint(self.run.explorer.current.shape, self.run.capped.limiter.knobs)
+        return OperatingPoint(self.run.controller.current.shape, self.run.capped.limiter.knobs)
 
     @property
     def samples(self) -> int:

@@ -48,8 +48,8 @@ def gain(session: Session) -> Gain | None:
 
     All but the steps themselves would have taken as long: evaluations, waiting for data. None if too little is known.
     """
-    run, explorer = session.run, session.run.explorer
-    own = explorer.search.own_recipe()
+    run, controller = session.run, session.run.controller
+    own = controller.search.own_recipe()
     taken_s = run.capped.meter.elapsed_s
     if own is None or taken_s <= 0 or not run.changes:
         return None
@@ -65,7 +65,7 @@ def gain(session: Session) -> Gain | None:
         for change, end in zip(run.changes, ends, strict=True)
     )
     others_s = max(0.0, taken_s - run.times.compute_s)
-    cell = None if explorer.probing else explorer.cells.get(explorer.wanted)
+    cell = None if controller.probing else controller.cells.get(controller.wanted)
     ahead = None
     if cell is not None and cell.step_s:
         ahead = own.step_s * steps(cell.batch_size, cell.batch_size) / cell.step_s
@@ -88,7 +88,7 @@ def _gain_in_words(session: Session) -> list[str]:
 def session_record(session: Session) -> SessionRecord:
     """The record of a session. Raises: SensorError if the sensor never gave a reading."""
     run, asked = session.run, session.asked
-    device, explorer, times = run.device, run.explorer, run.times
+    device, controller, times = run.device, run.controller, run.times
     figures = run.capped.meter.figures()
     sample_model, recipe = session.sample_model, session.recipe
     found = gain(session)
@@ -111,7 +111,7 @@ def session_record(session: Session) -> SessionRecord:
         table=_table(session),
         efficiency_from=sample_model.source,
         noise_scale=None if sample_model.scale is None else sample_model.scale.samples,
-        point=explorer.wanted if not explorer.probing else None,
+        point=controller.wanted if not controller.probing else None,
         changes=tuple(PointChange(**change) for change in run.changes),
         samples=session.samples,
         ranks=session.size,
@@ -141,14 +141,14 @@ def session_record(session: Session) -> SessionRecord:
 
 
 def _table(session: Session) -> ProfileTable | None:
-    explorer, device = session.run.explorer, session.run.device
-    if not explorer.cells and not explorer.aborted:
+    controller, device = session.run.controller, session.run.device
+    if not controller.cells and not controller.aborted:
         return None
     return ProfileTable(
         device=device.name,
         workload=type(session.run.model).__name__,
-        cells=tuple(explorer.cells.values()),
-        aborted=tuple(explorer.aborted),
+        cells=tuple(controller.cells.values()),
+        aborted=tuple(controller.aborted),
         sensor_window_s=device.sensor.window_s,
         sensor_rail=device.sensor.rail,
         supply=device.supply,
@@ -161,7 +161,7 @@ def _table(session: Session) -> ProfileTable | None:
 def explanation(session: Session) -> str:
     """The choice of the point and its reasons, as lines of text."""
     run, sample_model, recipe, asked = session.run, session.sample_model, session.recipe, session.asked
-    explorer, device = run.explorer, run.device
+    controller, device = run.controller, run.device
     cap = "no cap" if run.limit.limit_w is None else f"a cap of {run.limit.limit_w:.4g} W"
     if run.capped.follows:
         cap = f"a cap that changes, with pauses of {run.capped.paused_s:.4g} s"
@@ -174,18 +174,18 @@ def explanation(session: Session) -> str:
     if figures is not None and figures.readings_above_cap:
         above = f"{figures.readings_above_cap} of {figures.readings} readings exceeded it"
         lines.append(f"{above}, the highest was {figures.power_peak_w:.4g} W.")
-    wanted, points = explorer.wanted, len(explorer.cells)
-    if explorer.probing and session.is_over:
+    wanted, points = controller.wanted, len(controller.cells)
+    if controller.probing and session.is_over:
         lines.append(
             f"The training run ended before the search ({run.capped.meter.elapsed_s:.3g} s; usually {SEARCH_TAKES} are "
             f"needed); {points} points were measured."
         )
-    elif explorer.probing:
+    elif controller.probing:
         lines.append(f"Measuring {wanted} by training there; {points} points are measured.")
     else:
         verb = "Trained" if session.is_over else "Training"
         lines.append(f"{verb} at {wanted}{session.on_ranks(wanted.batch_size)}, chosen from {points} measured points.")
-        cell = explorer.cells.get(explorer.wanted)
+        cell = controller.cells.get(controller.wanted)
         if cell is not None and cell.step_s is not None:
             lines.append(
                 f"There a step takes {1e3 * cell.step_s:.4g} ms at {cell.power_mean_w:.4g} W (peak "
@@ -193,6 +193,6 @@ def explanation(session: Session) -> str:
             )
     lines.append(f"Relative samples to target: {SOURCES[sample_model.source]}.")
     lines.append(f"Recipe: batch size {recipe.batch_size}{session.on_ranks(recipe.batch_size)}, {recipe.rule}.")
-    if explorer.search.reason:
-        lines.append(f"Probing ended: {explorer.search.reason}.")
+    if controller.search.reason:
+        lines.append(f"Probing ended: {controller.search.reason}.")
     return "\n".join([*lines, *run.notes])

@@ -74,7 +74,7 @@ class SessionRun(LoopRun):
     Raises: InputError for a cap or a profile that the device cannot be held below or has not.
     """
 
-    explorer: StepController
+    controller: StepController
 
     def __init__(self, device: Device, asked: Request, leading: Leading | None = None):
         moving = asked.moving
@@ -141,7 +141,7 @@ class SessionRun(LoopRun):
                 stack.callback(observer.close)
                 observer.open()
             capped, state = stack.enter_context(self.capped), self._state
-            self.explorer = StepController(
+            self.controller = StepController(
                 self.device,
                 capped.limiter,
                 self._new_search,
@@ -153,11 +153,11 @@ class SessionRun(LoopRun):
                 self.samples, self.steps = state["samples"], state["steps"]
                 self.changes, self.notes = list(state["changes"]), dict.fromkeys(state["notes"])
                 self.times.load_state_dict(state["times"])
-                self.explorer.load_state_dict(state["explorer"])
+                self.controller.load_state_dict(state["explorer"])
             capped.start(state, keep_setting=True)
-            self.explorer.choose()
+            self.controller.choose()
             if self._leading is not None:
-                self._leading.on_rebalance = self.explorer.measure_again
+                self._leading.on_rebalance = self.controller.measure_again
                 stack.callback(self._leading.timer.close)
                 self._leading.timer.open()
             stack.enter_context(capped.following())
@@ -198,7 +198,7 @@ class SessionRun(LoopRun):
     # ---------------------------------------------------------------------------------------------------------- steps
 
     def next_step(self) -> NextStep:
-        """The step that the explorer wants next; with other ranks, the one that all of them take."""
+        """The step that the controller wants next; with other ranks, the one that all of them take."""
         if self._leading is None:
             return self._wanted()
         if not self.capped.follows:
@@ -210,8 +210,8 @@ class SessionRun(LoopRun):
         return self._leading.next_step(self._wanted, 0.0)  # for one step, since the next one may have to wait
 
     def _wanted(self) -> NextStep:
-        explorer = self.explorer
-        return NextStep(explorer.wanted.shape, explorer.current.shape, explorer.probing, explorer.is_measuring)
+        controller = self.controller
+        return NextStep(controller.wanted.shape, controller.current.shape, controller.probing, controller.is_measuring)
 
     @property
     def paused_s(self) -> float | None:
@@ -221,7 +221,7 @@ class SessionRun(LoopRun):
     @property
     def row(self) -> BatchShape:
         """The row that the next step should have."""
-        return self.explorer.wanted.shape
+        return self.controller.wanted.shape
 
     def begin(self, row: BatchShape, samples: int, key: Hashable = None, data: Any = None) -> None:
         """See ``LoopRun``."""
@@ -240,9 +240,9 @@ class SessionRun(LoopRun):
         idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
         with self.capped.settled() as limit:
             self._choose_under(limit)
-            self.explorer.begin(row, idle_s)
+            self.controller.begin(row, idle_s)
         kind = row, samples, len(self.changes)
-        if kind != self._kind or self.explorer.probing:
+        if kind != self._kind or self.controller.probing:
             self._use(*kind)
         self._row, self._samples, self._is_whole = row, samples, True
         if self.counter.counts:
@@ -259,7 +259,7 @@ class SessionRun(LoopRun):
         device, row, samples = self.device, self._row, self._samples
         if self._leading is not None:
             self._leading.end()
-        is_timed = self._sync is None or self._sync.end(always=self.explorer.probing)
+        is_timed = self._sync is None or self._sync.end(always=self.controller.probing)
         if device.executes_steps:
             step, self._step = self._step, None
             step.__exit__(None, None, None)
@@ -272,7 +272,7 @@ class SessionRun(LoopRun):
                 if row == self.start:
                     raise
                 self.note(f"batch size {row.batch} in micro-batches of {row.micro} is left out: {error}")
-                self.explorer.leave_out(row)
+                self.controller.leave_out(row)
         self._idle_since_s = now_s = device.now_s()
         seconds = now_s - self._begun_s - (self.times.copying_s - self._copied_s)
         self.samples += samples
@@ -285,7 +285,7 @@ class SessionRun(LoopRun):
             self.on_look()
         counts = stepped and usual and is_timed and self._is_whole and samples == row.batch
         if not self._was_moved:
-            self.explorer.end(row, seconds if counts else None, now_s)
+            self.controller.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
             self.check()
         if self._leading is not None:
@@ -294,23 +294,23 @@ class SessionRun(LoopRun):
     # ------------------------------------------------------------------------------------------------ caps that change
 
     def _hold_step(self) -> None:
-        ladder = self.explorer.search
-        known_s = ladder.step_s(self.explorer.wanted.knobs) if isinstance(ladder, SettingLadder) else None
+        ladder = self.controller.search
+        known_s = ladder.step_s(self.controller.wanted.knobs) if isinstance(ladder, SettingLadder) else None
         self.capped.hold(max(self._step_s, known_s or 0.0), on_pause=self.on_pause)
 
     def _choose_under(self, limit: SensorLimit | None) -> None:
         """Choose the point again if the cap wants another setting."""
-        ladder = self.explorer.search
+        ladder = self.controller.search
         if not isinstance(ladder, SettingLadder):
             return
         ladder.limit = limit
-        if self._was_moved or ladder.setting(limit) != self.explorer.wanted.knobs:
+        if self._was_moved or ladder.setting(limit) != self.controller.wanted.knobs:
             self._was_moved = False
-            self.explorer.choose()
+            self.controller.choose()
 
     def _setting_under(self, limit: SensorLimit) -> Knobs | None:
         """The setting that the cap may raise to, or has to lower to."""
-        ladder = self.explorer.search
+        ladder = self.controller.search
         assert isinstance(ladder, SettingLadder)
         knobs = ladder.setting(limit)
         if knobs is not None and self._evaluates_under not in (None, limit):
@@ -321,7 +321,7 @@ class SessionRun(LoopRun):
         self._was_moved = True
 
     def _read(self, time_s: float, power_w: float) -> None:
-        self.explorer.window.reading(self.device.now_s(), power_w)
+        self.controller.window.reading(self.device.now_s(), power_w)
 
     def check(self) -> None:
         """End the run if it cannot stay below its limit; with other ranks, at the next step on all of them.
@@ -334,7 +334,7 @@ class SessionRun(LoopRun):
         except SafetyStop as stop:
             if self._leading is None:
                 raise
-            lowest_w = None if self.explorer.cells or self._state is not None else self.capped.limiter.lowest_w
+            lowest_w = None if self.controller.cells or self._state is not None else self.capped.limiter.lowest_w
             self._leading.stop = stop  # raised on all ranks at the same step
             if lowest_w is not None:
                 self._leading.stop = InputError(
@@ -366,7 +366,7 @@ class SessionRun(LoopRun):
                 yield
         finally:
             self._evaluates_under, self._evaluation_s = None, self.device.now_s() - begun_s
-        if self.explorer.mixes_pauses:
+        if self.controller.mixes_pauses:
             self.note(
                 "evaluations come more often than the power sensor needs to show training alone "
                 f"({self.device.sensor.settle_s:.2g} s): points are measured with the evaluations in between"
@@ -376,7 +376,7 @@ class SessionRun(LoopRun):
     def _evaluated(self) -> Iterator[None]:
         self.check()
         self._is_whole = False  # the step under way, if there is one
-        self.explorer.begin_evaluation()
+        self.controller.begin_evaluation()
         self.capped.limiter.begin_evaluation()
         try:
             with self.counter.aside():
@@ -406,7 +406,7 @@ class SessionRun(LoopRun):
         if self._keeps_shape and row != self.start and not is_named:
             return False
         if (self.limit.limit_w is not None or self.capped.follows) and not self.fit_check.is_known(row):
-            self.explorer.to_safest()
+            self.controller.to_safest()
         with nullcontext() if self._leading is None else self._leading.channel.busy():
             fits = self.fit_check.fits(row, self.counter)
         for size, reason in self.fit_check.failures.items():
@@ -430,18 +430,18 @@ class SessionRun(LoopRun):
             self.note(f"{text}, {KEEPS}")
             warnings.warn(f"{text}, {KEEPS}", stacklevel=4)
         self._keeps_shape = True
-        self.explorer.leave_out_unfit()
+        self.controller.leave_out_unfit()
 
     def expect(self, samples: float) -> None:
         """See ``LoopRun``."""
-        search = self.explorer.search
+        search = self.controller.search
         if not isinstance(search, SettingLadder):
             search.samples_left = samples
 
     def relative(self, known: dict[int, tuple[float, float]]) -> None:
         """See ``LoopRun``."""
-        self.explorer.search.relative(known)
-        self.explorer.choose_again()
+        self.controller.search.relative(known)
+        self.controller.choose_again()
 
     def _use(self, row: BatchShape, samples: int, changes: int) -> None:
         """Prepare for steps of a new kind; steps of the same kind skip this unless a point is being probed."""
@@ -467,7 +467,7 @@ class SessionRun(LoopRun):
             "steps": self.steps,
             "changes": self.changes,
             "notes": list(self.notes),
-            "explorer": self.explorer.state_dict(),
+            "explorer": self.controller.state_dict(),
             "times": self.times.state_dict(),
         }
 

@@ -33,7 +33,7 @@ class UpdateFeed:
 
     def point(self, point: OperatingPoint, reason: str) -> None:
         """Tell that training is at another point from now on."""
-        verb = "Measuring" if self._session.run.explorer.probing else "Training at"
+        verb = "Measuring" if self._session.run.controller.probing else "Training at"
         logger.info("%s %s%s: %s", verb, point, self._session.on_ranks(point.batch_size), reason)
         self._send("point", reason)
 
@@ -90,7 +90,7 @@ class UpdateFeed:
             temperature_c=capped.monitor.temperature_c,
             cap_w=capped.limit.limit_w,
             point=session.point,
-            probing=run.explorer.probing,
+            probing=run.controller.probing,
             device=run.device.name,
             kind=run.device.kind,
             reason=reason,
