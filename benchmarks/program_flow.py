@@ -79,12 +79,11 @@ class Flow:
         """The command of the run or of its continuation."""
         if (self._output / "run.json").exists():
             return [*COMMAND, "run", "--output", str(self._output), "--resume"]
-        loads = LOADS.format(self._board.root / "load")
         train = f"{self._python} {self._train} --batch-size {{batch_size}} --lr {{rate}} --seed {{seed}}"
         words = ["run", "--device", f"jetson?root={self._board.root}", "--cap", f"{self._cap_w}W"]
         words += ["--target", "0.9", "--metric", "val acc: ([0-9.]+)", "--batch-sizes", batch_sizes]
         words += ["--rate", "0.1@32,linear", "--output", str(self._output)]
-        return [*COMMAND, *words, "--command", f"sh -c '{loads} exec {train}'"]
+        return [*COMMAND, *words, "--command", f"sh -c '{LOADS.format(self._board.root / 'load')} exec {train}'"]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

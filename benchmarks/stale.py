@@ -36,6 +36,7 @@ MEASURED = {
     "paper_measured": ("benchmarks/paper", *SAMPLES, *SIMULATOR),
     "paper_replay": ("benchmarks/paper", "src/wattune/planning", *SIMULATOR),
     "planning": ("benchmarks/planning.py", "src/wattune/planning"),
+    "program_flow": ("benchmarks/program_flow.py", "src/wattune/profiling/program", "src/wattune/program"),
     "ranks_division": ("benchmarks/ranks/division.py", "benchmarks/groups.py", *SESSION, "src/wattune/search"),
     "ranks_killed": ("benchmarks/ranks/killed.py", *SESSION, "src/wattune_agent"),
     "script": ("benchmarks/script", "src/wattune/script", "src/wattune/search", "src/wattune/power/limiter.py"),
