@@ -13,7 +13,7 @@ from benchmarks.asyncfgd.engines import BATCH, spread, trained
 from benchmarks.timing import keep
 from wattune.algorithms.forward.alpha import Schedule
 
-STEPS, EPOCH = 2000, 1297
+STEPS, EPOCH = 800, 1297
 """Steps, and samples of an epoch: the digits to train on."""
 
 SCHEDULE = f"alpha=0.15,epoch_samples={EPOCH}"

@@ -164,13 +164,3 @@ def test_empty_batches_of_a_replay_are_accepted() -> None:
 
     results = learn(Replay(0).run, itertools.repeat((None, None)), lambda: 0.5, budget_samples=40, evaluate_every=20)
     assert [p.samples for p in results] == [24, 40]
-
-
-def test_an_exception_in_a_step_propagates() -> None:
-    @contextmanager
-    def around() -> Iterator[None]:
-        raise RuntimeError("too hot")
-        yield
-
-    with pytest.raises(RuntimeError, match="too hot"):
-        progress(0, 8, budget=24, every=8, around_step=around)

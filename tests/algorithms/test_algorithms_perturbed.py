@@ -220,23 +220,6 @@ def test_no_tape_is_recorded(perturb):
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_a_frozen_beginning_makes_no_tangent():
-    model = perceptron()
-    model[0].requires_grad_(False)
-    perturbed = Perturbed(model, Alpha(model, 1))
-    seen: dict[int, bool] = {}
-    for index, layer in enumerate(model):
-        layer.register_forward_hook(lambda _, __, out, i=index: seen.update({i: tangent_of(out) is not None}))
-    with forward_ad.level():
-        _, tangent = perturbed.dual(torch.randn(3, 12), None, RandomKey(0, 0))
-    assert tangent is not None
-    assert [seen[i] for i in range(3)] == [False] * 3
-
-
-def tangent_of(value: Tensor) -> Tensor | None:
-    return forward_ad.unpacked(value)[1]
-
-
 def normalised(perturb: str) -> nn.Sequential:
     """Linear layers with batch normalisation between them; before them and frozen, where examples must not see each
     other behind a perturbed one."""
