@@ -112,6 +112,29 @@ def test_wandb_joins_the_rows_of_the_users_own_run(offline):
     assert logged["wattune/power_w"] > 1
 
 
+# -------------------------------------------------------------------------------------------------------------- Trackio
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("is_own", [True, False])
+def test_trackio_gets_a_run_of_its_own_or_the_users(folder, monkeypatch, is_own):
+    monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))  # is read when it is imported
+    import trackio
+
+    project = "wattune" if is_own else "mine"
+    if not is_own:
+        trackio.init(project="mine", embed=False)
+    updates, _ = trained("trackio", passes=1)
+    assert (trackio.context_vars.current_run.get() is None) is is_own
+    if not is_own:
+        trackio.finish()
+    (run,) = trackio.Api().runs(project)
+    rows = trackio.SQLiteStorage.get_logs(project, run.name)
+    assert [row["wattune/energy_j"] for row in rows] == [u.energy_j for u in updates if u.energy_j is not None]
+    assert {row["wattune/cap_w"] for row in rows} == {4.5}
+
+
 # --------------------------------------------------------------------------------------------------------------- MLflow
 
 
@@ -178,7 +201,7 @@ def test_a_run_that_ends_early_does_not_count_as_finished(store, error, status):
 # ------------------------------------------------------------------------------------------------------ what is asked
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow", "trackio"])
 def test_a_missing_library_is_one_line_that_names_the_extra(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
@@ -191,7 +214,7 @@ def test_a_missing_library_is_one_line_that_names_the_extra(monkeypatch, name):
 
 @pytest.mark.parametrize("wanted", ["tensorbord", 3, "wandb:mine", "tensorboard:", [print, 3]])
 def test_anything_else_is_refused(wanted):
-    with pytest.raises(InputError, match=r"log_to.*allowed: mlflow, tensorboard, wandb, tensorboard:FOLDER"):
+    with pytest.raises(InputError, match=r"log_to.*allowed: mlflow, tensorboard, trackio, wandb, tensorboard:FOLDER"):
         trackers_of(wanted)
 
 

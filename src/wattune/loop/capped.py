@@ -84,7 +84,7 @@ def capped(
     per epoch, such as StepLR. ``before_step`` is called before each optimizer step with unscaled gradients, and
     is the place to clip them. ``yield_to`` is called before each step, which waits while it returns True: other work
     on the board goes first. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
-    ``log_to``: "tensorboard", "wandb", "mlflow", a function, or several of them. They get a
+    ``log_to``: "tensorboard", "wandb", "mlflow", "trackio", a function, or several of them. They get a
     ``RunUpdate`` (power, energy, temperature, operating point) once a second, at each change of the point and at the
     end, between two steps; the logger "wattune" has the changes, too.
     With ``resume``, training continues from ``checkpoint`` if that exists. Without a ``loader``, ``batch_size`` is

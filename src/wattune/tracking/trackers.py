@@ -118,9 +118,30 @@ class WandbRun:
             self._run.finish(exit_code=0 if update.reason == "finished" else 1)
 
 
+class TrackioRun:
+    """The user's active Trackio run, else one in the project "wattune" that ends with training."""
+
+    def __init__(self) -> None:
+        self._trackio = import_module("trackio")
+        self._run: Any = None
+
+    def __call__(self, update: RunUpdate) -> None:
+        """Log an update."""
+        if self._run is None:
+            self._run = self._trackio.context_vars.current_run.get()
+            self._is_own = self._run is None
+            config = {"wattune/device": update.device, "wattune/kind": update.kind}
+            if self._is_own:
+                self._run = self._trackio.init(project="wattune", config=config, embed=False)
+        self._run.log(values_of(update), step=update.steps)
+        if update.event == "end" and self._is_own:
+            self._trackio.finish()
+
+
 TRACKERS: dict[str, Callable[..., OnUpdate]] = {
     "mlflow": MlflowRun,
     "tensorboard": TensorboardEvents,
+    "trackio": TrackioRun,
     "wandb": WandbRun,
 }
 """Classes of trackers, made when a run is asked for and called with each of its updates."""
