@@ -60,17 +60,6 @@ def test_the_order_of_the_cells_does_not_matter(problem, random):
     assert plans[0].candidates == plans[1].candidates
 
 
-def test_a_dip_in_power_or_speed_is_seen():
-    # Above the cap in the middle, below it again at the top, where it is fastest.
-    profile = ProfileTable(
-        device="d", workload="w", cells=(cell(8, 1, 3.0, 3.0), cell(8, 2, 2.0, 6.0), cell(8, 3, 1.0, 4.0))
-    )
-    assert plan(profile, curve({8: 1.0}), cap=PowerCap(5.0)).clock_mhz == 3
-    # A clock that is slower than the one below it.
-    profile = ProfileTable(device="d", workload="w", cells=(cell(8, 1, 1.0, 3.0), cell(8, 2, 2.0, 4.0)))
-    assert plan(profile, curve({8: 1.0}), cap=PowerCap(5.0)).clock_mhz == 1
-
-
 def test_the_cap_is_exact_and_the_margin_is_added():
     profile = ProfileTable(device="d", workload="w", cells=(cell(8, 1, 2.0, 3.0), cell(8, 2, 1.0, 4.5)))
     efficiency = curve({8: 1.0})

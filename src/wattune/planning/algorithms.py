@@ -93,7 +93,8 @@ def _paired(
     """Each profile with its curve."""
     _alike("profile", [(p.algorithm, _about(p)) for p in profiles])
     _alike("efficiency record", [(c.algorithm, {"workload": c.workload, "target": c.target}) for c in curves])
-    if twice := _twice([profile.algorithm for profile in profiles]):
+    names = [profile.algorithm for profile in profiles]
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise RecordError("two profiles are of one training algorithm", value=twice, hint="give one of them")
     by_kind: dict[str, SampleEfficiency] = {}
     for curve in curves:
@@ -230,7 +231,3 @@ def _seconds(result: Plan) -> float:
 def _samples(curve: SampleEfficiency) -> float:
     assert curve.reference_samples is not None  # held by _paired
     return curve.reference_samples
-
-
-def _twice(names: Sequence[str]) -> str | None:
-    return next((name for name in names if list(names).count(name) > 1), None)

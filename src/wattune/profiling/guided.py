@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wattune.cap import SensorLimit
@@ -37,21 +37,14 @@ FREE: Final = SearchPolicy(
 twenty of those at the pick may be above the cap. 1.54 and 0.6: mean and standard deviation of the highest of ten normal
 numbers, which a probe's readings are."""
 
-STRICT: Final = SearchPolicy(
-    deviations=3.0,
-    probing=3.0,
-    noise=1.64,
-    highest=(1.54, 0.6),
-    trains=False,
-    least=0.005,
-    climb=CLIMB,
-    daring=None,
-    windows=WINDOWS,
-)
+STRICT: Final = replace(FREE, deviations=3.0, probing=3.0, daring=None, least=0.005)
 
 STRICT_MARGIN: Final = 0.005
 """Share of the cap that strict keeps away from it besides: a short look at long steps misses their busiest stretch, and
 a board is warmer after an hour."""
+
+MEASURED: Final = {"step_s", "power_mean_w", "power_peak_w"}
+"""Figures of a cell that its pick has as well."""
 
 Samples = Mapping[int, tuple[float, float]]
 """Batch size -> the samples it needs relative to some other, and the standard deviation of their logarithm."""
@@ -124,9 +117,19 @@ def guided(
     chosen_from = [row for row in rows if row.batch in samples]
     if not notebook.notes:
         notebook.rest_w = read_rest_w(device, cap_w)
-    search = _search(
-        device, chosen_from, limit=limit, samples=samples, strict=strict, goal=goal, rest_w=notebook.rest_w
+    search = Search(
+        chosen_from,
+        device.combinations(),
+        cap_w=cap_w,
+        start=_start(chosen_from),
+        margin_w=STRICT_MARGIN * cap_w if strict else 0.0,
+        **device.sensor.searched,
+        cap_window_s=limit.window_s,
+        manner=STRICT if strict else FREE,
+        goal=goal,
+        rest_w=notebook.rest_w,
     )
+    search.relative(samples)
     search.leave_out(absent)
     nothing_told = search.state_dict()
     while True:
@@ -153,13 +156,14 @@ def guided(
             hint="raise the cap, or profile smaller batches",
         )
     best = search.best()
+    picked = next((cell for cell in cells if cell.point == best), None)
     guidance = Guidance(
         strict=strict,
         samples_from="efficiency" if by_curve else "prior",
         stopped_because=reason,
         may_save=search.worth(),
         goal=goal,
-        pick=None if best is None else _pick(next(cell for cell in cells if cell.point == best)),
+        pick=None if picked is None else Pick(**picked.point.fields(), **picked.model_dump(include=MEASURED)),
         p_above_cap=None if best is None else search.risk(best),
     )
     cells = tuple(
@@ -174,41 +178,6 @@ def _start(rows: Sequence[BatchShape]) -> BatchShape:
     """The row of the first probe: the middle one, which is near every other row."""
     ordered = sorted(rows)
     return ordered[len(ordered) // 2]
-
-
-def _search(
-    device: Device,
-    rows: Sequence[BatchShape],
-    *,
-    limit: SensorLimit,
-    samples: Samples,
-    strict: bool,
-    goal: Goal,
-    rest_w: float | None,
-) -> Search:
-    search = Search(
-        rows,
-        device.combinations(),
-        cap_w=limit.limit_w,
-        start=_start(rows),
-        margin_w=STRICT_MARGIN * (limit.limit_w or 0.0) if strict else 0.0,
-        **device.sensor.searched,
-        cap_window_s=limit.window_s,
-        manner=STRICT if strict else FREE,
-        goal=goal,
-        rest_w=rest_w,
-    )
-    search.relative(samples)
-    return search
-
-
-def _pick(cell: ProfileCell) -> Pick:
-    return Pick(
-        **cell.point.fields(),
-        step_s=cell.step_s,
-        power_mean_w=cell.power_mean_w,
-        power_peak_w=cell.power_peak_w,
-    )
 
 
 def _tell(search: Search, result: ProfileCell | AbortedProbe) -> None:

@@ -294,7 +294,8 @@ class _ParameterGrid:
         cross = _sums(precision, factors.seed * k + place, seeds * k).reshape(len(precision), seeds, k)  # S^T W A
         rhs = precision * logs  # W y (h, runs)
         by_seed = _sums(rhs, factors.seed, seeds)  # S^T W y
-        total = _diagonal(_sums(precision, place, k)) - (cross * back[:, :, None]).transpose(0, 2, 1) @ cross  # A^T V A
+        own = _sums(precision, place, k)[:, :, None] * np.eye(k)
+        total = own - (cross * back[:, :, None]).transpose(0, 2, 1) @ cross  # A^T V A
         noise = np.linalg.inv(total)  # R
         sums = _sums(rhs, place, k) - np.einsum("hsk,hs->hk", cross, back * by_seed)  # A^T V y (h, k)
         means = np.einsum("hkl,hl->hk", noise, sums)  # m
@@ -317,7 +318,3 @@ class _ParameterGrid:
         below = np.cumsum(share) - share / 2
         median, low, high = np.exp(np.interp((0.5, 0.05, 0.95), below, np.log(self._critical)))
         return float(median), float(low), float(high)
-
-
-def _diagonal(values: Array) -> Array:
-    return values[:, :, None] * np.eye(values.shape[1])

@@ -409,12 +409,6 @@ class Search:
         rise = self._grid.value[:, 0] / seen.max()
         return np.asarray((highest_w * rise <= limit_w) | (rise <= 1) | self._grid.next_up(self._seen))
 
-    def _near(self, kept: Sequence[int]) -> Mask:
-        near, climb = self._grid.near(kept), self._manner.climb
-        if climb is None:
-            return near
-        return np.asarray(near & self._grid.within_climb(kept, climb))
-
     def _likely(self, kept: Sequence[int]) -> Mask:
         """Points worth a risk: single settings up, in a profile also the lowest setting of every row, and of
         several clocks those that need no step up."""
@@ -459,6 +453,9 @@ class Search:
             both = forecast.time.sd**2 + forecast.time.sd[chosen] ** 2 - 2 * forecast.time.covariance(chosen)
             costs_sd = np.sqrt(np.maximum(costs_sd**2 - forecast.time.sd**2 + both, DRIFT**2))
         kept = [index for index in self._seen if self._open[index]]
+        near = self._grid.near(kept) if capped else self._open
+        if capped and manner.climb is not None:
+            near = near & self._grid.within_climb(kept, manner.climb)
         often = np.zeros(len(costs), dtype=np.intp)
         for index, one in self._seen.items():
             often[index] = one.times
@@ -474,7 +471,7 @@ class Search:
             sure=self._sure(),
             short=self._short(self._probing()),
             likely=self._likely(kept),
-            near=self._near(kept) if capped else self._open,
+            near=near,
             times=often,
             row=self._grid.row,
             level=self._grid.level,
