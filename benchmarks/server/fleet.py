@@ -171,7 +171,7 @@ def cpu_s(pid: int) -> float:
 def measure(folder: Path, url: str | None, devices: int, rate_per_s: float | None) -> dict[str, Any]:
     """Measure one server on one database under this load; no ``rate_per_s``: as fast as it answers."""
     store = folder / "store"
-    store.mkdir()
+    store.mkdir(exist_ok=True)
     database = Database(url or sqlite_url(store))
     database.upgrade()
     device_tokens, shared = prepare(store, database, devices)
