@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -458,16 +459,35 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_clear_error_and_all_boards
 
 
 class CapThatFalls:
-    """A cap that falls to nothing for good once there is a file ``pause``."""
+    """A cap that falls to nothing once there is a file ``pause``, for good or for some seconds."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, for_s: float = math.inf):
+        self.folder, self.for_s = folder, for_s
+        self.until_s: float | None = None
 
     def __call__(self, time_s: float) -> float | None:
         if not (self.folder / "pause").exists():
             return 100.0
         (self.folder / "paused").touch()
-        return None
+        self.until_s = time_s + self.for_s if self.until_s is None else self.until_s
+        return None if time_s < self.until_s else 100.0
+
+
+def pause_long(rank: int, folder: Path) -> int:
+    cap = CapThatFalls(folder, for_s=12.0)
+    device = f"jetson?root={folder / 'board'}"
+    model, opened = small(rank, device=device, cap_w=cap, keep_recipe=False, rank_timeout_s=10.0)
+    with opened as session:
+        train(session, model)
+        (folder / "pause").touch()
+        train(session, model)
+    return session.run.samples
+
+
+def test_a_pause_may_take_longer_than_others_would_wait_for_a_rank(tmp_path: Path) -> None:
+    unpack("orin-nano-jp6", tmp_path / "board")
+    assert values(job(pause_long, 2, tmp_path)) == [512, 512]
+    assert (tmp_path / "paused").exists()
 
 
 def test_a_rank_that_is_killed_in_a_pause_ends_the_others(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from wattune.cap import SensorLimit
 from wattune.devices.group import device_group
 from wattune.errors import DeviceError
 from wattune.loop.ranks import remote_board
-from wattune.loop.ranks.channel import Channel, Peer
+from wattune.loop.ranks.channel import Channel
 from wattune.loop.ranks.remote_board import RemoteBoard, ServedBoard
 from wattune.point import Knobs
 from wattune.records import StepWork
@@ -29,7 +29,7 @@ from wattune_agent.errors import FileFailed
 @pytest.fixture
 def channels() -> Iterator[list[Channel]]:
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)  # type: ignore[attr-defined]
-    made = [Channel(store, rank, [Peer(f"rank {r}", os.getpid()) for r in range(3)], 600.0) for rank in range(3)]
+    made = [Channel(store, rank, 3, 600.0) for rank in range(3)]
     yield made
     for channel in made:
         channel.close()

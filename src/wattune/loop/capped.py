@@ -15,10 +15,10 @@ from wattune.cap import Over
 from wattune.cap_source import AnyCap
 from wattune.devices import Device, open_device
 from wattune.goal import TIME, Goal
+from wattune.loop.ranks.agreement import Even, Ranks
 from wattune.loop.ranks.channel import RANK_TIMEOUT_S
-from wattune.loop.ranks.following import FollowingSession, follow
-from wattune.loop.ranks.leading import Leading
-from wattune.loop.ranks.meeting import Even, Ranks, meet, own_rank, processes
+from wattune.loop.ranks.following import FollowingRun, FollowingSession
+from wattune.loop.ranks.meeting import meet, own_rank, processes
 from wattune.loop.request import Request
 from wattune.loop.session import Session
 from wattune.loop.session_run import SessionRun
@@ -103,17 +103,16 @@ def capped(
         return _session(open_device(device, seed=seed) if isinstance(device, str) else device, asked)
     ranks, asked = meet(request, device)
     if not ranks.is_leader:
-        return FollowingSession(follow(ranks, asked), asked, ranks)
+        return FollowingSession(FollowingRun(ranks, asked), asked)
     with ranks.preparing():
-        leading = Leading(ranks, asked)
-        session = _session(leading.device, asked, ranks, leading)
+        session = _session(ranks.open_devices(asked), asked, ranks)
     return session
 
 
-def _session(device: Device, asked: Request, ranks: Ranks | None = None, leading: Leading | None = None) -> Session:
+def _session(device: Device, asked: Request, ranks: Ranks | None = None) -> Session:
     """A session that chooses the points. The device is closed if it was opened here and the session cannot be made."""
     try:
-        run = SessionRun(device, asked, leading)
+        run = SessionRun(device, asked, ranks)
     except BaseException:
         if asked.closes:
             device.close()

@@ -22,7 +22,7 @@ from wattune.loop.division import DivisionCheck
 from wattune.loop.interrupts import Ended, Shield
 from wattune.loop.micro_batching import Batch
 from wattune.loop.optimizer_step import OptimizerStepper, trained
-from wattune.loop.ranks.meeting import Ranks
+from wattune.loop.ranks.agreement import Ranks
 from wattune.loop.rate_watch import RateWatch
 from wattune.loop.request import Request
 from wattune.loop.session_checkpoint import check_savable, save_session
@@ -162,7 +162,7 @@ class Session:
         except WattuneError as late:
             not_restored = late
         finally:
-            lost = None if self.ranks is None else self.ranks.leave(error)
+            lost = None if self.ranks is None else self.ranks.channel.end(error)
             if not_restored is not None and lost is None:  # else it is told beside the loss
                 _warn_at_end(not_restored)
             self.recipe.close()

@@ -22,7 +22,7 @@ from wattune.loop.controller import AnySearch, StepController
 from wattune.loop.division import Verdict
 from wattune.loop.fit_check import FitCheck
 from wattune.loop.loop_run import LoopRun, NextStep
-from wattune.loop.ranks.leading import Leading
+from wattune.loop.ranks.agreement import Ranks
 from wattune.loop.session_cap import planned_settings
 from wattune.loop.setting_ladder import SettingLadder
 from wattune.loop.step_counter import StepWorkCounter
@@ -67,7 +67,7 @@ class Sync:
 class SessionRun(LoopRun):
     """A context in which ``begin`` and ``end`` bracket the steps of a loop, at the points that a search chooses.
 
-    The device is at its safest setting when the context begins, and afterwards as it was before. ``leading``: this rank
+    The device is at its safest setting when the context begins, and afterwards as it was before. ``ranks``: this rank
     chooses for others as well. Under a cap that changes, ``limit`` is that of the highest, a ``SettingLadder`` chooses
     the setting, and steps begin only while the cap lets them (``CappedRun.hold``).
 
@@ -76,7 +76,7 @@ class SessionRun(LoopRun):
 
     controller: StepController
 
-    def __init__(self, device: Device, asked: Request, leading: Leading | None = None):
+    def __init__(self, device: Device, asked: Request, ranks: Ranks | None = None):
         moving = asked.moving
         if moving is None:
             device.select([knob.name for knob in device.offered])
@@ -95,7 +95,7 @@ class SessionRun(LoopRun):
         self.fit_check = FitCheck(device, self.model, start.micro, asked.optimizer)
         # A model in shards cannot run on this rank alone, so that no trial says what fits.
         self.compares_gradients = not asked.sync.is_sharded
-        self._leading, self._step_s = leading, 0.0
+        self._ranks, self._step_s = ranks, 0.0
         self._yield_to = asked.given.yield_to
         self._keeps_shape = False
         first = limit if moving is None else replace(limit, limit_w=None)  # the follower finds its own
@@ -109,7 +109,7 @@ class SessionRun(LoopRun):
                     supply=device.supply,
                     averaging_s=device.sensor.window_s,
                     on_move=self._moved,
-                    on_rest=(lambda: None) if leading is None else leading.channel.check,
+                    on_rest=(lambda: None) if ranks is None else ranks.channel.check,
                 )
             )
         for text in () if moving is None else moving.assumed:
@@ -156,10 +156,10 @@ class SessionRun(LoopRun):
                 self.controller.load_state_dict(state["explorer"])
             capped.start(state, keep_setting=True)
             self.controller.choose()
-            if self._leading is not None:
-                self._leading.on_rebalance = self.controller.measure_again
-                stack.callback(self._leading.timer.close)
-                self._leading.timer.open()
+            if self._ranks is not None:
+                self._ranks.on_rebalance = self.controller.measure_again
+                stack.callback(self._ranks.timer.close)
+                self._ranks.timer.open()
             stack.enter_context(capped.following())
             self._stack = stack.pop_all()
         return self
@@ -199,15 +199,16 @@ class SessionRun(LoopRun):
 
     def next_step(self) -> NextStep:
         """The step that the controller wants next; with other ranks, the one that all of them take."""
-        if self._leading is None:
+        if self._ranks is None:
             return self._wanted()
+        self._ranks.channel.reach(1)  # a pause may take longer than others would wait for a rank's own work
         if not self.capped.follows:
-            return self._leading.next_step(self._wanted, self._step_s)
+            return self._ranks.next_step(self._wanted, self._step_s)
         try:
             self._hold_step()  # before the others begin: they wait for this agreement meanwhile
         except (SafetyStop, InputError) as stop:
-            self._leading.stop = stop
-        return self._leading.next_step(self._wanted, 0.0)  # for one step, since the next one may have to wait
+            self._ranks.stop = stop
+        return self._ranks.next_step(self._wanted, 0.0)  # for one step, since the next one may have to wait
 
     def _wanted(self) -> NextStep:
         controller = self.controller
@@ -225,13 +226,13 @@ class SessionRun(LoopRun):
 
     def begin(self, row: BatchShape, samples: int, key: Hashable = None, data: Any = None) -> None:
         """See ``LoopRun``."""
-        if self._leading is not None:
-            self._leading.channel.reach(2)
+        if self._ranks is not None:
+            self._ranks.channel.reach(2)
         if self._yield_to is not None:
             if self.on_cuda:
                 torch.cuda.synchronize()  # passes are only queued until then
             self.capped.wait_while(self._yield_to)
-        if self._leading is None:
+        if self._ranks is None:
             self._hold_step()
         now_s = self.device.now_s()
         if now_s >= self._check_s:
@@ -251,14 +252,14 @@ class SessionRun(LoopRun):
             self._step = self.device.step(self._work)
             self._step.__enter__()
         self._begun_s, self._copied_s = self.device.now_s(), self.times.copying_s
-        if self._leading is not None:
-            self._leading.timer.begin()
+        if self._ranks is not None:
+            self._ranks.timer.begin()
 
     def end(self, *, stepped: bool = True, usual: bool = True) -> None:
         """See ``LoopRun``."""
         device, row, samples = self.device, self._row, self._samples
-        if self._leading is not None:
-            self._leading.end()
+        if self._ranks is not None:
+            self._ranks.end_step()
         is_timed = self._sync is None or self._sync.end(always=self.controller.probing)
         if device.executes_steps:
             step, self._step = self._step, None
@@ -288,8 +289,8 @@ class SessionRun(LoopRun):
             self.controller.end(row, seconds if counts else None, now_s)
         if self.counter.counts:  # on real time the next step begins at once, and with the same check
             self.check()
-        if self._leading is not None:
-            self._leading.channel.reach(0)
+        if self._ranks is not None:
+            self._ranks.channel.reach(0)
 
     # ------------------------------------------------------------------------------------------------ caps that change
 
@@ -332,12 +333,12 @@ class SessionRun(LoopRun):
         try:
             self.capped.check()
         except SafetyStop as stop:
-            if self._leading is None:
+            if self._ranks is None:
                 raise
             lowest_w = None if self.controller.cells or self._state is not None else self.capped.limiter.lowest_w
-            self._leading.stop = stop  # raised on all ranks at the same step
+            self._ranks.stop = stop  # raised on all ranks at the same step
             if lowest_w is not None:
-                self._leading.stop = InputError(
+                self._ranks.stop = InputError(
                     "the cap is below what training draws at the lowest settings",
                     value=f"{self.limit.limit_w:g} W",
                     allowed=f"above {lowest_w:.4g} W",
@@ -407,7 +408,7 @@ class SessionRun(LoopRun):
             return False
         if (self.limit.limit_w is not None or self.capped.follows) and not self.fit_check.is_known(row):
             self.controller.to_safest()
-        with nullcontext() if self._leading is None else self._leading.channel.busy():
+        with nullcontext() if self._ranks is None else self._ranks.channel.busy():
             fits = self.fit_check.fits(row, self.counter)
         for size, reason in self.fit_check.failures.items():
             self.note(f"micro-batches of {size} are left out: {reason}")

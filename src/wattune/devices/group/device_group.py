@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,9 +29,11 @@ class DeviceGroup(Device):
         self.group = self
         self.members = tuple(members)
         self.pools = tuple(pools)
-        self.name = parts.group_name(members)
+        counts = Counter(member.name for member in members)
+        self.name = " + ".join(f"{count} x {name}" for name, count in counts.items())
         self.mode = parts.texts([member.mode for member in members])
-        self.kind = parts.kind_of(members)
+        kinds = {member.kind for member in members}
+        self.kind = kinds.pop() if len(kinds) == 1 else "simulated"  # what nobody has measured decides
         self.spec = ", ".join(member.spec for member in members)
         self.trains_on = members[0].trains_on  # rank 0 runs in the process that has the group
         self.shares_memory = any(member.shares_memory for member in members)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from wattune.devices.base import Conditions, Device, Sensor
 from wattune.errors import DeviceError, InputError
-from wattune.records import BoardEvent, Kind, Supply
+from wattune.records import BoardEvent, Supply
 
 
 class PoolReading(float):
@@ -46,20 +45,9 @@ def named(rank: int, device: Device) -> Iterator[None]:
         raise
 
 
-def group_name(members: Sequence[Device]) -> str:
-    """Name such as "4 x sim:jetson-nano" or "2 x A + 1 x B"."""
-    return " + ".join(f"{count} x {name}" for name, count in Counter(member.name for member in members).items())
-
-
 def texts(words: Sequence[str]) -> str:
     """Each of these once."""
     return " + ".join(dict.fromkeys(words))
-
-
-def kind_of(members: Sequence[Device]) -> Kind:
-    """The members' kind; of several kinds, what nobody has measured decides."""
-    kinds = {member.kind for member in members}
-    return kinds.pop() if len(kinds) == 1 else "simulated"
 
 
 def combined_sensor(sensors: Sequence[Sensor]) -> Sensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -20,34 +19,6 @@ ANSWER_WITHIN_S = 1.0
 """Longest wait for the readings of all members; the slow one is named then."""
 
 
-class _Reader:
-    """A thread that reads one member's sensor when asked; while a reading hangs, it is not asked again."""
-
-    def __init__(self, member: Device):
-        self._member = member
-        self._asked: queue.SimpleQueue[Future[float] | None] = queue.SimpleQueue()
-        self._latest: Future[float] | None = None
-        threading.Thread(target=self._serve, name="wattune-reading", daemon=True).start()
-
-    def ask(self) -> Future[float]:
-        """Ask for a reading, unless one is still to come."""
-        if self._latest is None or self._latest.done():
-            self._latest = Future()
-            self._asked.put(self._latest)
-        return self._latest
-
-    def end(self) -> None:
-        """Let the thread end."""
-        self._asked.put(None)
-
-    def _serve(self) -> None:
-        while (answer := self._asked.get()) is not None:
-            try:
-                answer.set_result(self._member.power_w())
-            except Exception as error:  # noqa: BLE001 - raised by the thread that asked
-                answer.set_exception(error)
-
-
 class RealGroup(DeviceGroup):
     """Boards that training runs on, each under a process of its own. This process decides for all of them; another
     rank sets its board itself, as this one tells it.
@@ -60,7 +31,7 @@ class RealGroup(DeviceGroup):
 
     def __init__(self, members: Sequence[Device], pools: Sequence[int]):
         super().__init__(members, pools)
-        self._readers = [_Reader(member) for member in members]
+        self._readings: dict[Device, Future[float]] = {}  # the latest of each member, which may still be to come
         self._reading = threading.Lock()
         self._is_restored = True
         self._watcher = Watcher([member.leftover for member in members if member.leftover is not None])
@@ -86,17 +57,20 @@ class RealGroup(DeviceGroup):
     def power_w(self) -> float:
         """Readings of all members together, each taken now. Raises: SensorError that names the member."""
         with self._reading:
-            answers = [reader.ask() for reader in self._readers]
-            wait(answers, ANSWER_WITHIN_S)
-            watts = [self._answer(rank, answer) for rank, answer in enumerate(answers)]
-            return PoolReading.of(watts, self.pools)
+            for member in self.members:
+                if member not in self._readings or self._readings[member].done():  # one that hangs is not asked again
+                    self._readings[member] = Future()
+                    reading = threading.Thread(target=_read, args=(member, self._readings[member]), daemon=True)
+                    reading.start()
+            wait(self._readings.values(), ANSWER_WITHIN_S)
+            return PoolReading.of([self._answer(rank) for rank in range(len(self.members))], self.pools)
 
-    def _answer(self, rank: int, answer: Future[float]) -> float:
+    def _answer(self, rank: int) -> float:
         member = self.members[rank]
         with named(rank, member):
-            if not answer.done():
+            if not self._readings[member].done():
                 raise SensorError(f"{member.sensor.rail} does not answer")
-            return answer.result()
+            return self._readings[member].result()
 
     def _apply(self, knobs: Knobs) -> None:
         self._watcher.start()
@@ -109,9 +83,14 @@ class RealGroup(DeviceGroup):
 
     def close(self) -> None:
         """Release all members. Raises: DeviceError, after doing as much as possible."""
-        for reader in self._readers:
-            reader.end()
         try:
             super().close()
         finally:
             self._watcher.close(is_restored=self._is_restored)
+
+
+def _read(member: Device, reading: Future[float]) -> None:
+    try:
+        reading.set_result(member.power_w())
+    except Exception as error:  # noqa: BLE001 - raised by the thread that asked
+        reading.set_exception(error)

@@ -1,7 +1,7 @@
-"""Messages between the leader of a data-parallel job and its other ranks, through the job's own store.
+"""Messages between rank 0 of a data-parallel job and its other ranks, and what ends a job in which one is lost.
 
-The collectives of training are of no use for this: they hang when a rank is gone, and a message here must also arrive
-while the main thread waits in one.
+All of it goes through the job's own store. The collectives of training hang when a rank is gone, and a message here
+must also arrive while the main thread waits in one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch.distributed as dist
 
-from wattune.errors import DeviceError
+from wattune.errors import DeviceError, WattuneError
+from wattune_agent.snapshot import has_ended
 
 BEAT_EVERY_S = 0.5
 """Seconds from one sign of life to the next."""
@@ -51,7 +51,7 @@ LONGEST_SLEEP_S = 0.005
 """Longest time from one look for a message to the next: a wait in the store that ends without one prints a warning."""
 
 OLD: Final = 64
-"""Messages to all ranks that stay in the store: no rank is that many steps behind."""
+"""Messages of a kind that stay in the store: no rank is that many of them behind."""
 
 LEADER: Final = 0
 
@@ -69,35 +69,31 @@ class Place(NamedTuple):
 
 
 class Peer:
-    """A rank as it was last heard of; ``process`` is its number if it runs on this computer."""
+    """A rank as it was last heard of."""
 
-    def __init__(self, name: str, process: int | None = None):
-        self.name = name
+    def __init__(self, number: int):
+        self.name = f"rank {number}"
+        self.process: tuple[int, int] | None = None
+        """Number and start of its process, if that runs on this computer."""
+        self.place = Place()
         self.is_over = False
         """True once the rank's session has ended."""
-        self.heard_s = self.moved_s = time.monotonic()
-        self.place = Place()
+        self.heard_s = math.inf  # a rank may come late to the meeting
+        self.moved_s = time.monotonic()
         self._beat = 0
-        self._process = process
 
-    def come(self, beat: int, place: Place | None) -> None:
-        """Note how far the rank has come by its newest sign of life; None while it does what may take any time."""
+    def come(self, beat: int, place: Place | None, is_over: bool) -> None:
+        """Note the rank's newest sign of life; ``place`` is None while the rank does what may take any time."""
         if beat == self._beat:
             return
-        self._beat, self.heard_s = beat, time.monotonic()
+        self._beat, self.is_over, self.heard_s = beat, is_over, time.monotonic()
         if place != self.place:
             self.moved_s = self.heard_s
         self.place = self.place if place is None else place
 
     def has_ended(self) -> bool:
         """True if the process is known to have ended."""
-        if self._process is None:
-            return False
-        try:
-            state = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return True
-        return state in "ZX"
+        return self.process is not None and has_ended(*self.process)
 
 
 def job_store(prefix: str) -> Any:
@@ -111,77 +107,59 @@ def job_store(prefix: str) -> Any:
 
 
 class Channel:
-    """Messages of the leader to all other ranks, and theirs to the leader; how far each of them has come.
+    """Messages of this rank, and how far the others have come. ``store``: the keys of this job alone.
 
-    ``store``: the keys of this job alone; ``peers``: all ranks. A rank that does not go on for ``timeout_s``, while
-    others wait for it, is lost.
+    Rank 0 watches all ranks, and each of them watches rank 0. A rank that does not go on for ``timeout_s``, while
+    others wait for it, is lost. Once a rank is lost, the job ends on all ranks.
     """
 
-    def __init__(self, store: Any, rank: int, peers: list[Peer], timeout_s: float = RANK_TIMEOUT_S):
+    def __init__(self, store: Any, rank: int, ranks: int, timeout_s: float = RANK_TIMEOUT_S):
         self.rank = rank
-        self.names = [peer.name for peer in peers]
+        self.peers = [Peer(number) for number in range(ranks)]
         self.place = Place()
         self.lost: str | None = None
         """The rank that is lost, and how, in words."""
         self.has_interrupted = False
         """True once the main thread was interrupted, since it did not notice that a rank is lost."""
-        self._store, self._all, self._timeout_s = store, peers, timeout_s
-        others = set(range(len(peers))) - {rank}
-        self._peers = {other: peers[other] for other in (others if rank == LEADER else {LEADER})}
-        for peer in peers:
-            peer.heard_s = peer.moved_s = time.monotonic()
+        self._store, self._timeout_s = store, timeout_s
+        self._own = self.peers[rank]
+        self._own.heard_s = time.monotonic()
+        self._watched = [peer for peer in (self.peers if rank == LEADER else self.peers[:1]) if peer is not self._own]
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._beats = 0
         self._is_busy = False
-        self._losing = threading.Lock()
-        self._leaving = threading.Event()
-        self._done = threading.Event()
-        self._looked_s = time.monotonic()
-        self._watcher = threading.Thread(target=self._watch, name="wattune-ranks", daemon=True)
-        self._watcher.start()
-        threading.Thread(target=self._watch_store, name="wattune-store", daemon=True).start()
+        self._leaving, self._done = threading.Event(), threading.Event()
+        self._exchanging = threading.Thread(target=self._exchange, name="wattune-ranks", daemon=True)
+        self._exchanging.start()
+        threading.Thread(target=self._guard, name="wattune-rank-guard", daemon=True).start()
 
     # -------------------------------------------------------------------------------------------------------- messages
 
-    def tell_all(self, **message: Any) -> None:
-        """Send a message of the leader to all ranks."""
-        self.send("all", message)
-        with suppress(RuntimeError):
-            self._store.delete_key(f"all/{self._sent['all'] - OLD}")
-
     def send(self, kind: str, value: Any) -> None:
-        """Send a message of this kind; without the store it is dropped, and the watcher notices that."""
+        """Send a message of this kind; without the store it is dropped, and another thread notices that."""
         self._sent[kind] += 1
         with suppress(RuntimeError):
             self._store.set(f"{kind}/{self._sent[kind]}", pickle.dumps(value))
-
-    def has(self, rank: int) -> bool:
-        """True while this rank is in its session, and no rank is lost."""
-        return self.lost is None and not (self._peers[rank].is_over or self._peers[rank].has_ended())
+            self._store.delete_key(f"{kind}/{self._sent[kind] - OLD}")
 
     def received(self, kind: str) -> Any:
         """The next message of this kind; None if it is still to come. Raises: RankLost."""
-        key = f"{kind}/{self._received[kind] + 1}"
         try:
-            if not self._store.check([key]):
-                return None
-            value = pickle.loads(self._store.get(key))
-            if kind != "all":
-                self._store.delete_key(key)
+            value = self._read(f"{kind}/{self._received[kind] + 1}")
         except RuntimeError:
             raise RankLost(self._lose_store()) from None
-        self._received[kind] += 1
+        self._received[kind] += value is not None
         return value
 
     def receive(self, kind: str, rank: int = LEADER, within_s: float = math.inf) -> Any:
         """The next message of this kind, which ``rank`` sends. Raises: RankLost; DeviceError if none ``within_s``."""
-        begun_s = time.monotonic()
+        begun_s, peer = time.monotonic(), self.peers[rank]
         while True:
             waited_s = time.monotonic() - begun_s
             lost = self.lost  # looked at first: what was sent before has arrived by then
-            if lost is None and self._peers[rank].is_over:
-                lost = f"{self.names[rank]} has ended its session, and this one makes more passes"
+            if lost is None and peer.is_over:
+                lost = f"{peer.name} has ended its session, and this one makes more passes"
             message = self.received(kind)
             # Once a rank is lost, only the stop that caused it counts.
             if message is not None and (self.lost is None or (isinstance(message, dict) and "stop" in message)):
@@ -189,8 +167,13 @@ class Channel:
             if lost is not None:
                 raise RankLost(lost)
             if waited_s > within_s:
-                raise DeviceError(f"{self.names[rank]} has not answered within {within_s:g} s")
+                raise DeviceError(f"{peer.name} has not answered within {within_s:g} s")
             time.sleep(min(LONGEST_SLEEP_S, waited_s / 10))
+
+    def _read(self, key: str) -> Any:
+        return pickle.loads(self._store.get(key)) if self._store.check([key]) else None
+
+    # -------------------------------------------------------------------------------------------------------- progress
 
     def reach(self, phase: int) -> None:
         """Note how far this rank has come in its next step."""
@@ -214,6 +197,34 @@ class Channel:
         finally:
             self._is_busy = before
 
+    def _exchange(self) -> None:
+        """Tell how far this rank has come, and hear how far the others have, until the end."""
+        try:
+            while not self._done.wait(BEAT_EVERY_S):
+                self._beat()
+                if self._store.check(["lost"]):
+                    self.lose("")
+                self._hear()
+        except RuntimeError:
+            self._lose_store()
+
+    def _beat(self, *, is_over: bool = False) -> None:
+        self._beats += 1
+        sign = self._beats, None if self._is_busy else self.place, is_over
+        self._store.set(f"beat/{self.rank}", pickle.dumps(sign))
+        self._own.come(*sign)
+
+    def _hear(self) -> None:
+        for peer in self._watched:
+            if (sign := self._read(f"beat/{self.peers.index(peer)}")) is not None:
+                peer.come(*sign)
+
+    # ------------------------------------------------------------------------------------------------------ lost ranks
+
+    def has(self, rank: int) -> bool:
+        """True while this rank is in its session, and no rank is lost."""
+        return self.lost is None and not (self.peers[rank].is_over or self.peers[rank].has_ended())
+
     def check(self) -> None:
         """Check that every rank is there. Raises: RankLost."""
         if self.lost is not None:
@@ -221,133 +232,31 @@ class Channel:
 
     def lose(self, what: str) -> None:
         """End the job, since a rank is lost: ``what`` says which and how. The first loss counts on all ranks."""
-        with self._losing:
-            if self._done.is_set() or self.lost is not None:
-                return
+        if not self._done.is_set():
             with suppress(RuntimeError):
                 what = self._store.compare_set("lost", "", what).decode()
-            if self.lost is None:
-                self._end(what)
-
-    def _end(self, what: str) -> None:
-        self.lost = what
-        threading.Thread(target=self._end_session, name="wattune-rank-lost", daemon=True).start()
-
-    @property
-    def is_overdue(self) -> bool:
-        """True while a rank gives no sign of life, although it is too early to call it lost."""
-        now_s = time.monotonic()
-        return any(not peer.is_over and now_s - peer.heard_s > NEWS_WITHIN_S for peer in self._peers.values())
-
-    def wait_lost(self, *, longer: bool) -> None:
-        """Wait for the news that a rank is lost, if it is to come: it may take a moment longer than the loss itself.
-
-        ``longer``: a collective has failed, so that the news is to come; of another computer it takes longer.
-        """
-        until_s = time.monotonic() + (SILENT_AFTER_S + NEWS_WITHIN_S if longer else NEWS_WITHIN_S)
-        while self.lost is None and (self.is_overdue or time.monotonic() < until_s):
-            time.sleep(BEAT_EVERY_S / 10)
-
-    def leave(self) -> None:
-        """Say that the main thread is ending its session: it restores the board, and is not interrupted any more."""
-        self._leaving.set()
-
-    def close(self, reason: str | None = None) -> None:
-        """End this rank's part; ``reason``: the error that ended it, None if it finished."""
-        self._leaving.set()
-        if self._done.is_set():
-            return
-        self._done.set()
-        self._watcher.join(NEWS_WITHIN_S)
-        ending = threading.Thread(target=self._say_over, args=(reason,), daemon=True)  # the store may never answer
-        ending.start()
-        ending.join(2 * NEWS_WITHIN_S)
-
-    def _say_over(self, reason: str | None) -> None:
-        with suppress(RuntimeError):
-            if reason is not None:
-                self._store.compare_set("lost", "", f"{self.names[self.rank]} ended with an error: {reason}")
-            self._beat(is_over=True)
-            until_s = time.monotonic() + NEWS_WITHIN_S
-            while self.rank == LEADER and time.monotonic() < until_s and not all(map(self._is_gone, self._peers)):
-                time.sleep(LONGEST_SLEEP_S)  # the store may end with this process
-
-    def _is_gone(self, rank: int) -> bool:
-        self._hear(rank)
-        return self._peers[rank].is_over or self._peers[rank].has_ended()
-
-    # --------------------------------------------------------------------------------------------------------- watcher
-
-    def _watch(self) -> None:
-        before_s = time.monotonic()
-        try:
-            while not self._done.wait(BEAT_EVERY_S):
-                now_s = time.monotonic()
-                slept_s, before_s = now_s - before_s, now_s
-                self._looked_s = now_s
-                self._beat()
-                if self._store.check(["lost"]):
-                    self.lose(self._store.get("lost").decode())
-                for rank, peer in self._peers.items():
-                    self._hear(rank)
-                    if peer.is_over:
-                        continue
-                    if peer.has_ended():
-                        self.lose(f"{peer.name} was killed or ended without a word")
-                    elif slept_s > NEWS_WITHIN_S:
-                        peer.heard_s = now_s  # this process was stopped itself, as all of a job are by Ctrl-Z
-                    elif now_s - peer.heard_s > SILENT_AFTER_S:
-                        self.lose(f"{peer.name} has given no sign of life for {SILENT_AFTER_S:g} s")
-                if self.rank == LEADER:
-                    self._look_for_late(now_s)
-        except RuntimeError:
-            self._lose_store()
-
-    def _watch_store(self) -> None:
-        """End the job if the store does not answer: no call of a client returns while its server is stopped."""
-        before_s = time.monotonic()
-        while not self._done.wait(BEAT_EVERY_S) and self.lost is None:
-            now_s = time.monotonic()
-            if now_s - before_s > NEWS_WITHIN_S:
-                self._looked_s = now_s  # this process was stopped itself
-            elif now_s - self._looked_s > SILENT_AFTER_S:
-                server = f"{self.names[LEADER]} or its launcher"
-                self._end(f"{server} is stopped: the store of the job has not answered for {SILENT_AFTER_S:g} s")
-            before_s = now_s
-
-    def _beat(self, *, is_over: bool = False) -> None:
-        self._beats += 1
-        place = None if self._is_busy else self.place
-        self._all[self.rank].come(self._beats, place)
-        self._store.set(f"beat/{self.rank}", pickle.dumps((self._beats, place, is_over)))
-
-    def _hear(self, rank: int) -> None:
-        if self._store.check([f"beat/{rank}"]):
-            beat, place, is_over = pickle.loads(self._store.get(f"beat/{rank}"))
-            self._peers[rank].come(beat, place)
-            self._peers[rank].is_over = is_over
+            self.lost = self.lost or what
 
     def _lose_store(self) -> str:
-        if LEADER in self._peers and self._peers[LEADER].has_ended():  # the store may have been its own
-            self.lose(f"{self.names[LEADER]} was killed or ended without a word")
-        what = f"the store of the job is gone, and {self.names[LEADER]} with it"
+        leader = self.peers[LEADER]
+        if leader is not self._own and leader.has_ended():  # the store may have been its own
+            self.lose(f"{leader.name} was killed or ended without a word")
+        what = f"the store of the job is gone, and {leader.name} with it"
         self.lose(what)
         return self.lost or what
 
-    def _look_for_late(self, now_s: float) -> None:
-        """Lose a rank that others wait for, in time to end within the time limit."""
-        patience_s = self._timeout_s - RAISE_WITHIN_S - LEAVE_WITHIN_S - 2 * BEAT_EVERY_S
-        for peer in self._all:
-            waiting = [other.moved_s for other in self._all if other.place > peer.place]
-            if waiting and now_s - max(peer.moved_s, min(waiting)) > max(patience_s, BEAT_EVERY_S):
-                hint = "for longer work on one rank alone give rank_timeout_s="
-                self.lose(
-                    f"{peer.name} does not go on after {peer.place.steps} steps, and others wait for it for "
-                    f"{self._timeout_s:g} s; {hint}"
-                )
-
-    def _end_session(self) -> None:
-        """End a session whose main thread does not end it itself: without one rank, the others wait in vain."""
+    def _guard(self) -> None:
+        """Notice that a rank is lost, and end a session whose main thread does not end it itself then."""
+        before_s = time.monotonic()
+        while self.lost is None:
+            if self._done.wait(BEAT_EVERY_S):
+                return
+            now_s = time.monotonic()
+            if now_s - before_s > NEWS_WITHIN_S:  # this process was stopped itself, as all of a job are by Ctrl-Z
+                for peer in self.peers:
+                    peer.heard_s = max(peer.heard_s, now_s)
+            before_s = now_s
+            self._judge(now_s)
         if self._leaving.wait(RAISE_WITHIN_S):
             return
         self.has_interrupted = True
@@ -356,3 +265,78 @@ class Channel:
             return
         print(f"wattune: {self.lost}; rank {self.rank} waits for it and is ended", file=sys.stderr, flush=True)
         os._exit(1)
+
+    def _judge(self, now_s: float) -> None:
+        waited_s = now_s - self._own.heard_s
+        if waited_s > SILENT_AFTER_S:  # no call of a client returns while the store is stopped
+            server = f"{self.peers[LEADER].name} or its launcher"
+            self.lost = f"{server} is stopped: the store of the job has not answered for {SILENT_AFTER_S:g} s"
+        if waited_s > NEWS_WITHIN_S:
+            return  # the others may have gone on
+        for peer in self._watched:
+            if peer.is_over:
+                continue
+            if peer.has_ended():
+                self.lose(f"{peer.name} was killed or ended without a word")
+            elif now_s - peer.heard_s > SILENT_AFTER_S:
+                self.lose(f"{peer.name} has given no sign of life for {SILENT_AFTER_S:g} s")
+        # A rank that others wait for is lost in time for all to end within the time limit.
+        patience_s = max(BEAT_EVERY_S, self._timeout_s - RAISE_WITHIN_S - LEAVE_WITHIN_S - 3 * BEAT_EVERY_S)
+        for peer in self.peers if self.rank == LEADER else ():
+            waiting = [other.moved_s for other in self.peers if other.place > peer.place]
+            if waiting and now_s - max(peer.moved_s, min(waiting)) > patience_s:
+                self.lose(
+                    f"{peer.name} does not go on after {peer.place.steps} steps, and others wait for it for "
+                    f"{self._timeout_s:g} s; for longer work on one rank alone give rank_timeout_s="
+                )
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def leave(self) -> None:
+        """Say that the main thread is ending its session: it restores the board, and is not interrupted any more."""
+        self._leaving.set()
+
+    def end(self, error: BaseException | None) -> RankLost | None:
+        """End this rank's part, which ``error`` ended. Returns: the loss of another rank, if that was the cause."""
+        is_own = isinstance(error, WattuneError) or (isinstance(error, KeyboardInterrupt) and not self.has_interrupted)
+        is_overdue = error is not None and self._is_overdue()
+        if error is not None and (is_overdue or not is_own):
+            # The news of a loss may come after it. A collective fails by nothing else, also on another computer.
+            is_collective = isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "NCCL"))
+            until_s = time.monotonic() + NEWS_WITHIN_S + (SILENT_AFTER_S if is_collective else 0.0)
+            while self.lost is None and (self._is_overdue() or time.monotonic() < until_s):
+                time.sleep(BEAT_EVERY_S / 10)
+        self.close(None if error is None else (str(error).strip() or type(error).__name__).splitlines()[0])
+        # A device of a lost rank does not answer either.
+        is_cause = is_overdue or not is_own or isinstance(error, DeviceError)
+        if error is None or self.lost is None or isinstance(error, RankLost) or not is_cause:
+            return None
+        return RankLost(self.lost)
+
+    def _is_overdue(self) -> bool:
+        """True while a rank gives no sign of life, although it is too early to call it lost."""
+        now_s = time.monotonic()
+        return any(not peer.is_over and now_s - peer.heard_s > NEWS_WITHIN_S for peer in self._watched)
+
+    def close(self, reason: str | None = None) -> None:
+        """End this rank's part; ``reason``: the error that ended it, None if it finished."""
+        self._leaving.set()
+        if self._done.is_set():
+            return
+        self._done.set()
+        ending = threading.Thread(target=self._say_over, args=(reason,), daemon=True)  # the store may never answer
+        ending.start()
+        ending.join(3 * NEWS_WITHIN_S)
+
+    def _say_over(self, reason: str | None) -> None:
+        self._exchanging.join()
+        with suppress(RuntimeError):
+            if reason is not None:
+                self._store.compare_set("lost", "", f"{self._own.name} ended with an error: {reason}")
+            self._beat(is_over=True)
+            until_s = time.monotonic() + NEWS_WITHIN_S
+            while self.rank == LEADER and time.monotonic() < until_s:  # the store may end with this process
+                self._hear()
+                if all(peer.is_over or peer.has_ended() for peer in self._watched):
+                    return
+                time.sleep(LONGEST_SLEEP_S)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from wattune.cap import SensorLimit
-from wattune.devices.base import Conditions, Setting
+from wattune.devices.base import Conditions, Device, Setting
 from wattune.devices.group import open_member
 from wattune.devices.real_time import RealDevice
 from wattune.devices.watch import Watcher
@@ -31,21 +31,8 @@ ENDED_WITHIN_S = 2.0
 CALLS = ("read", "set")
 """Kinds of calls, each with a thread of its own: a sensor that hangs must not delay a lower setting."""
 
-DESCRIBED = (
-    "name",
-    "mode",
-    "kind",
-    "knobs",
-    "sensor",
-    "memory_bytes",
-    "data_types",
-    "shares_memory",
-    "executes_steps",
-    "supply",
-    "highest_w",
-    "problems",
-)
-"""Attributes of a board that rank 0 has to know."""
+DESCRIBED = Device.__annotations__.keys() - {"replayed_table", "controller", "group", "leftover"}
+"""Attributes of a board that rank 0 has to know: all but those that its own rank alone can use."""
 
 
 class ServedBoard:
@@ -58,7 +45,6 @@ class ServedBoard:
         self._stack = ExitStack()
         self._setting: Setting | None = None
         self._is_ending = threading.Event()
-        self._has_failed = False
         described = {name: getattr(self._board, name) for name in DESCRIBED}
         channel.send(f"board/{channel.rank}", {**described, "_present": self._board.current()})
         self._threads = [threading.Thread(target=self._serve, args=(kind,), daemon=True) for kind in CALLS]
@@ -79,15 +65,11 @@ class ServedBoard:
                 self._board.close()
             finally:
                 is_setting = self._threads[CALLS.index("set")].is_alive()  # it may still change the board
-                self._watcher.close(is_restored=not (self._has_failed or is_setting))
+                self._watcher.close(is_restored=self._setting is None and not is_setting)
 
     def _restore(self) -> None:
-        self._setting = None
-        try:
-            self._stack.close()
-        except BaseException:
-            self._has_failed = True
-            raise
+        self._stack.close()
+        self._setting = None  # not after a failure: the watcher then tries again
 
     def _serve(self, kind: str) -> None:
         rank = self._channel.rank
@@ -139,7 +121,7 @@ class RemoteBoard(RealDevice):
     def __init__(self, channel: Channel, rank: int):
         described = channel.receive(f"board/{rank}", rank, RANK_TIMEOUT_S)
         if isinstance(described, str):
-            raise DeviceError(f"{channel.names[rank]}: {described}")
+            raise DeviceError(f"{channel.peers[rank].name}: {described}")
         vars(self).update(described)
         self._channel, self._rank = channel, rank
         self._calls = {kind: (threading.Lock(), itertools.count()) for kind in CALLS}
