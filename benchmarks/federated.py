@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.groups import counted
 from benchmarks.timing import keep
 from wattune.cap import PowerCap
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError
-from wattune.loop.step_counter import StepWorkCounter
 from wattune.planning.fleet import ClientRound, FleetClient, plan_round, points_under
 from wattune.point import BatchShape, OperatingPoint
-from wattune.records import ProfileCell, ProfileTable, StepWork
+from wattune.records import ProfileCell, ProfileTable
 
 BOARDS = ("jetson-nano", "jetson-tx2", "jetson-orin-nano", "jetson-agx-orin")
 """Of the two TX2 boards the one whose power is fitted to recordings, and whose three clocks can be set."""
@@ -105,27 +105,12 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def work_of_step() -> StepWork:
-    """The work of a step, counted while it runs."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
-    counter = StepWorkCounter(model, optimizer, counts=True)
-    counter.open()
-    images, labels = torch.randn(BATCH, 1, 28, 28), torch.randint(10, (BATCH,))
-    counter.begin("step", [images, labels])
-    functional.cross_entropy(model(images), labels).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    work = counter.end(BATCH, BATCH)
-    counter.close()
-    return work
-
-
 def board(name: str) -> ProfileTable:
     """The exact table of a simulated board's GPU."""
-    device = SimulatedDevice(builtin_board(name))
+    device, digits = SimulatedDevice(builtin_board(name)), torch.randn(BATCH, 1, 28, 28)
+    work = counted(network(), digits, torch.randint(10, (BATCH,)))
     cells = []
-    for knobs, step in device.exact_steps(work_of_step()).items():
+    for knobs, step in device.exact_steps(work).items():
         figures = {"step_s": step.step_s, "power_mean_w": step.power_mean_w, "power_peak_w": step.power_peak_w}
         cells.append(ProfileCell(**OperatingPoint(BatchShape.of(BATCH), knobs).fields(), **figures, steps=1))
     return ProfileTable(device=f"sim:{name}", workload="federated", cells=tuple(cells))

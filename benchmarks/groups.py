@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from wattune.devices.base import ExactStep
 from wattune.devices.simulator.board_file import SimulatedBoard
 from wattune.devices.simulator.simulated import SimulatedDevice
+from wattune.loop.step_counter import StepWorkCounter
 from wattune.point import Knobs
 from wattune.records import StepWork
 
@@ -94,3 +99,17 @@ def best(members: Sequence[Member], cap_w: float, *, spins: bool) -> float | Non
             if least_w + min(extra_w) <= cap_w:
                 return 1 / step_s
     return None
+
+
+def counted(model: nn.Module, inputs: Tensor, labels: Tensor) -> StepWork:
+    """The work of a step of SGD with these samples, counted while it runs."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    counter = StepWorkCounter(model, optimizer, counts=True)
+    counter.open()
+    counter.begin("step", [inputs, labels])
+    functional.cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    work = counter.end(len(labels), len(labels))
+    counter.close()
+    return work

@@ -24,18 +24,16 @@ import numpy as np
 import torch
 from tests.support.ranks import Job, values
 from tests.support.sessions import convolutional, loss_of, pictures
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 import wattune
-from benchmarks.groups import best, equal_shares, faster, members_of, thirstier
+from benchmarks.groups import best, counted, equal_shares, faster, members_of, thirstier
 from benchmarks.timing import keep
 from wattune.cap import Over
 from wattune.devices import SimulatedDevice, builtin_board
 from wattune.devices.group import device_group
 from wattune.devices.simulator.board_file import SimulatedBoard
-from wattune.loop.step_counter import StepWorkCounter
 from wattune.records import StepWork
 
 BOARD = "jetson-tx2-nx"
@@ -205,14 +203,4 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
 
 def step_work_of() -> StepWork:
     """The work of a step on one rank."""
-    model = convolutional()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    pixels, labels = next(iter(DataLoader(pictures(BATCH), batch_size=BATCH)))
-    counter = StepWorkCounter(model, optimizer, counts=True)
-    counter.open()
-    counter.begin("step")
-    functional.cross_entropy(model(pixels), labels).backward()
-    optimizer.step()
-    work = counter.end(BATCH, BATCH)
-    counter.close()
-    return work
+    return counted(convolutional(), *next(iter(DataLoader(pictures(BATCH), batch_size=BATCH))))

@@ -42,10 +42,6 @@ class TestGroupOfOne(DeviceContract):
     another = device
 
 
-class TestGroupOfThree(TestGroupOfOne):
-    specs = (NANO,) * 3
-
-
 class TestGroupOfDifferentBoards(TestGroupOfOne):
     specs = (NANO, TX2, NANO)
 
@@ -273,7 +269,10 @@ def test_what_does_not_fit_one_member_names_it():
 
 
 def test_what_cannot_be_one_device_is_refused_in_one_line(tmp_path):
+    half = open_device(NANO)
+    half.data_types = frozenset({"bf16"})
     cases = [
+        (lambda: device_group([open_device(NANO), half]), "no data type in common"),
         (lambda: open_group([]), "at least one"),
         (lambda: open_group([NANO], pools=[0, 1]), "a number for each of the 1 devices"),
         (lambda: open_group([NANO, "sim:jetson-tx2"]), r"rank 1, .* cannot set several knobs"),
@@ -288,14 +287,6 @@ def test_what_cannot_be_one_device_is_refused_in_one_line(tmp_path):
         with pytest.raises(InputError, match=said) as caught:
             make()
         assert "\n" not in str(caught.value)
-
-
-def test_devices_without_a_data_type_in_common_are_refused():
-    table = make_table()
-    other = open_device(NANO)
-    other.data_types = frozenset({"bf16"})
-    with pytest.raises(InputError, match="no data type in common"):
-        device_group([ReplayDevice(table), open_device(NANO), other])
 
 
 def test_a_group_without_knobs_trains_at_what_the_boards_choose():

@@ -42,14 +42,9 @@ class Deployment:
 
     def start(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
             self.processes[name] = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                command, cwd=self.folder, env=self.environment, start_new_session=True, **streams
             )
 
     def kill(self, name: str) -> None:
@@ -57,18 +52,6 @@ class Deployment:
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-    def run(self, *command: str) -> None:
-        """Run a command to its end, which must be a good one."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stdout.decode()}\n{self.logs()}"
 
     def wait_for(self, what: Callable[[], object]) -> None:
         until_s = time.monotonic() + WITHIN_S
@@ -115,14 +98,8 @@ def deployment(tmp_path) -> Iterator[Deployment]:
         f'[superlink]\ndefault = "test"\n\n[superlink.test]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
     )
     try:
-        own.start(
-            "superlink",
-            "flower-superlink",
-            "--insecure",
-            "--port",
-            str(link),
-            "--disable-runtime-dependency-installation",
-        )
+        options = ["--insecure", "--port", str(link), "--disable-runtime-dependency-installation"]
+        own.start("superlink", "flower-superlink", *options)
         own.wait_for(lambda: is_listening(link))
         for number, port in enumerate(nodes):
             config = f"partition-id={number} num-partitions={CLIENTS}"
@@ -137,7 +114,9 @@ def deployment(tmp_path) -> Iterator[Deployment]:
 @pytest.mark.timeout(1300)
 def test_the_rounds_continue_when_a_client_is_killed_in_its_training(deployment):
     folder = deployment.folder
-    deployment.run("flwr", "run", str(APP), "--run-config", f'folder="{folder}" clients={CLIENTS}')
+    command = ["flwr", "run", str(APP), "--run-config", f'folder="{folder}" clients={CLIENTS}']
+    started = subprocess.run(command, cwd=folder, env=deployment.environment, capture_output=True, check=False)
+    assert started.returncode == 0, f"{started.stdout.decode()}\n{deployment.logs()}"
     deployment.wait_for((folder / "training.json").exists)
     deployment.kill("supernode2")
     deployment.wait_for((folder / "result.json").exists)

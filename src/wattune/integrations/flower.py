@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from logging import INFO
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -35,7 +35,7 @@ from wattune.cap import PowerCap
 from wattune.devices import Device, open_device, replayed
 from wattune.errors import InputError
 from wattune.planning.fleet import ClientRound, FleetClient, LocalPoint, RoundPlan, plan_round, points_under, slowed
-from wattune.point import Knobs, OperatingPoint
+from wattune.point import Knobs
 from wattune.power.capped_run import CappedRun
 from wattune.records import PointRecord, ProfileTable, StepWork
 from wattune.records.base import BatchSize, NotNegative, Positive, Value, in_words
@@ -47,8 +47,6 @@ OFFER = "wattune-offer"
 
 POINT = "wattune-point"
 """Entry of the configuration: the operating point, as JSON in the flat form of records."""
-
-Read = TypeVar("Read")
 
 LOCAL_STEPS, BATCH_SIZE = "local-steps", "batch-size"
 SECONDS, JOULES, WATTS, STEPS = "wattune-seconds", "wattune-joules", "wattune-watts", "wattune-steps"
@@ -77,14 +75,7 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
     Raises: InputError for a round that no client can take part in.
     """
 
-    def __init__(
-        self,
-        *,
-        local_steps: int,
-        batch_size: int,
-        offer_within_s: float = 300.0,
-        **options: Any,
-    ):
+    def __init__(self, *, local_steps: int, batch_size: int, offer_within_s: float = 300.0, **options: Any):
         super().__init__(**options)
         for name, value in (("local_steps", local_steps), ("batch_size", batch_size)):
             if value < 1:
@@ -133,20 +124,21 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             figures[reply.metadata.src_node_id] = _figures_of(reply)
 
         usable, errors = self._usable(replies, check)
-        own = [_metrics_of(reply) for reply in usable]
-        for reply, metrics in zip(usable, own, strict=True):
-            node = reply.metadata.src_node_id
-            part = self._parts[node]
-            metrics[STEPS] = min(figures[node].steps, part.steps)
-            metrics[self.weighted_by_key] = metrics[STEPS] * part.point.batch_size
-        answered = {reply.metadata.src_node_id for reply in usable}
-        for node in self._parts:
-            self._learn(node, figures[node] if node in answered else None)
+        own = {reply.metadata.src_node_id: _metrics_of(reply) for reply in usable}
+        for node, part in self._parts.items():
+            factor = UNANSWERED
+            if node in own:
+                metrics, told = own[node], figures[node]
+                metrics[STEPS] = min(told.steps, part.steps)
+                metrics[self.weighted_by_key] = metrics[STEPS] * part.point.batch_size
+                factor = (told.seconds / told.steps) / (part.seconds / part.steps)
+            slowness = factor * self.slowness.get(node, 1.0)
+            self.slowness[node] = min(max(slowness, LEAST_SLOWNESS), MOST_SLOWNESS)
         arrays, metrics = super().aggregate_train(server_round, [*usable, *errors])
         if metrics is not None:  # of the fleet, where an average over clients says little
-            metrics[SECONDS] = max(one[SECONDS] for one in own)
+            metrics[SECONDS] = max(one[SECONDS] for one in own.values())
             for key in (JOULES, STEPS):
-                metrics[key] = sum(one[key] for one in own)
+                metrics[key] = sum(one[key] for one in own.values())
             metrics[WATTS] = metrics[JOULES] / metrics[SECONDS]
         return arrays, metrics
 
@@ -169,13 +161,10 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
             try:
                 check(reply)
             except Exception as error:  # noqa: BLE001 - whatever a client sends, the others go on
-                self._failed(reply, str(error))
+                _leave_out(reply, str(error))
             else:
                 usable.append(reply)
-        return _alike(usable, self._failed), errors
-
-    def _failed(self, reply: Message, why: str) -> None:
-        log(INFO, "\t> The reply of node %s is left out: %s", reply.metadata.src_node_id, _last_line(why))
+        return _alike(usable), errors
 
     # -------------------------------------------------------------------------------------------------------- clients
 
@@ -195,20 +184,11 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
 
     def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         part = self._parts[node]
-        own = ConfigRecord(dict(config))
-        own[LOCAL_STEPS], own[BATCH_SIZE] = part.steps, part.point.batch_size
-        own[POINT] = json.dumps(part.point.fields())
+        point = {LOCAL_STEPS: part.steps, BATCH_SIZE: part.point.batch_size, POINT: json.dumps(part.point.fields())}
+        own = ConfigRecord({**config, **point})
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
         (message,) = self._construct_messages(content, [node], MessageType.TRAIN)
         return message
-
-    def _learn(self, node: int, figures: _RoundFigures | None) -> None:
-        """Learn from a client's round how fast it is."""
-        part, factor = self._parts[node], UNANSWERED
-        if figures is not None:
-            factor = (figures.seconds / figures.steps) / (part.seconds / part.steps)
-        slowness = factor * self.slowness.get(node, 1.0)
-        self.slowness[node] = min(max(slowness, LEAST_SLOWNESS), MOST_SLOWNESS)
 
 
 class PowerCapMod:
@@ -226,11 +206,7 @@ class PowerCapMod:
     """
 
     def __init__(
-        self,
-        cap_w: float | str | PowerCap | None,
-        *,
-        profile: ProfileTable | str | Path,
-        device: str = "auto",
+        self, cap_w: float | str | PowerCap | None, *, profile: ProfileTable | str | Path, device: str = "auto"
     ):
         self.cap = PowerCap.of(cap_w)
         self.profile = ProfileTable.load(profile) if isinstance(profile, (str, Path)) else profile
@@ -251,7 +227,9 @@ class PowerCapMod:
 
     def _offer(self, message: Message) -> ConfigRecord:
         question: Any = message.content[OFFER]
-        return ConfigRecord({OFFER: _offer_text(points_under(self.profile, self.cap, question[BATCH_SIZE]))})
+        points = points_under(self.profile, self.cap, question[BATCH_SIZE])
+        rows = [{**one.point.fields(), "step_s": one.step_s, "power_w": one.power_w} for one in points]
+        return ConfigRecord({OFFER: json.dumps({"points": rows})})
 
     def _train(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         config: Any = next(iter(message.content.config_records.values()), {})
@@ -264,7 +242,9 @@ class PowerCapMod:
             raise InputError("the profile is of another device", value=self.profile.device, allowed=device.name)
         if not device.executes_steps:
             device = replayed(self.profile)
-        work = self._work(point)
+        key, (batch, micro) = self.profile.key, point.shape
+        data_type = key.data_type if key else "fp32"
+        work = StepWork(samples=batch, micro_batch_size=micro, data_type=data_type, phases=(), peak_memory_bytes=0)
 
         def stepped(*_: Any) -> None:
             nonlocal steps
@@ -290,11 +270,6 @@ class PowerCapMod:
         metrics[SECONDS], metrics[JOULES] = figures.time_s, figures.energy_j
         metrics[WATTS], metrics[STEPS] = figures.energy_j / figures.time_s, steps
         return reply
-
-    def _work(self, point: OperatingPoint) -> StepWork:
-        data_type = self.profile.key.data_type if self.profile.key else "fp32"
-        (batch, micro) = point.shape
-        return StepWork(samples=batch, micro_batch_size=micro, data_type=data_type, phases=(), peak_memory_bytes=0)
 
     def _evaluate(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         device = open_device(self.device)
@@ -331,22 +306,16 @@ class _RoundFigures(Value):
     steps: BatchSize = Field(alias=STEPS)
 
 
-def _offer_text(points: tuple[LocalPoint, ...]) -> str:
-    """The text of an offer."""
-    rows = [{**one.point.fields(), "step_s": one.step_s, "power_w": one.power_w} for one in points]
-    return json.dumps({"points": rows})
-
-
 def _offered(content: RecordDict, batch_size: int) -> tuple[LocalPoint, ...]:
     """The points of a client's offer for this batch size. Raises: InputError."""
     if OFFER not in content:
         raise InputError("its ClientApp has no PowerCapMod")
-    points = []
-    for row in _read(lambda: _Offer.model_validate_json(str(content[OFFER].get(OFFER)))).points:
+    with _in_one_line():
+        offer = _Offer.model_validate_json(str(content[OFFER].get(OFFER)))
+    for row in offer.points:
         if row.batch_size != batch_size:
             raise InputError("a point of the offer has batch size", value=row.batch_size, allowed=str(batch_size))
-        points.append(LocalPoint(row.point, row.step_s, row.power_w))
-    return tuple(points)
+    return tuple(LocalPoint(row.point, row.step_s, row.power_w) for row in offer.points)
 
 
 def _metrics_of(reply: Message) -> Any:
@@ -356,7 +325,8 @@ def _metrics_of(reply: Message) -> Any:
 
 def _figures_of(reply: Message) -> _RoundFigures:
     """The figures in a reply. Raises: InputError."""
-    return _read(lambda: _RoundFigures.model_validate(dict(_metrics_of(reply))))
+    with _in_one_line():
+        return _RoundFigures.model_validate(dict(_metrics_of(reply)))
 
 
 def _check_weight(reply: Message, name: str) -> None:
@@ -379,33 +349,24 @@ def _check_arrays(reply: Message, shapes: Mapping[str, tuple[int, ...]]) -> None
             raise InputError(f"the values of {name}", value="NaN or infinite", allowed="finite numbers")
 
 
-def _alike(replies: Sequence[Message], failed: Callable[[Message, str], None]) -> list[Message]:
+def _alike(replies: Sequence[Message]) -> list[Message]:
     """Keep the replies with the same metrics as most others, the only ones that Flower averages.
 
-    Of forms that equally many have, the one with more metrics counts, then the one with fewer lists, whichever answered
-    first. ``failed`` is called with each other reply. Every reply has one record of metrics.
+    Of forms that equally many have, the one with more metrics counts, and numbers before lists, whichever answered
+    first. Every reply has one record of metrics.
     """
     forms = [_form(_metrics_of(reply)) for reply in replies]
     counts = Counter(forms)
-    usual, kept = (
-        min(counts, key=lambda form: (-counts[form], -len(form), _lists(form), sorted(form)), default=None),
-        [],
-    )
+    usual = min(counts, key=lambda form: (-counts[form], -len(form), form), default=None)
     for reply, form in zip(replies, forms, strict=True):
-        if form == usual:
-            kept.append(reply)
-        else:
-            failed(reply, "most clients have other metrics")
-    return kept
+        if form != usual:
+            _leave_out(reply, "most clients have other metrics")
+    return [reply for reply, form in zip(replies, forms, strict=True) if form == usual]
 
 
-def _form(metrics: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+def _form(metrics: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     """The names of metrics, and the lengths of lists (-1: a number)."""
-    return frozenset((name, len(value) if isinstance(value, list) else -1) for name, value in metrics.items())
-
-
-def _lists(form: frozenset[tuple[str, int]]) -> int:
-    return sum(length >= 0 for _, length in form)
+    return tuple(sorted((name, len(value) if isinstance(value, list) else -1) for name, value in metrics.items()))
 
 
 def _only(records: Mapping[str, Any], kind: str) -> Any:
@@ -414,13 +375,19 @@ def _only(records: Mapping[str, Any], kind: str) -> Any:
     return next(iter(records.values()))
 
 
-def _read(read: Callable[[], Read]) -> Read:
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Raise what pydantic finds as an InputError."""
     try:
-        return read()
+        yield
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the text"
         raise InputError(place, value=str(first["input"])[:80], allowed=in_words(first)) from error
+
+
+def _leave_out(reply: Message, why: str) -> None:
+    log(INFO, "\t> The reply of node %s is left out: %s", reply.metadata.src_node_id, _last_line(why))
 
 
 def _last_line(text: str) -> str:

@@ -41,9 +41,9 @@ def new_session(
     run.keeps_row = True
     if state is None:
         return session
-    session.passes = state.get("passes", 0)
+    session.passes = state["passes"]
     if leads(session):
-        before = state.get("ranks", 1), state.get("batch_size", own.batch), state["name"]
+        before = state["ranks"], state["batch_size"], state["name"]
         if before == (session.size, own.batch, run.device.name):
             run.load_state_dict(state)
         else:

@@ -201,24 +201,12 @@ class PowerCapCallback(Callback):
         return {"session": json.dumps(state_of(self._session))}
 
     def _saved(self) -> dict[str, Any] | None:
-        """State of the search in the checkpoint, if there is one. Raises: InputError."""
+        """State of the search in the checkpoint, if there is one."""
         checkpoint, self._checkpoint = self._checkpoint, None
         if not checkpoint:
             return None
         saved: dict[str, Any] = json.loads(checkpoint["session"])
-        if "recipe" not in saved:
-            return saved
-        # Earlier versions chose the size of the loader's batches, which Lightning counts in the checkpoint.
-        size, own = saved["recipe"]["batch_size"], self._pass.own
-        shape = BatchShape(*(saved.get("shape") or own))
-        if shape.micro != own.micro:
-            raise InputError(
-                "the checkpoint was saved with another size of the loader's batches",
-                value=own.micro,
-                allowed=str(shape.micro),
-                hint=f"resume it with batch_size={shape.micro}, accumulate_grad_batches={shape.batch // shape.micro}",
-            )
-        return {**saved["run"], "ranks": saved.get("ranks", 1), "batch_size": size, "passes": saved["passes"]}
+        return saved
 
 
 class Pass:

@@ -138,7 +138,8 @@ class Capped(TrainerCallback):
             self._evaluation = self._stack.enter_context(ExitStack())
             atexit.register(self._exit)
             session.run.expect(float((state.max_steps - state.global_step) * self._own.batch))
-            if (step := _measured_step(state)) != state.global_step:
+            step = 0 if saved is None else saved["at_step"]
+            if step != state.global_step:
                 session.run.note(f"the checkpoint of step {state.global_step} has measurements up to step {step} alone")
         if args.eval_on_start:
             self._begin_evaluation()
@@ -241,13 +242,6 @@ class Capped(TrainerCallback):
             self._evaluation.close()
         if args.save_strategy == "best":  # the Trainer decides after this whether to save
             self._put_state(state)
-
-
-def _measured_step(state: Any) -> int:
-    """Step whose measurements a checkpoint has, 0 without any; an earlier version did not save the step."""
-    saved = state.stateful_callbacks.get(STATE_NAME)
-    step: int = 0 if saved is None else saved.get("at_step", state.global_step)
-    return step
 
 
 def check_trainer(trainer: Any) -> None:
