@@ -31,7 +31,7 @@ def channels() -> Iterator[list[Channel]]:
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)  # type: ignore[attr-defined]
     made = [Channel(store, rank, 3, 600.0) for rank in range(3)]
     yield made
-    for channel in made:
+    for channel in reversed(made):  # rank 0 waits for the others
         channel.close()
 
 

@@ -174,11 +174,8 @@ class FleetStrategy(FedAvg):  # type: ignore[misc]  # flwr is not installed wher
         messages = list(self._construct_messages(question, nodes, MessageType.TRAIN))
         for reply in grid.send_and_receive(messages, timeout=self.offer_within_s) if messages else ():
             node = reply.metadata.src_node_id
-            if reply.has_error():
-                log(INFO, "configure_train: node %s makes no offer: %s", node, _last_line(reply.error.reason))
-                continue
             try:
-                self.clients[node] = FleetClient(str(node), _offered(reply.content, self.batch_size))
+                self.clients[node] = FleetClient(str(node), _offered(reply, self.batch_size))
             except Exception as error:  # noqa: BLE001 - whatever a client sends, the others go on
                 log(INFO, "configure_train: node %s makes no offer that can be used: %s", node, _last_line(str(error)))
 
@@ -306,12 +303,14 @@ class _RoundFigures(Value):
     steps: BatchSize = Field(alias=STEPS)
 
 
-def _offered(content: RecordDict, batch_size: int) -> tuple[LocalPoint, ...]:
+def _offered(reply: Message, batch_size: int) -> tuple[LocalPoint, ...]:
     """The points of a client's offer for this batch size. Raises: InputError."""
-    if OFFER not in content:
+    if reply.has_error():
+        raise InputError(reply.error.reason)
+    if OFFER not in reply.content:
         raise InputError("its ClientApp has no PowerCapMod")
     with _in_one_line():
-        offer = _Offer.model_validate_json(str(content[OFFER].get(OFFER)))
+        offer = _Offer.model_validate_json(str(reply.content[OFFER].get(OFFER)))
     for row in offer.points:
         if row.batch_size != batch_size:
             raise InputError("a point of the offer has batch size", value=row.batch_size, allowed=str(batch_size))

@@ -324,17 +324,18 @@ class Channel:
         if self._done.is_set():
             return
         self._done.set()
-        ending = threading.Thread(target=self._say_over, args=(reason,), daemon=True)  # the store may never answer
+        within_s = SILENT_AFTER_S if reason is None and self.lost is None else NEWS_WITHIN_S
+        ending = threading.Thread(target=self._say_over, args=(reason, within_s), daemon=True)
         ending.start()
-        ending.join(3 * NEWS_WITHIN_S)
+        ending.join(within_s + 2 * NEWS_WITHIN_S)  # the store may never answer
 
-    def _say_over(self, reason: str | None) -> None:
+    def _say_over(self, reason: str | None, within_s: float) -> None:
         self._exchanging.join()
         with suppress(RuntimeError):
             if reason is not None:
                 self._store.compare_set("lost", "", f"{self._own.name} ended with an error: {reason}")
             self._beat(is_over=True)
-            until_s = time.monotonic() + NEWS_WITHIN_S
+            until_s = time.monotonic() + within_s
             while self.rank == LEADER and time.monotonic() < until_s:  # the store may end with this process
                 self._hear()
                 if all(peer.is_over or peer.has_ended() for peer in self._watched):

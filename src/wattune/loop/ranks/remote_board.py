@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from wattune.cap import SensorLimit
@@ -42,7 +42,7 @@ class ServedBoard:
         self._channel = channel
         self._board = open_member(spec, seed=seed)
         self._watcher = Watcher([] if self._board.leftover is None else [self._board.leftover])
-        self._stack = ExitStack()
+        self._at: AbstractContextManager[Setting] | None = None
         self._setting: Setting | None = None
         self._is_ending = threading.Event()
         described = {name: getattr(self._board, name) for name in DESCRIBED}
@@ -68,8 +68,10 @@ class ServedBoard:
                 self._watcher.close(is_restored=self._setting is None and not is_setting)
 
     def _restore(self) -> None:
-        self._stack.close()
-        self._setting = None  # not after a failure: the watcher then tries again
+        at, self._at = self._at, None
+        if at is not None:
+            at.__exit__(None, None, None)
+            self._setting = None  # not after a failure: the watcher then tries again
 
     def _serve(self, kind: str) -> None:
         rank = self._channel.rank
@@ -102,7 +104,8 @@ class ServedBoard:
             self._restore()
         elif self._setting is None:
             self._watcher.start()
-            self._setting = self._stack.enter_context(board.at(value))
+            at = board.at(value)
+            self._setting, self._at = at.__enter__(), at
             if self._is_ending.is_set():  # too late: ``close`` waits for no call without end
                 self._restore()
         else:

@@ -11,6 +11,7 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.agent_trees import texts
@@ -73,7 +74,7 @@ def measure(seed: int) -> dict[str, object]:
         }
 
 
-def main() -> None:
+def main(_: Sequence[str] = ()) -> None:
     """Kill a rank at each moment, and store the results."""
     runs = [measure(seed) for seed in range(MOMENTS)]
     summary = {
