@@ -274,9 +274,13 @@ class Channel:
         if waited_s > NEWS_WITHIN_S:
             return  # the others may have gone on
         for peer in self._watched:
+            is_gone = peer.has_ended()
+            if is_gone:
+                with suppress(RuntimeError):
+                    self._hear()  # its last word may have come since
             if peer.is_over:
                 continue
-            if peer.has_ended():
+            if is_gone:
                 self.lose(f"{peer.name} was killed or ended without a word")
             elif now_s - peer.heard_s > SILENT_AFTER_S:
                 self.lose(f"{peer.name} has given no sign of life for {SILENT_AFTER_S:g} s")
