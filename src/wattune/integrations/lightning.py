@@ -66,10 +66,8 @@ class PowerCapCallback(Callback):
     ):
         self.session: Session | None = None
         self.record: SessionRecord | None = None
-        where = "the Lightning callback"
-        self._options = checked(
-            where, cap_w=cap_w, goal=goal, device=device, over=over, record=record, log_to=log_to, seed=seed
-        )
+        given = {"cap_w": cap_w, "goal": goal, "device": device, "over": over, "record": record, "log_to": log_to}
+        self._options = checked("the Lightning callback", **given, seed=seed)
         self._session: Session
         self._pass: Pass
         self._checkpoint: dict[str, Any] | None = None
@@ -241,29 +239,19 @@ class Pass:
 def check_trainer(trainer: Any, module: LightningModule) -> None:
     """Check that PowerCapCallback supports the Trainer's settings. Raises: InputError."""
     if not module.automatic_optimization:
-        raise InputError(
-            "PowerCapCallback cannot see the steps of manual optimization",
-            value=type(module).__name__,
-            hint="use automatic optimization, or wattune.capped in a loop of your own",
-        )
+        hint = "use automatic optimization, or wattune.capped in a loop of your own"
+        what = "PowerCapCallback cannot see the steps of manual optimization"
+        raise InputError(what, value=type(module).__name__, hint=hint)
     strategy = trainer.strategy
     if strategy.handles_gradient_accumulation:
-        raise InputError(
-            "PowerCapCallback does not support a strategy that accumulates gradients itself",
-            value=type(strategy).__name__,
-        )
+        what = "PowerCapCallback does not support a strategy that accumulates gradients itself"
+        raise InputError(what, value=type(strategy).__name__)
     if trainer.world_size > 1 and not isinstance(strategy, DDPStrategy):
-        raise InputError(
-            f"PowerCapCallback does not support this strategy for {trainer.world_size} processes",
-            value=type(strategy).__name__,
-            allowed='strategy="ddp"',
-        )
+        what = f"PowerCapCallback does not support this strategy for {trainer.world_size} processes"
+        raise InputError(what, value=type(strategy).__name__, allowed='strategy="ddp"')
     if trainer.world_size > 1 and strategy._start_method != "popen":
-        raise InputError(
-            "PowerCapCallback does not return from processes that Lightning forks or spawns",
-            value=f"ddp_{strategy._start_method}",
-            allowed='strategy="ddp", or torchrun',
-        )
+        what = "PowerCapCallback does not return from processes that Lightning forks or spawns"
+        raise InputError(what, value=f"ddp_{strategy._start_method}", allowed='strategy="ddp", or torchrun')
     for other in trainer.callbacks:
         if isinstance(other, (GradientAccumulationScheduler, StochasticWeightAveraging)):
             raise InputError("a callback that changes the batches per step", value=type(other).__name__)
@@ -271,6 +259,5 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
             hint = "use lightning.pytorch.tuner.Tuner with a Trainer without PowerCapCallback"
             raise InputError("a finder would run steps without a cap", value=type(other).__name__, hint=hint)
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-        raise InputError(
-            "training_step(dataloader_iter) fetches its own batches", allowed="training_step(batch, batch_idx)"
-        )
+        allowed = "training_step(batch, batch_idx)"
+        raise InputError("training_step(dataloader_iter) fetches its own batches", allowed=allowed)

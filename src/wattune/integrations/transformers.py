@@ -57,12 +57,8 @@ def attach(
         if any(isinstance(callback, Capped) for callback in trainer.callback_handler.callbacks):
             raise InputError("attach() was called before for this Trainer", hint="call it once")
         check_trainer(trainer)
-        made = Capped(
-            trainer,
-            checked(
-                "attach()", device=device, cap_w=cap_w, over=over, goal=goal, record=record, log_to=log_to, seed=seed
-            ),
-        )
+        given = {"cap_w": cap_w, "goal": goal, "device": device, "over": over, "record": record, "log_to": log_to}
+        made = Capped(trainer, checked("attach()", **given, seed=seed))
     trainer.add_callback(made)
     return made
 
@@ -123,15 +119,11 @@ class Capped(TrainerCallback):
             with refusing():
                 # Accelerate prepares a model once, and for an evaluation without DistributedDataParallel.
                 if not is_alone and trainer.model_wrapped is trainer.model:
-                    raise InputError(
-                        "the Trainer does not average its gradients over the processes",
-                        value=type(trainer.model).__name__,
-                        hint="call evaluate() and predict() after train(), not before it",
-                    )
-            model, saved = (
-                trainer.model if is_alone else trainer.model_wrapped,
-                state.stateful_callbacks.get(STATE_NAME),
-            )
+                    what = "the Trainer does not average its gradients over the processes"
+                    hint = "call evaluate() and predict() after train(), not before it"
+                    raise InputError(what, value=type(trainer.model).__name__, hint=hint)
+            model = trainer.model if is_alone else trainer.model_wrapped
+            saved = state.stateful_callbacks.get(STATE_NAME)
             session = new_session(model, trainer.optimizer, self._own, self._options, saved)
             self._stack = ExitStack()
             self.session = self._stack.enter_context(session)
@@ -248,18 +240,12 @@ def check_trainer(trainer: Any) -> None:
     """Check that ``attach`` supports the Trainer's settings. Raises: InputError."""
     args = trainer.args
     if (sharing := _unsupported_sharing(trainer)) is not None:
-        raise InputError(
-            "a Trainer whose processes or GPUs share their work in another way than by DistributedDataParallel",
-            value=sharing,
-            allowed="one device, or one process for each under torchrun or accelerate launch",
-        )
+        what = "a Trainer whose processes or GPUs share their work in another way than by DistributedDataParallel"
+        allowed = "one device, or one process for each under torchrun or accelerate launch"
+        raise InputError(what, value=sharing, allowed=allowed)
     if args.auto_find_batch_size:
-        raise InputError(
-            "auto_find_batch_size",
-            value=True,
-            allowed="False",
-            hint="set per_device_train_batch_size to a size that fits",
-        )
+        hint = "set per_device_train_batch_size to a size that fits"
+        raise InputError("auto_find_batch_size", value=True, allowed="False", hint=hint)
 
 
 def _unsupported_sharing(trainer: Any) -> str | None:
