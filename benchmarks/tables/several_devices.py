@@ -64,7 +64,4 @@ def ranks() -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS: dict[str, Callable[[], str]] = {
-    "ranks": ranks,
-    "federated": federated,
-}
+PARTS: dict[str, Callable[[], str]] = {"ranks": ranks, "federated": federated}

@@ -235,12 +235,6 @@ def test_a_board_that_takes_long_to_be_restored_is_restored_before_the_loss_is_r
     assert (tmp_path / "rank0").exists()
 
 
-def test_a_board_that_its_rank_cannot_open_is_one_line() -> None:
-    said = refusal(job(refuse, 2, {1: {"device": "jetson?root=/nowhere"}}))
-    assert said.startswith("error: rank 1 (process ")
-    assert "/nowhere" in said
-
-
 def interrupt(rank: int, path: Path, at: int) -> tuple[int, int]:
     """A session that ends in the middle of a pass, at its step ``at``."""
     loader = own_part(pictures(512))
@@ -386,6 +380,7 @@ def refuse(rank: int, by_rank: dict[int, dict[str, Any]], wraps: str = "ddp", ve
         (({}, "none"), "error: the job has 2 processes, but the model does not average its gradients"),
         (({}, "dp"), "error: nn.DataParallel has one process for all GPUs"),
         (({1: {"device": "sim:no-such-board"}},), "error: "),
+        (({1: {"device": "jetson?root=/nowhere"}},), "error: rank 1 (process "),
         (({}, "ddp", "0.0.9"), "error: rank 1 has another wattune: 0.0.9, not "),
         (({r: {"yield_to": bool} for r in (0, 1)},), "error: yield_to: a job of 2 ranks; allowed: one process"),
     ],
@@ -407,27 +402,26 @@ def test_a_second_job_on_the_same_board_is_one_line(tmp_path: Path) -> None:
         first.ended()
 
 
-def starve(rank: int, cap_w: float, over: str, device: str = "sim:jetson-nano") -> None:
+def starve(rank: int, cap_w: float, over: str, device: str) -> None:
     model = wrapped(convolutional())
     with session_of(rank, model, device=device.format(rank=rank), cap_w=cap_w, over=over) as session:
         train(session, model, 1000)
 
 
-@pytest.mark.parametrize(("cap_w", "over"), [(5.0, "node"), (2.5, "device")])
-def test_a_cap_below_the_lowest_settings_is_one_line_of_rank_0(cap_w: float, over: str) -> None:
-    said = f"error: the cap is below what training draws at the lowest settings: {cap_w:g} W; allowed: above "
-    assert refused(job(starve, 2, cap_w, over)).startswith(said)
-
-
-def test_a_cap_that_boards_of_two_ranks_cannot_keep_is_the_same_and_restores_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "cap_w", "over"),
+    [("sim:jetson-nano", 2.5, "device"), ("jetson?root={folder}/board{rank}", 5.0, "node")],
+)
+def test_a_cap_below_the_lowest_settings_is_one_line_of_rank_0_and_restores_the_boards(
+    tmp_path: Path, device: str, cap_w: float, over: str
+) -> None:
     """Both ranks leave at once, and rank 0 restores no board of a rank that has left."""
     trees = [unpack("orin-nano-jp6", tmp_path / f"board{rank}") for rank in range(2)]
     before = [texts(tree) for tree in trees]
-    ends = job(starve, 2, 5.0, "node", f"jetson?root={tmp_path}/board{{rank}}")
+    ends = job(starve, 2, cap_w, over, device.replace("{folder}", str(tmp_path)))
+    said = f"error: the cap is below what training draws at the lowest settings: {cap_w:g} W; allowed: above "
     assert {end.kind for end in ends} == {"JobRefused"}
-    assert refusal(ends).startswith(
-        "error: the cap is below what training draws at the lowest settings: 5 W; allowed: above "
-    )
+    assert refusal(ends).startswith(said)
     assert [texts(tree) for tree in trees] == before
 
 
