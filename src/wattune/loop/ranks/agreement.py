@@ -1,4 +1,4 @@
-"""What the ranks of a job agree on: the same steps, which rank 0 chooses, and the same places of their loops."""
+"""Agreement of a job's ranks: the same steps, which rank 0 chooses, and the same places of their loops."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Ranks:
         self.channel = channel
         self.timer = ComputeTimer(model, channel.passed)
         self.stop: SafetyStop | InputError | None = None
-        """What the leader raises at the next agreement, on all ranks: until then its device is at the safest
+        """Error that the leader raises at the next agreement, on all ranks: until then its device is at the safest
         setting."""
         self.on_rebalance: Callable[[], None] = lambda: None
         """Called after members of the group were set to other values."""
