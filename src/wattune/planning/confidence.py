@@ -28,7 +28,11 @@ def confidence(objective: Objective, pick: Option) -> dict[str, float | None]:
     choice = None
     table, limit = objective.table, objective.limit
     profile, efficiency = table.profile, table.efficiency
-    times = log_costs(objective)
+    if objective.goal.is_time:
+        times = feasible_log_times(table, limit)
+    else:
+        best = {size: objective.best(size) for size in {option.cell.batch_size for option in objective.options}}
+        times = {size: log_cost(objective, option) for size, option in best.items() if option is not None}
     sizes = [point.batch_size for point in efficiency.points if point.relative_samples and point.batch_size in times]
     covariance = _covariance(efficiency, sizes)
     if covariance is not None and len(sizes) > 1 and pick.cell.batch_size in sizes:
@@ -45,14 +49,6 @@ def confidence(objective: Objective, pick: Option) -> dict[str, float | None]:
 def feasible_log_times(table: PlanningTable, limit: SensorLimit) -> dict[int, tuple[float, float]]:
     """``log_step_times`` of a table that is already arranged."""
     return _log_times(table.profile, [one.cell for one in table.at.values() if limit.allows(one.capped_w)])
-
-
-def log_costs(objective: Objective) -> dict[int, tuple[float, float]]:
-    """Batch size -> mean and standard deviation of the logarithm of what the goal makes least, for one sample."""
-    if objective.goal.is_time:
-        return feasible_log_times(objective.table, objective.limit)
-    best = {size: objective.best(size) for size in {option.cell.batch_size for option in objective.options}}
-    return {size: log_cost(objective, option) for size, option in best.items() if option is not None}
 
 
 def log_cost(objective: Objective, option: Option) -> tuple[float, float]:
