@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from tests.support.board_records import unpack
 from tests.support.cli_boards import limits
 from tests.support.live_board import COMMAND, ENVIRONMENT, live, wait_for
+from tests.support.programs import running
 
 from wattune.devices.cap_window import ABOVE_Z, NOISE_SHARE
 from wattune.records import Plan, ProfileTable
@@ -110,7 +110,7 @@ def test_from_profile_to_guard_on_a_live_board(tmp_path):
         assert process.returncode == 130
         assert "--resume" in said.splitlines()[-1]
         assert wait_for(board.is_as_found, 5), board.changes()
-        assert not _runs(tmp_path / "burn.py")
+        assert not running(tmp_path / "burn.py")
         _, *kept = map(json.loads, (tmp_path / "p-partial.json").read_text().splitlines())
 
         done = subprocess.run(
@@ -158,15 +158,5 @@ def test_a_signal_ends_the_program_as_well(root, tmp_path, number):
         process.send_signal(signal.SIGTSTP)  # ignored: a process that stands still would not end
         process.send_signal(number)
         assert process.wait(20) == 130
-    assert not _runs(tmp_path / "burn.py")
+    assert not running(tmp_path / "burn.py")
     assert limits(root) == before
-
-
-def _runs(path: Path) -> bool:
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(path) in process.read_text().split("\0"):
-                return True
-        except OSError:
-            continue
-    return False

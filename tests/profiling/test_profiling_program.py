@@ -10,8 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from tests.support.profiles import board
@@ -22,6 +20,7 @@ from tests.support.programs import (
     ProgramsTime,
     is_gone,
     power_w,
+    running,
     step_s,
     trainer,
 )
@@ -160,15 +159,6 @@ def test_a_program_that_takes_no_notice_of_its_batch_size_is_named(tmp_path):
     (note,) = profile_command(device, ignoring, **options).notes
     assert "as long with batch size 16 as with 4" in note
     assert profile_command(device, trainer(tmp_path, "--steps", "{steps}"), **options).notes == ()
-
-
-def running(text: object) -> list[Path]:
-    """The processes with this text in their command lines."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            found += [path] if str(text) in path.read_text() else []
-    return found
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.device_examples import FileDevice
@@ -113,6 +114,15 @@ def is_gone(folder: Path, seconds: float = 2.0) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def running(text: object) -> list[Path]:
+    """The processes with this text in their command lines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [path] if str(text) in path.read_text() else []
+    return found
 
 
 class Files(FileDevice):
