@@ -274,6 +274,10 @@ def test_by_the_steps_that_are_seen(tmp_path):
     table = profile_command(OneClock(tmp_path), command, batch_sizes=[4, 16], strategy="full")
     steps_s = {cell.batch_size: cell.step_s for cell in table.measured}
     assert 0.01 < steps_s[4] < 0.04 < steps_s[16]
+    said = trainer(tmp_path, "--stubborn", "--say", "acc {samples}e-9 of {samples}")
+    program = ProgramWorkload(said, (8,), 0.9, "acc ([0-9.e-]+)", samples="of ([0-9]+)")
+    (cell,) = profile_command(OneClock(tmp_path), program).measured
+    assert cell.step_s >= 0.02, "not by the steps that it makes while it is asked to end"
     with pytest.raises(WorkloadError, match="too few step times in what is seen of the program"):
         profile_command(OneClock(tmp_path), "sleep {batch_size}", batch_sizes=[1])
 

@@ -248,6 +248,7 @@ class ProgramProbe:
                         times.look(meter.elapsed_s)
                         stopped = self._is_enough(times.stretch(program.begun_s))
                 ended_s = program.ended_s if program.is_over else meter.elapsed_s
+                times.look(meter.elapsed_s)  # not later: it may go on while it is asked to end
         finally:
             if capped.limiter.has_read:
                 spent.append(capped.meter.figures())
@@ -256,7 +257,6 @@ class ProgramProbe:
         if not stopped:
             knobs = capped.setting.knobs
             check_ending(program, f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
-        times.look(ended_s)
         readings, last = tuple(self._readings), program.last_line
         return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
 
