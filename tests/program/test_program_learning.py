@@ -11,12 +11,15 @@ import pytest
 
 from wattune.errors import InputError, TargetNotReached, WorkloadError
 from wattune.program.learning import learn
+from wattune.program.rounds import HOOK
 from wattune.program.workload import ProgramWorkload
 from wattune.proxy import estimate
 
-TRAIN = """
-import os, signal, sys, time
-from sitecustomize import Stamps
+TRAIN = f"""
+import os, runpy, signal, sys, time
+Stamps = runpy.run_path({str(HOOK / "sitecustomize.py")!r})["Stamps"]  # the system may have a sitecustomize of its own
+"""
+TRAIN += """\
 batch = int(sys.argv[1])
 stamps = Stamps(os.environ["WATTUNE_STEPS"])
 steps = 0
