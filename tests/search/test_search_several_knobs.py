@@ -264,3 +264,22 @@ def test_a_host_that_hides_behind_the_device_is_found_where_it_shows() -> None:
     assert deviations[2] > 0.2
     assert errors[-1] < 0.03
     assert deviations[-1] < deviations[2] / 3
+
+
+def test_a_point_just_below_the_cap_is_measured_until_it_surely_is() -> None:
+    settings = [Knobs(clock_mhz=600)]
+    search = Search([ROW], settings, cap_w=10.0, start=ROW, noise_w=0.2, cap_window_s=1.0)
+    point, highest_w = OperatingPoint(ROW, settings[0]), [10.1, 9.9, 9.85, 9.85]
+    while search.best() is None:
+        assert search.next() == point
+        search.tell(point, Stretch(0.06, 9.8, highest_w.pop(0), 4.0))
+    assert len(highest_w) < 3
+    assert search.best() == point
+
+
+def test_a_reason_never_says_that_a_cap_is_not_kept_where_the_power_is_below_it() -> None:
+    search = Search([ROW], [Knobs(clock_mhz=600)], cap_w=10.0, start=ROW, noise_w=0.2, cap_window_s=1.0)
+    for _ in range(4):
+        search.tell(OperatingPoint(ROW, Knobs(clock_mhz=600)), Stretch(0.06, 9.99, 10.2, 4.0))
+    assert search.next() is None
+    assert search.reason.startswith("no setting surely stays under the cap: 9.99 W")

@@ -45,6 +45,9 @@ above the cap were such steps, since a memory's power has a step at nearly every
 AGAIN: Final = 0.7
 """The same for a measured point: its own power is known well, and may be just below the cap."""
 
+CLOSE: Final = 4
+"""Stretches at the point that draws least, if it is just below the cap."""
+
 PROBES_WORTH: Final = 6.0
 """Probes' time that a search over several clocks has to save over the rest of the training, to go on."""
 
@@ -304,7 +307,8 @@ class Search:
         self.reason = "nothing fits"
         if read_w := self._read_w():
             least = min(read_w, key=lambda index: read_w[index])
-            self.reason = f"the cap is not kept: {read_w[least]:.4g} W at {self._grid.points[least]} is the least"
+            what = "the cap is not kept" if read_w[least] > self._cap_w else "no setting surely stays under the cap"
+            self.reason = f"{what}: {read_w[least]:.4g} W at {self._grid.points[least]} is the least"
         return None
 
     def _read_w(self) -> dict[int, float]:
@@ -316,7 +320,7 @@ class Search:
 
         Below a cap, one reading above it is not the end: the nearest row is tried with each of the other knobs at its
         lowest value in turn, then every row with all of them there. A slower CPU can draw more, so the values next to
-        the least reading follow.
+        the least reading follow, and that point again.
         """
         grid, left, read_w = self._grid, self._open.copy(), self._read_w()
         left[list(self._seen)] = False
@@ -335,6 +339,9 @@ class Search:
             apart = np.abs(grid.level - grid.level[least])
             is_next = (grid.row == grid.row[least]) & (apart[:, 0] == 0) & (apart.sum(axis=1) == 1)
             yield from map(int, np.flatnonzero(left & is_next))
+            # Measured for longer, a point just below the cap may surely be.
+            if least in self._seen and self._seen[least].times < CLOSE and read_w[least] <= self._cap_w:
+                yield least
 
     def _forecasts(self) -> Forecast:
         if not self._is_fitted:
