@@ -200,11 +200,12 @@ def test_a_baseline_keeps_its_row_where_sizes_that_no_probe_measured_do_not_fit(
     assert rows["wattune"].batch_size == 8
 
 
-def test_a_real_board_is_refused_before_anything_is_trained(workload, table, expected, tmp_path):
+def test_a_cap_that_changes_is_refused_on_a_real_board_before_anything_is_trained(workload, table, expected, tmp_path):
     device = open_device("sim:jetson-nano")
     device.executes_steps = True
-    with pytest.raises(InputError, match="simulated or a replayed"):
-        compare_rules(device, workload, table, expected, cap=PowerCap(CAP_W), seeds=[0], folder=tmp_path / "c")
+    cap = CapTrace(caps_w=(CAP_W,))
+    with pytest.raises(InputError, match=r"comparing with a cap that changes.*simulated or a replayed"):
+        compare_rules(device, workload, table, expected, cap=cap, seeds=[0], folder=tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 

@@ -49,7 +49,7 @@ def test_a_loss_that_rises_at_the_users_own_rate_is_none(level):
 
 def recipe_of(model, *, lr=0.1):
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    recipe = Recipe(optimizer, 32, [], interval=None, keep=False)
+    recipe = Recipe(optimizer, 32, [], interval=None, keep=False, steps=None)
     recipe.open()
     return recipe, optimizer
 

@@ -85,6 +85,31 @@ def test_a_scheduler_may_be_ticked_once_a_pass():
     assert distance(mine, other) < 1e-5
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        SCHEDULERS["CosineAnnealingLR"],
+        SCHEDULERS["OneCycleLR"],
+        lambda optimizer: lr_scheduler.LambdaLR(
+            optimizer, lambda step: min(1.0, step / 10) * max(0.0, 1 - step / STEPS)
+        ),
+        lambda optimizer: lr_scheduler.SequentialLR(
+            optimizer,
+            [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5), lr_scheduler.PolynomialLR(optimizer, STEPS)],
+            milestones=[5],
+        ),
+    ],
+)
+def test_a_schedule_that_outlasts_a_pass_counts_steps(made):
+    model = perceptron()
+    optimizer = sgd(model)
+    scheduler = made(optimizer)
+    before = repr(scheduler.state_dict()), optimizer.param_groups[0]["lr"]
+    session = session_of(model, optimizer=optimizer, scheduler=scheduler, loader=loader_of())
+    assert session.recipe.interval == "step"
+    assert (repr(scheduler.state_dict()), optimizer.param_groups[0]["lr"]) == before
+
+
 def test_reduce_on_plateau_is_stepped_by_the_user_between_passes():
     model = perceptron()
     optimizer = sgd(model)

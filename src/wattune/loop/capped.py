@@ -81,9 +81,10 @@ def capped(
     training rests before its next step, and saves a checkpoint.
     ``scheduler``: one or a list, stepped by the session once per ``loader.batch_size`` samples, or once per pass with
     ``scheduler_interval="epoch"``; it has to be given ("step" or "epoch") for a scheduler that most recipes step once
-    per epoch, such as StepLR. ``before_step`` is called before each optimizer step with unscaled gradients, and
-    is the place to clip them. ``yield_to`` is called before each step, which waits while it returns True: other work
-    on the board goes first. ``micro_batch_size`` is the largest size that is known to fit (None: the batch size).
+    per epoch, such as StepLR, and for one that would run out within a pass. ``before_step`` is called before each
+    optimizer step with unscaled gradients, and is the place to clip them. ``yield_to`` is called before each step,
+    which waits while it returns True: other work on the board goes first. ``micro_batch_size`` is the largest size that
+    is known to fit (None: the batch size).
     ``log_to``: "tensorboard", "wandb", "mlflow", "trackio", a function, or several of them. They get a
     ``RunUpdate`` (power, energy, temperature, operating point) once a second, at each change of the point and at the
     end, between two steps; the logger "wattune" has the changes, too.

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, MultiStepLR, ReduceLROnPlateau, StepLR
+import torch
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import (
+    CyclicLR,
+    ExponentialLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    StepLR,
+)
 
 from wattune.errors import InputError
 from wattune.workloads.optimizers import SCALINGS
@@ -21,6 +31,18 @@ INTERVALS = ("step", "epoch")
 
 EITHER = (ExponentialLR, MultiStepLR, StepLR)
 """Schedulers that most recipes step once per epoch: at each step, their learning rate is at zero within one."""
+
+BY_STEP = (CyclicLR, OneCycleLR, ReduceLROnPlateau)
+"""Schedulers that count steps in every recipe, and one that the user steps."""
+
+RUN_OUT = 0.01
+"""Share of its highest learning rate at which a schedule has run out: before a pass ends, it was meant for epochs."""
+
+MOST_OF_A_PASS = 0.9
+"""Share of a pass before which that counts: a training of a single pass may end with its schedule."""
+
+LONGEST_PASS = 10_000
+"""Steps of a schedule that are looked at."""
 
 RAMP_STEPS = 50
 """Optimizer steps over which the learning rate may double, above the user's own.
@@ -49,13 +71,20 @@ class Recipe:
     ``RAMP_STEPS`` steps that want more. A scheduler steps once per ``batch_size`` samples (and
     once for the rest of a pass, as in the user's own loop), or once per pass. One that needs a metric, as
     ReduceLROnPlateau does, is stepped by the user between two passes. ``interval``: of ``INTERVALS``; None: "step", if
-    there is no scheduler of ``EITHER``.
+    no scheduler is of ``EITHER`` or runs out within the ``steps`` of a pass (None: not known).
 
     Raises: InputError for an optimizer or scheduler that cannot be stepped or scaled in this way.
     """
 
     def __init__(
-        self, optimizer: Optimizer, batch_size: int, schedulers: Sequence[Any], *, interval: str | None, keep: bool
+        self,
+        optimizer: Optimizer,
+        batch_size: int,
+        schedulers: Sequence[Any],
+        *,
+        interval: str | None,
+        keep: bool,
+        steps: int | None,
     ):
         for scheduler in schedulers:
             if not isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
@@ -63,7 +92,7 @@ class Recipe:
             if getattr(scheduler, "optimizer", optimizer) is not optimizer:
                 raise InputError("the scheduler belongs to another optimizer", value=type(scheduler).__name__)
         if interval is None:
-            if either := next((scheduler for scheduler in schedulers if isinstance(scheduler, EITHER)), None):
+            if either := next((one for one in schedulers if _may_count_epochs(one, optimizer, steps)), None):
                 raise InputError(
                     f"scheduler_interval is missing: {type(either).__name__} may count steps or epochs",
                     allowed=", ".join(INTERVALS),
@@ -228,6 +257,38 @@ class Recipe:
 
     def _rates(self) -> list[float]:
         return [float(group.get("lr", 0.0)) for group in self._optimizer.param_groups]
+
+
+def _may_count_epochs(scheduler: Any, optimizer: Optimizer, steps: int | None) -> bool:
+    """True unless the schedule certainly counts steps."""
+    if isinstance(scheduler, BY_STEP):
+        return False
+    return isinstance(scheduler, EITHER) or steps is None or _runs_out(scheduler, optimizer, steps)
+
+
+def _runs_out(scheduler: Any, optimizer: Optimizer, steps: int) -> bool:
+    """True if a schedule, stepped with each batch, comes to nothing or to its end in most of ``steps`` steps, and if
+    it cannot be copied."""
+    groups = [{**group, "params": [torch.zeros(1)]} for group in optimizer.param_groups]
+    alone = SGD(groups, lr=0.0)  # a copy of the optimizer itself would take its parameters along
+    try:
+        copied = copy.deepcopy(scheduler, {id(optimizer): alone})
+    except Exception:  # noqa: BLE001 - its function may hold anything
+        return True
+    rates = [group["lr"] for group in alone.param_groups]
+    highest = rates
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no optimizer steps here
+        for _ in range(min(int(MOST_OF_A_PASS * steps), LONGEST_PASS)):
+            try:
+                copied.step()
+            except ValueError:
+                return True
+            rates = [group["lr"] for group in alone.param_groups]
+            highest = [max(pair) for pair in zip(highest, rates, strict=True)]
+            if all(rate <= RUN_OUT * most for rate, most in zip(rates, highest, strict=True)):
+                return True
+    return False
 
 
 def _count(scheduler: Any) -> int | None:

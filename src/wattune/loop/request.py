@@ -109,7 +109,8 @@ class Request:
         schedulers = [own_scheduler(one, ranks) for one in schedulers if one is not None]
         # The parts of a sharded model cannot be tried by themselves: every pass needs all ranks.
         self.divides = self.moving is None and not self.sync.is_sharded
-        self.recipe = Recipe(self.optimizer, own, schedulers, interval=given.scheduler_interval, keep=keep)
+        steps = None if samples is None else -(-samples // own)
+        self.recipe = Recipe(self.optimizer, own, schedulers, interval=given.scheduler_interval, keep=keep, steps=steps)
         self.sample_model = SampleModel(own, self.sizes, curve=self.curve, ranks=ranks)
         self.resumed: SessionCheckpoint | None = None
         if given.resume and self.checkpoint is not None:
