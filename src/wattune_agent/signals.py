@@ -58,9 +58,12 @@ def held() -> Iterator[None]:
     finally:
         _depth -= 1
         tidy()
-        if not _depth:
+        if not _depth and _waiting:
+            # All at once: after a handler that raises, none may be left for a later exit.
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             while _waiting:
-                signal.pthread_kill(threading.get_ident(), _waiting.pop(0))
+                signal.pthread_kill(threading.get_ident(), _waiting.pop())
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def waiting() -> bool:
