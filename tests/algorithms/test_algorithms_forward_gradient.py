@@ -220,7 +220,7 @@ def test_peak_memory_in_a_process_of_its_own():
     flat = measure("forward-gradient", depth=4, batch=16)["peak_mb"]
     assert deep["forward-gradient"] <= 1.5 * flat
     assert deep["forward-gradient"] <= 0.2 * deep["backprop"]
-    assert deep["forward-gradient"] <= 0.4 * deep["backprop:checkpoint=8"]
+    assert deep["forward-gradient"] <= 0.45 * deep["backprop:checkpoint=8"]
     assert deep["forward-gradient:perturb=activities"] <= 0.2 * deep["backprop"]
 
 

@@ -112,7 +112,7 @@ class Thing:
 def interrupted():
     raise KeyboardInterrupt
 
-def call(arguments):
+def call(name, app, arguments):
     thing = Thing()
     weakref.finalize(thing, interrupted)
     del thing
