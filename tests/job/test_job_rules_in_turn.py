@@ -6,8 +6,16 @@ import pytest
 from tests.support import live_board
 from tests.support.agent_socket import serving
 from tests.support.cli_records import SMALL
+from tests.support.live_board import CLOCK
 
-from wattune.records import Comparison, EfficiencyPoint, SampleEfficiency, TrainingRecord
+from wattune.records import (
+    Comparison,
+    EfficiencyPoint,
+    ProfileCell,
+    ProfileTable,
+    SampleEfficiency,
+    TrainingRecord,
+)
 
 
 @pytest.mark.slow
@@ -20,14 +28,21 @@ def test_points_are_trained_in_turn_and_a_stopped_comparison_continues(tmp_path)
     socket = tmp_path / "agent.sock"
     with live_board.live(tmp_path / "board") as board, serving(board.root, socket):
         device = f"agent:{socket}?knobs=gpu"
-        command = ["profile", SMALL, "--device", device, "--cap", "7W", "--strategy", "staircase", "--steps", "2"]
-        with live_board.wattune(board, *command, "-o", profile) as process:
-            assert process.wait(timeout=300) == 0, process.communicate()[0]
+        clocks_mhz = sorted(int(hz) / 1e6 for hz in (board.root / CLOCK / "available_frequencies").read_text().split())
+        cells = tuple(
+            ProfileCell(
+                batch_size=size, clock_mhz=mhz, step_s=size / mhz, power_mean_w=power_w, power_peak_w=power_w, steps=5
+            )
+            for size in (8, 32)
+            for mhz in clocks_mhz
+            if (power_w := 5.0 + mhz / 500 + size / 100)
+        )
+        ProfileTable(device="bench", workload="small", cells=cells).save(profile)
         command = ["compare", profile, efficiency, "--device", device, SMALL, "--cap", "7W", "--seeds", "1"]
         with live_board.wattune(board, *command, "-o", output) as process:
-            assert live_board.wait_for(lambda: list(folder.glob("*.json")), 200)
+            assert live_board.wait_for(lambda: list(folder.glob("*.json")), 400)
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 130
+            assert process.wait(timeout=120) == 130
         first = {path: path.read_bytes() for path in folder.glob("*.json")}
         with live_board.wattune(board, *command, "-o", output, "--resume") as process:
             assert process.wait(timeout=500) == 0, process.communicate()[0]
