@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, final
@@ -349,6 +349,13 @@ class Device(ABC):
             names = ", ".join(knob.name for knob in self.knobs)
             raise InputError(f"{task} cannot set several knobs", value=names, allowed="a device with one", hint=hint)
         return self.knobs[0] if self.knobs else None
+
+    def knobs_from(self, saved: Mapping[str, float] | float | None) -> Knobs:
+        """A setting from a saved state: its values by name, or the value of the first knob alone, as states had it
+        while there was one knob; None for no knobs."""
+        if isinstance(saved, Mapping):
+            return Knobs(saved)
+        return Knobs() if saved is None else Knobs({self.knobs[0].name: saved})
 
     @final
     @contextmanager

@@ -193,10 +193,10 @@ class ReplayDevice(VirtualDevice):
         point = None
         if state["cell"] is not None:
             batch, micro, knobs = state["cell"]
-            point = OperatingPoint(BatchShape(batch, micro), Knobs(knobs))
+            point = OperatingPoint(BatchShape(batch, micro), self.knobs_from(knobs))
         if state["noise"] is None or (point is not None and point not in self._cells):
             raise InputError("the state belongs to another recording than", value=self.name)
-        self._now_s, self._present = state["now_s"], Knobs(state["setting"])
+        self._now_s, self._present = state["now_s"], self.knobs_from(state["setting"])
         self._cell, self._flops = None if point is None else self._cells[point], state["flops"]
         self._seed, self._steps, self._period, self._shown_w = state["noise"]
 

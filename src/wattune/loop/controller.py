@@ -9,7 +9,7 @@ from typing import Any
 from wattune.devices import Device
 from wattune.loop.measurement_window import Measured, MeasurementWindow, ratio
 from wattune.loop.setting_ladder import SettingLadder
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import BatchShape, OperatingPoint
 from wattune.power.limiter import PowerLimiter
 from wattune.records import AbortedProbe, ProfileCell
 from wattune.search.observation import Stretch
@@ -328,7 +328,8 @@ class StepController:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``."""
         self.search.load_state_dict(state["search"])
+        knobs_from = self._device.knobs_from
         self.cells = {
-            OperatingPoint(BatchShape(*row), Knobs(at)): ProfileCell(**cell) for row, at, cell in state["cells"]
+            OperatingPoint(BatchShape(*row), knobs_from(at)): ProfileCell(**cell) for row, at, cell in state["cells"]
         }
         self.aborted = [AbortedProbe(**probe) for probe in state["aborted"]]

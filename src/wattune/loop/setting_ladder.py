@@ -44,6 +44,7 @@ class SettingLadder:
         self.reason = "the fastest known setting under the cap"
         self._settings = device.climbs()[0]
         self._rises = all(knob.power_rises for knob in device.knobs)
+        self._knobs_from = device.knobs_from
         self._known = dict(known)
         self._above: dict[Knobs, float] = {}  # setting that was never measured -> the reading that ended its probe
 
@@ -134,5 +135,5 @@ class SettingLadder:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from ``state_dict``."""
-        self._known.update({Knobs(at): KnownSetting(*figures) for at, *figures in state["known"]})
-        self._above.update({Knobs(at): power_w for at, power_w in state["above"]})
+        self._known.update({self._knobs_from(at): KnownSetting(*figures) for at, *figures in state["known"]})
+        self._above.update({self._knobs_from(at): power_w for at, power_w in state["above"]})

@@ -360,11 +360,11 @@ class PowerLimiter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``, at the setting of then. Raises: InputError, DeviceError."""
-        top = Knobs(state["top"])
+        top = self._device.knobs_from(state["top"])
         if top != self.top:
             self.move(top)
         self._quiet_until_s = self._device.now_s() + state["quiet_s"]
-        setting = Knobs(state["setting"]) or None
+        setting = self._device.knobs_from(state["setting"]) or None
         self._work.load_state_dict({**state, "setting": setting, "events": self._events_from(state["events"])})
         self._load_reached(state)
         self._window.load_state_dict(state["window"])
@@ -376,13 +376,13 @@ class PowerLimiter:
         self._load_reached(state)
 
     def _events_from(self, saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**event, "setting": Knobs(event["setting"]) or None} for event in saved]
+        return [{**event, "setting": self._device.knobs_from(event["setting"]) or None} for event in saved]
 
     def _load_reached(self, state: dict[str, Any]) -> None:
         # Under a lower cap than before, evaluations climb from the safest setting again.
         under_w, limit_w = state["reached_under_w"], self.limit.limit_w
         if limit_w is None or (under_w is not None and limit_w >= under_w):
-            self._reached = Knobs(state["reached"])
+            self._reached = self._device.knobs_from(state["reached"])
 
 
 def _first_lowered(device: Device) -> Knobs:
