@@ -326,8 +326,9 @@ class CapGuard:
                 self._set(state["setting"])
                 self.value = state["setting"]
                 self.level.start_at(self._ladder.index(self.value))
-            self.level.load_state_dict(state["level"])
-            self._heat_s, self._cool_s = state["heat_s"], state["cool_s"]
+            if "level" in state:  # not in states of before 0.1.0
+                self.level.load_state_dict(state["level"])
+            self._heat_s, self._cool_s = state.get("heat_s"), state.get("cool_s")
             self._events.load([dict(event) for event in state["events"]], state.get("events_left_out", 0))
             self._patience.stopped = state["stopped"]
             self._patience.last_s = state["last_s"]

@@ -201,7 +201,8 @@ class Meter:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``; call it before entering the context, after the device has loaded its state."""
         fields = {key: value for key, value in state.items() if key not in ("begin_s", "window")}
-        self._window.load_state_dict(state["window"])
+        if "window" in state:  # not in states of before caps had one
+            self._window.load_state_dict(state["window"])
         fields["trace"] = [(time_s, power_w) for time_s, power_w in state["trace"]]
         fields["bucket"] = tuple(state["bucket"]) if state["bucket"] else None
         self._sums = _Sums(**fields)

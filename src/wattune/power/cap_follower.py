@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import Self
@@ -105,7 +106,10 @@ class CapFollower:
             self._recovers_until_s = state["recovers_until_s"]
             self._record.intervals = [dict(one) for one in state["intervals"]]
             self._record.counted = state["above_s"], state["energy_j"]
-            self._record.joined, self._record.pauses_s = state["joined"], state["pauses_s"]
+            self._record.joined, self._record.pauses_s = state.get("joined", 0), state.get("pauses_s", 0.0)
+            if "pauses_s" not in state:  # of before, when every interval was kept
+                pairs = pairwise(state["intervals"])
+                self._record.pauses_s = sum(b["time_s"] - a["time_s"] for a, b in pairs if a["pause"] is not None)
             self._is_holding, self._work_s = state["is_holding"], state["work_s"]
         self._limit()
 

@@ -110,7 +110,7 @@ class CappedRun:
                 self.limiter.load_state_dict(state["guard"])
             self.meter.load_state_dict(state["meter"])
             self.monitor.load_state_dict(state["watch"])
-            self.yielded_s = state["yielded_s"]
+            self.yielded_s = state.get("yielded_s", 0.0)  # not in states of before
             if self.truth is not None and state["truth"] is not None:
                 self.truth.load_state_dict(state["truth"])
         self._stack.enter_context(self.meter)

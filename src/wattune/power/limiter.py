@@ -363,11 +363,19 @@ class PowerLimiter:
         top = self._device.knobs_from(state["top"])
         if top != self.top:
             self.move(top)
-        self._quiet_until_s = self._device.now_s() + state["quiet_s"]
-        setting = self._device.knobs_from(state["setting"]) or None
-        self._work.load_state_dict({**state, "setting": setting, "events": self._events_from(state["events"])})
+        self._quiet_until_s = self._device.now_s() + state.get("quiet_s", 0.0)
+        events = [*state.get("before", ()), *state["events"]]  # "before": of guards before the last move, until 0.1.0
+        knobs_from = self._device.knobs_from
+        self._work.load_state_dict(
+            {
+                **state,
+                "setting": knobs_from(state["setting"]) or None,
+                "events": self._events_from(events),
+            }
+        )
         self._load_reached(state)
-        self._window.load_state_dict(state["window"])
+        if "window" in state:  # not in states of before caps had one
+            self._window.load_state_dict(state["window"])
 
     def remember(self, state: dict[str, Any]) -> None:
         """Take from an earlier ``state_dict`` what holds at any setting: its events, and how far evaluations came."""
@@ -380,8 +388,8 @@ class PowerLimiter:
 
     def _load_reached(self, state: dict[str, Any]) -> None:
         # Under a lower cap than before, evaluations climb from the safest setting again.
-        under_w, limit_w = state["reached_under_w"], self.limit.limit_w
-        if limit_w is None or (under_w is not None and limit_w >= under_w):
+        under_w, limit_w = state.get("reached_under_w"), self.limit.limit_w
+        if "reached" in state and (limit_w is None or (under_w is not None and limit_w >= under_w)):
             self._reached = self._device.knobs_from(state["reached"])
 
 
