@@ -37,7 +37,7 @@ from benchmarks.decisions.scoring import spread_of_mean
 from benchmarks.timing import keep, measured_at
 from wattune.cap import PowerCap
 from wattune.devices.replay import Noise, ReplayDevice
-from wattune.devices.replay_table import read_table
+from wattune.devices.replay_table import read_profile
 from wattune.errors import CapError
 from wattune.point import Knobs
 from wattune.profiling import profile
@@ -90,6 +90,11 @@ class Recording:
             default=math.inf,
         )
 
+    @property
+    def top_of_others(self) -> dict[str, float]:
+        """The highest value of each knob but the first."""
+        return {name: max(knobs[name] for knobs in self.truth) for name in list(next(iter(self.truth)))[1:]}
+
     def caps_w(self, count: int) -> list[float]:
         """Caps from the least power of all settings to the highest, each as many percent above the one before it."""
         powers = [true.power_w for true in self.truth.values()]
@@ -121,7 +126,7 @@ def load(folder: Path, file: str) -> Recording:
 @cache
 def load_table(path: Path) -> Recording:
     """The table of another board. Raises: RecordError."""
-    table = read_table(path)
+    table = read_profile(path)
     recorded = {cell.knobs: Figures(cell.step_s, cell.power_mean_w) for cell in table.measured}
     return Recording(table.workload, table.batch_sizes[0], recorded, smoothed(recorded))
 
@@ -273,8 +278,7 @@ def case(job: Job) -> dict[str, Any]:
     recording = load(folder, file) if file in bofl.WORKLOADS else load_table(folder / file)
     cap_w = recording.caps_w(CAPS)[number]
     row = score(recording, cap_w, STRATEGIES[strategy](recording, cap_w, seed))
-    others = {name: max(knobs[name] for knobs in recording.truth) for name in list(next(iter(recording.truth)))[1:]}
-    best_s, alone_s = recording.best_s(cap_w), recording.best_s(cap_w, **others)
+    best_s, alone_s = recording.best_s(cap_w), recording.best_s(cap_w, **recording.top_of_others)
     return {
         **row,
         "strategy": strategy,
