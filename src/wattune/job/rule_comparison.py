@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wattune import planning, training
 from wattune.cap import PowerCap, SensorLimit
@@ -32,6 +31,7 @@ from wattune.records import (
     Candidate,
     Comparison,
     ComparisonRow,
+    LearningCurve,
     Plan,
     ProfileCell,
     ProfileTable,
@@ -100,11 +100,17 @@ def compare_rules(
         ours = planning.plan(profile, efficiency, cap=moving, goal=goal)
         picks[OURS] = Candidate(**ours.point.fields(), feasible=True)
     wanted = {_Priced(choice.point, rule) for rule, choice in picks.items() if choice is not None and choice.feasible}
-    trainings: dict[_Priced, list[TrainingRecord]]
     if device.executes_steps and isinstance(workload, Workload):
-        points = {one.point for one in wanted}
-        how: dict[str, Any] = {"algorithm": profile.algorithm, "seeds": seeds, "folder": folder, "progress": progress}
-        trained = train_in_turn(device, workload, points, limit=limit, **how)
+        trained = train_in_turn(
+            device,
+            workload,
+            {one.point for one in wanted},
+            limit=limit,
+            algorithm=profile.algorithm,
+            seeds=seeds,
+            folder=folder,
+            progress=progress,
+        )
         trainings, method = {one: trained[one.point] for one in wanted}, TRAINED
         fastest = ComparisonRow(rule=FASTEST, why_not="on a real board only the points of the rules are trained")
     else:
@@ -121,28 +127,19 @@ def compare_rules(
         own = curve_of(runs, workload=workload.name) if any(run.reached for run in runs) else None
         if own is not None:
             wanted |= {_Priced(point, FASTEST) for point in _contenders(whole, own, cap, limit)}
-        pricing: Callable[..., TrainingRecord] = price or training.price
-        # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
-        known: dict[tuple[OperatingPoint, str], list[TrainingRecord]] = {}
-        trainings = {}
-        for number, one in enumerate(sorted(wanted, key=lambda one: (one.point.order, one.rule))):
-            if progress is not None:
-                progress(number, len(wanted), f"pricing batch size {one.point.batch_size}")
+
+        def settings_of(one: _Priced) -> Plan | None:
             by = profile if one.rule == OURS else whole
-            settings = None if moving is None else _settings(one, by, efficiency, moving, goal)
-            # Rules that choose the same point are priced once, if they also choose the same settings under other caps.
-            key = (one.point, "" if settings is None else one.rule)
-            if key not in known:
-                known[key] = []
-                for run in runs:
-                    if run.batch_size == one.point.batch_size and run.evaluations:
-                        if start is not None:
-                            device.load_state_dict(start)
-                        priced = partial(pricing, run, device, workload, one.point, cap_w=limit.limit_w)
-                        known[key].append(priced(cap=moving, settings=settings))
-            trainings[one] = known[key]
-        if progress is not None:
-            progress(len(wanted), len(wanted), "priced")
+            return None if moving is None else _settings(one, by, efficiency, moving, goal)
+
+        def priced(run: LearningCurve, point: OperatingPoint, settings: Plan | None) -> TrainingRecord:
+            # A simulated board starts each training from the same state, cold: the order of the rules must not matter.
+            if start is not None:
+                device.load_state_dict(start)
+            pricing: Callable[..., TrainingRecord] = price or training.price
+            return pricing(run, device, workload, point, cap_w=limit.limit_w, cap=moving, settings=settings)
+
+        trainings = _price_all(wanted, runs, settings_of, priced, progress)
         fastest, method = _fastest(trainings, len(seeds)), METHOD
     rows = [*(_row(rule, choice, trainings, len(seeds)) for rule, choice in picks.items()), fastest]
     return Comparison(
@@ -159,6 +156,33 @@ def compare_rules(
         rows=_relative(rows),
         provenance=provenance(device.kind, device=profile.device, data=workload.data_fingerprint()),
     )
+
+
+def _price_all(
+    wanted: Collection[_Priced],
+    runs: Sequence[LearningCurve],
+    settings_of: Callable[[_Priced], Plan | None],
+    priced: Callable[[LearningCurve, OperatingPoint, Plan | None], TrainingRecord],
+    progress: Progress | None,
+) -> dict[_Priced, list[TrainingRecord]]:
+    """Price the runs at each point that is wanted.
+
+    Rules that choose the same point are priced once, if they also choose the same settings under other caps.
+    """
+    known: dict[tuple[OperatingPoint, str], list[TrainingRecord]] = {}
+    trainings = {}
+    for number, one in enumerate(sorted(wanted, key=lambda one: (one.point.order, one.rule))):
+        if progress is not None:
+            progress(number, len(wanted), f"pricing batch size {one.point.batch_size}")
+        settings = settings_of(one)
+        key = (one.point, "" if settings is None else one.rule)
+        if key not in known:
+            usable = [run for run in runs if run.batch_size == one.point.batch_size and run.evaluations]
+            known[key] = [priced(run, one.point, settings) for run in usable]
+        trainings[one] = known[key]
+    if progress is not None:
+        progress(len(wanted), len(wanted), "priced")
+    return trainings
 
 
 def _with_rows_of_baselines(
