@@ -84,10 +84,10 @@ class ProgramJob(ResumableRun):
         for cell in sorted(table.measured, key=lambda cell: cell.knobs.order):
             if limit.allows(capped_w(cell)):
                 highest[cell.batch_size] = cell.knobs
-        if self.config.seeds:
-            self.work = cast(Any, replace(self.program, batch_sizes=tuple(highest)))
+        sizes = tuple(highest) if self.config.seeds else self.program.batch_sizes
+        work = replace(self.program, batch_sizes=sizes)
         with self._capped(limit, min(highest.values(), key=lambda knobs: knobs.order)):
-            curve = super()._estimated(table)
+            curve = self._learned(cast(Any, work), table)
         known = {point.batch_size for point in curve.points}
         others = (
             EfficiencyPoint(batch_size=b, relative_samples=None) for b in self.program.batch_sizes if b not in known

@@ -113,11 +113,14 @@ class ResumableRun:
         return self.folder.load(SampleEfficiency) or self.folder.save(self._estimated(table))
 
     def _estimated(self, table: ProfileTable) -> SampleEfficiency:
+        return self._learned(self.work, table)
+
+    def _learned(self, work: Workload, table: ProfileTable) -> SampleEfficiency:
         seeds, step_times = self.config.seeds, None
         if seeds is None:
             step_times = planning.log_step_times(table, self.limit(table), self.config.whole_goal) or None
         return steps.estimate(
-            self.work,
+            work,
             seeds=seeds,
             step_times=step_times,
             algorithm=planning.learns_as(table.algorithm),
