@@ -59,12 +59,15 @@ class MaskedPasses:
             yield False
             return
         with _DRAWING, own_random(device, key.number(purpose=1)):
-            before = random_state(device)
+            before = _as_bytes(device) if self._draws is None else None
             yield True
-            # As bytes: an operation would be counted with those of the pass.
-            draws = [s.numpy().tobytes() for s in before] != [s.numpy().tobytes() for s in random_state(device)]
-        if self._module.training:
-            self._draws = self._draws or draws
+            if before is not None and self._module.training:
+                self._draws = before != _as_bytes(device)
+
+
+def _as_bytes(device: torch.device) -> list[bytes]:
+    # An operation on tensors would be counted with those of the pass.
+    return [state.numpy().tobytes() for state in random_state(device)]
 
 
 def own(module: nn.Module, x: Any) -> Any:

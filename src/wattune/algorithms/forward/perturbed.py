@@ -117,7 +117,7 @@ class Perturbed(Stage):
 
         The results are plain tensors that outlive the level. Without an input tangent and perturbed parameters this is
         a plain forward pass with the tangent None, and so is a frozen beginning of the module. Raises: WorkloadError if
-        the output is not a tensor, or for a random operation other than dropout.
+        the output is not a tensor.
         """
         direction = self._direction(key)
         self._drawn = {key: direction}
