@@ -24,6 +24,7 @@ MOST = 100_000
 """Largest array or list that is looked at: of an order itself, which is as long as the data set, nothing follows."""
 
 HOLDERS = (list, tuple, dict, FunctionType)
+"""Kinds of objects, beside iterators, in which a position may be held."""
 
 Place = tuple[str, Any, Callable[[Any], object]]
 """Path in a part of the loader, its value as JSON, and a function that sets it to such a value."""
@@ -99,9 +100,7 @@ def _within(part: Any, path: str, seen: set[int]) -> Iterator[Place]:
         value = _value(one) if id(one) not in seen else None
         if value is not None or one is None:
             yield f"{path}{key}", value, partial(_put, part, key, one)
-        elif isinstance(one, (list, tuple, dict, FunctionType)) or (
-            hasattr(one, "__iter__") and not hasattr(one, "__getitem__")
-        ):
+        elif isinstance(one, HOLDERS) or (hasattr(one, "__iter__") and not hasattr(one, "__getitem__")):
             yield from _within(one, f"{path}{key}.", seen)
 
 

@@ -29,7 +29,8 @@ def as_text(page: Page) -> str:
 
 
 def _has_bars(section: Section) -> bool:
-    return any(_bars(item) for item in section.items if isinstance(item, Figure))
+    figures = (item for item in section.items if isinstance(item, Figure))
+    return any(isinstance(mark, Bars) for figure in figures for mark in figure.chart.marks)
 
 
 def _bars(figure: Figure) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from wattune import units
+from wattune.cli.options import Json
 from wattune.cli.output import emit, emit_json, note
 from wattune.reporting.text import table
 from wattune_server.cli.store import STORE, DatabaseUrl, Store, opened_store
@@ -69,7 +70,7 @@ def make(
 def list_tokens(
     store: Store = STORE,
     database: DatabaseUrl = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the tokens of a server, without their secrets."""
     with opened_store(store, database) as opened:
