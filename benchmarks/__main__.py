@@ -35,6 +35,7 @@ ALONE = {
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",
     "program_flow": "benchmarks.program_flow",
+    "program_metrics": "benchmarks.program_metrics",
     "ranks_division": "benchmarks.ranks_division",
     "ranks_killed": "benchmarks.ranks_killed",
     "schedule": "benchmarks.asyncfgd.schedule",
