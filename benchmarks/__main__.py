@@ -23,6 +23,7 @@ NAMES = (
 )
 
 ALONE = {
+    "accuracy": "benchmarks.asyncfgd.accuracy",
     "agx_orin": "benchmarks.agx_orin",
     "asyncfgd": "benchmarks.asyncfgd.feasibility",
     "carbon": "benchmarks.carbon",

@@ -20,7 +20,7 @@ SESSION = ("src/wattune/loop", "src/wattune/power")
 
 MEASURED = {
     "agx_orin": ("benchmarks/agx_orin.py", *SIMULATOR),
-    "asyncfgd_accuracy": ("src/wattune/algorithms",),
+    "asyncfgd_accuracy": ("benchmarks/asyncfgd/accuracy.py", "src/wattune/algorithms/forward"),
     "asyncfgd_engines": ("benchmarks/asyncfgd/engines.py", "examples/engines", "src/wattune/algorithms/forward"),
     "asyncfgd_feasibility": ("benchmarks/asyncfgd", "src/wattune/algorithms", *SIMULATOR),
     "asyncfgd_schedule": ("benchmarks/asyncfgd/schedule.py", "examples/engines", "src/wattune/algorithms/forward"),

@@ -26,6 +26,9 @@ JUDGED, TUNED, TUNED_SEED = 1, 3, 10
 CUTS = {1: "7", 2: "4/7", 4: "2/4/6/7"}
 """Modules with engines -> where they end; the exact end, without an engine, is a module of its own."""
 
+SLOWER_BELOW = "", ",alpha=0.1"
+"""Options of AsyncFGD to choose from: the noise below the exact end may want a smaller rate."""
+
 WAIT_S, TIMED, ROUNDS = 0.02, 20, 5
 
 
@@ -39,17 +42,24 @@ def _accuracy(run: Run) -> float:
     return accuracy(name, spec=spec, rate=rate, seed=seed, quarter_turns=quarter_turns, steps=steps)
 
 
-def trained(methods: Mapping[str, tuple[str, str]], steps: int, processes: int) -> dict[str, dict[str, Any]]:
-    """Rate and accuracies of each method, a model and an algorithm: the rate is chosen on another rotation."""
+def trained(
+    methods: Mapping[str, tuple[str, str]], steps: int, processes: int, options: Sequence[str] = ("",)
+) -> dict[str, dict[str, Any]]:
+    """Rate and accuracies of each method, a model and an algorithm.
+
+    The rate is chosen on another rotation, and for AsyncFGD one of the ``options`` to append with it.
+    """
     results = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for name, method in methods.items():
-            tries: list[Run] = [(*method, rate, TUNED_SEED, TUNED, steps) for rate in RATES]
-            tuned = dict(zip(RATES, pool.map(_accuracy, tries), strict=True))
-            best = max(tuned, key=tuned.__getitem__)
-            runs: list[Run] = [(*method, best, seed, JUDGED, steps) for seed in SEEDS]
-            figures = {"accuracies": list(pool.map(_accuracy, runs)), "tuned": {str(r): a for r, a in tuned.items()}}
-            results[name] = {"algorithm": method[1], "rate": best, **figures}
+        for name, (model, spec) in methods.items():
+            specs = [spec + more for more in (options if spec.startswith("async") else ("",))]
+            tries = [(one, rate) for one in specs for rate in RATES]
+            found = list(pool.map(_accuracy, [(model, *one, TUNED_SEED, TUNED, steps) for one in tries]))
+            best = tries[max(range(len(tries)), key=found.__getitem__)]
+            runs: list[Run] = [(model, *best, seed, JUDGED, steps) for seed in SEEDS]
+            tuned = [[*one, accuracy] for one, accuracy in zip(tries, found, strict=True)]
+            accuracies = list(pool.map(_accuracy, runs))
+            results[name] = {"algorithm": best[0], "rate": best[1], "accuracies": accuracies, "tuned": tuned}
     return results
 
 
@@ -75,7 +85,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     torch.set_num_threads(1)
     rounds = [{modules: 1000 * step_s(modules) for modules in CUTS} for _ in range(ROUNDS)]
     processes = int(arguments[0]) if arguments else 1
-    methods = trained({name: (name, spec) for name, (spec, _) in METHODS.items()}, STEPS, processes)
+    methods = trained({name: (name, spec) for name, (spec, _) in METHODS.items()}, STEPS, processes, SLOWER_BELOW)
     for name, one in methods.items():
         task = workload(0, JUDGED, 1e-3, twin=name == "twin")
         one["bytes"] = open_algorithm(one["algorithm"], task, BATCH).work().peak_memory_bytes

@@ -79,9 +79,7 @@ def delayed(trainable: Example, ends: list[int], count: int) -> tuple[dict[str, 
         along = {}
         for k, generator in enumerate(generators):
             own = [name for name, module in names.items() if module == k]
-            numbers = torch.randn(sum(past[name].numel() for name in own), generator=generator)
-            pieces = numbers.split([past[name].numel() for name in own])
-            along |= {name: piece.view(past[name].shape) for name, piece in zip(own, pieces, strict=True)}
+            along |= {name: torch.empty_like(past[name]).normal_(generator=generator) for name in own}
 
         def loss(values: dict[str, Tensor], x: Tensor = x, y: Tensor = y) -> Tensor:
             return trainable.loss(torch.func.functional_call(model, values, (x,)), y)

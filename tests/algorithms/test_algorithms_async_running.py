@@ -24,7 +24,7 @@ from tests.support.pipeline_examples import (
 )
 from torch import nn
 
-from wattune.algorithms import load_checkpoint, open_algorithm
+from wattune.algorithms import load_checkpoint
 from wattune.algorithms.checkpoint import save_checkpoint
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.async_fgd import AsyncForwardGradient
@@ -164,11 +164,3 @@ def test_a_second_concurrent_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert "a second training run with forward gradients in this process" in failures[0]
     assert idle_threads() == []
     assert len(list(opened(trainable, "modules=2").run(islice(trainable.batches(8), 1)))) == 1
-
-
-def test_a_state_of_another_perturbation_is_refused_in_one_line() -> None:
-    state = opened(layers(), "modules=2,perturb=weights").state_dict()
-    bare = open_algorithm("async-fgd:modules=2", layers(), 8)
-    with pytest.raises(InputError, match="it was trained with perturb=weights; name that in the algorithm") as refused:
-        bare.load_state_dict(state)
-    assert "\n" not in str(refused.value)

@@ -128,10 +128,8 @@ def test_behind_engines_the_last_module_has_its_exact_gradient(backend, alpha):
 
 @pytest.mark.parametrize("backend", ["sequential", "threads"])
 def test_a_last_module_with_an_engine_learns_by_differences(backend):
-    """As in a state whose cuts were made without looking for engines."""
     trainable = engines()
-    algorithm = open_algorithm(f"async-fgd:modules=3,perturb=differences,backend={backend}", trainable, 8)
-    algorithm.load_state_dict({**algorithm.state_dict(), "cuts": [1, 2, 6]})
+    algorithm = open_algorithm(f"async-fgd:cuts=1/2,perturb=differences,backend={backend}", trainable, 8)
     begun = copy.deepcopy(algorithm.module.state_dict())
     assert len(list(algorithm.run(islice(trainable.batches(8), 3)))) == 3
     assert all(not torch.equal(value, begun[name]) for name, value in algorithm.module.state_dict().items())
@@ -141,11 +139,10 @@ def test_the_derivative_before_an_exact_end_is_that_of_differences_alone():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layers = nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)
-    spec, gradients = "async-fgd:modules=2,perturb=differences,distance=1e-4", []
+    spec, gradients = "async-fgd:cuts=4,perturb=differences,distance=1e-4", []
     for loss in (squares, lambda output, target: float(squares(output, target))):
         trainable = with_loss(loss, in_doubles(*layers))
         algorithm = open_algorithm(spec, trainable, 8)
-        algorithm.load_state_dict({**algorithm.state_dict(), "cuts": [4, 5]})
         list(algorithm.run(islice(trainable.batches(8), 1)))
         gradients.append({name: p.grad for name, p in algorithm.module.named_parameters()})
     exact, alone = gradients

@@ -18,8 +18,8 @@ from torch.func import functional_call
 from wattune.algorithms import open_algorithm
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.blocks import PerturbedBlocks, along, blocks_of
-from wattune.algorithms.forward.forward_gradient import Estimate, add_pass
+from wattune.algorithms.forward.blocks import PerturbedBlock, along, blocks_of
+from wattune.algorithms.forward.forward_gradient import Estimate
 from wattune.algorithms.forward.masks import RandomKey
 
 LOSS = points()
@@ -49,12 +49,12 @@ def flat(module: nn.Module) -> Tensor:
 def estimates(net: nn.Sequential, directions: int, count: int) -> tuple[Tensor, Tensor]:
     """As many estimates of the gradient (count, P), and autograd's with the same dropout masks (P,)."""
     x, y = batch()
-    stages = Estimate("activities", directions, ends=(4, 8, 13)).stages(net, 8)
-    samples = []
+    how = Estimate("activities", directions, ends=(4, 8, 13))
+    stages, samples = how.stages(net, 8), []
     for i in range(count):
         net.zero_grad()
-        with forward_ad.level():
-            add_pass(stages, LOSS, (x, y), RandomKey(i, 0))
+        with how.running():
+            how.add(stages, LOSS, (x, y), RandomKey(i, 0))
         samples.append(flat(net))
     net.zero_grad()
     LOSS.loss(net(x), y).backward()
@@ -78,7 +78,7 @@ def test_closed_units_are_not_perturbed() -> None:
     """Nor dropped ones, which are the same for each direction."""
     net, (x, _) = model(dropout=0.4), batch()
     with forward_ad.level():
-        output, tangents = PerturbedBlocks(net[:8], Alpha(net, 8), 3).dual(x, None, RandomKey(0, 0))
+        output, tangents = PerturbedBlock([*net[:4]], Alpha(net, 8), 3).dual(x, None, RandomKey(0, 0))
     assert tangents is not None
     closed = output == 0
     assert 0.2 < closed.float().mean() < 0.9
@@ -92,7 +92,7 @@ def test_an_output_of_zeros_without_a_rectifier_is_perturbed() -> None:
     layer = nn.Linear(12, 3)
     nn.init.zeros_(layer.weight), nn.init.zeros_(layer.bias)
     with forward_ad.level():
-        output, tangents = PerturbedBlocks(layer, Alpha(layer, 8)).dual(torch.ones(2, 12), None, RandomKey(0, 0))
+        output, tangents = PerturbedBlock([layer], Alpha(layer, 8)).dual(torch.ones(2, 12), None, RandomKey(0, 0))
     assert not output.any()
     assert tangents is not None
     assert bool((tangents[0] != 0).all())
@@ -116,7 +116,7 @@ def test_one_module_is_backprop() -> None:
 
 def test_the_last_module_is_the_head_of_the_schedule() -> None:
     """Alpha 0 freezes what is below it, and it learns as by backprop of the last parts."""
-    ours, _ = trained(layers(), "modules=2,perturb=activities,alpha=0", 5, cuts=[4, 7])
+    ours, _ = trained(layers(), "cuts=4,perturb=activities,alpha=0", 5)
     plain = open_algorithm("backprop:last=2", layers(), 8)
     list(plain.run(islice(layers().batches(8), 5)))
     found, wanted = ours.module.state_dict(), plain.module.state_dict()
@@ -165,8 +165,7 @@ def test_the_pipeline_is_its_plain_description() -> None:
             ]
         )
         losses.append(loss.item())
-    options = f"modules=3,perturb=activities,directions={directions}"
-    ours, steps = trained(trainable, options, 7, cuts=[2, 4, 7])
+    ours, steps = trained(trainable, f"cuts=2/4,perturb=activities,directions={directions}", 7)
     assert [step.loss for step in steps] == pytest.approx(losses, rel=1e-4)
     found = ours.module.state_dict()
     for name, value in {name: value for own in versions[-1] for name, value in own.items()}.items():
@@ -174,9 +173,9 @@ def test_the_pipeline_is_its_plain_description() -> None:
 
 
 def test_both_passes_have_the_same_masks() -> None:
-    net = nn.Sequential(nn.Linear(12, 64), nn.Dropout(0.5), nn.Linear(64, 12))
+    net = nn.Sequential(nn.Linear(12, 64), nn.Dropout(0.5))
     x, _ = vectors()(1, torch.Generator().manual_seed(0))
-    perturbed = PerturbedBlocks(net, Alpha(net, 1), 1)
+    perturbed = PerturbedBlock([*net], Alpha(net, 1), 1)
     seen: list[Tensor] = []
     net[1].register_forward_hook(lambda _, __, output: seen.append(output.detach() == 0))
     with forward_ad.level():
@@ -250,10 +249,11 @@ def test_parameters_with_one_gradient_get_it_once_in_each_micro_batch() -> None:
         if spec == "Linear":
             net[0] = nn.Linear(12, 12, bias=False)  # type: ignore[index]
             net[0].weight.data = sum(trainable.model(0)[0].parameters()).detach()  # type: ignore[index, union-attr]
-        stages = Estimate("activities").stages(net, 8)
-        with forward_ad.level():
+        how = Estimate("activities")
+        stages = how.stages(net, 8)
+        with how.running():
             for part in range(2):
-                add_pass(stages, LOSS, (x[part::2], y[part::2]), RandomKey(0, 0, part=part), 0.5)
+                how.add(stages, LOSS, (x[part::2], y[part::2]), RandomKey(0, 0, part=part), 0.5)
         gradients.append(next(net.parameters()).grad)
     torch.testing.assert_close(*gradients)
 
@@ -262,11 +262,12 @@ def test_a_frozen_block_in_front_draws_no_direction_in_either_pass() -> None:
     """Else the second pass would go along other directions than the first."""
     frozen, learning = nn.Linear(12, 6).requires_grad_(False), nn.Linear(6, 5)
     net = nn.Sequential(frozen, nn.Tanh(), learning).double()
-    perturbed, key, (x, _) = PerturbedBlocks(net, Alpha(net, 8), 2), RandomKey(3, 1), batch()
+    alpha, key, (x, _) = Alpha(net, 8), RandomKey(3, 1), batch()
+    first, perturbed = PerturbedBlock([*net[:2]], alpha, 2), PerturbedBlock([learning], alpha, 2, index=1)
     derivatives = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with forward_ad.level():
-        _, directions = perturbed.dual(x, None, key)
-        perturbed.add_gradient(x, derivatives, key)
+        _, directions = perturbed.dual(*first.dual(x, None, key), key)
+        perturbed.add_gradient(first.add_gradient(x, derivatives, key), derivatives, key)
     assert directions is not None
     wanted = sum(s[:, None] * u for s, u in zip(derivatives, directions, strict=True)) / (8 * 2)
     torch.testing.assert_close(learning.bias.grad, wanted.sum(0))

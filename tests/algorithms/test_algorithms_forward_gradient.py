@@ -69,9 +69,7 @@ def test_it_is_a_forward_gradient_descent_written_on_jvp(optimizer):
     for step, (x, y) in enumerate(islice(trainable.batches(8), 20)):
         draws = RandomKey(3, step).generator(torch.device("cpu"))
         values = {name: p.detach() for name, p in model.named_parameters()}
-        sizes = [p.numel() for p in values.values()]
-        pieces = torch.randn(sum(sizes), generator=draws).split(sizes)
-        u = {name: piece.view(p.shape) for (name, p), piece in zip(values.items(), pieces, strict=True)}
+        u = {name: torch.empty_like(p).normal_(generator=draws) for name, p in values.items()}
         loss, derivative = jvp(
             lambda at, x=x, y=y: trainable.loss(functional_call(model, at, (x,)), y), (values,), (u,)
         )
@@ -100,9 +98,9 @@ def test_micro_batches_have_different_directions(perturb):
 
 
 def test_the_name_has_the_given_options():
-    spec = "forward-gradient:rise_epochs=3,directions=2,alpha=0.15,perturb=activities"
+    spec = "forward-gradient:epoch_samples=3,directions=2,alpha=0.15,perturb=activities"
     algorithm = open_algorithm(spec, points(), 8)
-    assert algorithm.name == "forward-gradient:alpha=0.15,directions=2,perturb=activities,rise_epochs=3.0"
+    assert algorithm.name == "forward-gradient:alpha=0.15,directions=2,epoch_samples=3,perturb=activities"
     assert open_algorithm(algorithm.name, points(), 8).name == algorithm.name
     assert open_algorithm("forward-gradient", points(), 8).name == "forward-gradient"
 

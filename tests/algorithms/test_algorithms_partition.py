@@ -43,7 +43,7 @@ def test_parts_pass_one_tensor_on() -> None:
 def test_modules_end_where_the_cuts_say(perturb: str) -> None:
     spec = f"async-fgd:cuts=2/3,perturb={perturb}"
     algorithm = open_algorithm(spec, layers(), 8)
-    assert (algorithm.name, algorithm.state_dict()["cuts"]) == (spec, [2, 3, 7])
+    assert (algorithm.name, algorithm.cuts) == (spec, [2, 3, 7])
     assert len(list(algorithm.run(islice(layers().batches(8), 4)))) == 4
 
 

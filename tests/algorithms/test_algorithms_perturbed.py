@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.forward_gradient import Estimate, add_pass
-from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers
+from wattune.algorithms.forward.forward_gradient import Estimate
+from wattune.algorithms.forward.masks import RandomKey, copied_buffers
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
 from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
 
@@ -104,7 +104,7 @@ def gradient(model: nn.Module, x: Any, y: Tensor, key: RandomKey) -> tuple[Tenso
     """The loss and what autograd says its gradient is, with the masks that the key gives."""
     model.zero_grad()
     perturbed = Perturbed(model, Alpha(model, 1))
-    with perturbed.passes.masks(x, key._replace(direction=0)), torch.enable_grad():
+    with perturbed.masks(x, key), torch.enable_grad():
         loss = LOSS.loss(torch.func.functional_call(model, copied_buffers(model), (x,)), y)
     loss.backward()
     gradient = flat(model)
@@ -145,24 +145,14 @@ def test_the_derivative_is_that_along_the_direction(name, dtype, bound):
 
 
 def estimates(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> Tensor:
-    """(count, P): as many estimates of the gradient, all of one function: the masks are those of one step."""
-    if how.perturb == "activities":
-        model.eval()  # each block has its own masks
-    stages = how.stages(model, 1)
-    samples = []
+    """(count, P): as many estimates of the gradient."""
+    stages, samples = how.stages(model, 1), []
     with how.running():
         for i in range(count):
             model.zero_grad()
-            if how.directions == 1 and how.perturb == "weights":
-                add_pass(stages, LOSS, (x, y), RandomKey(7, 0, 0, 1 + i))
-            else:
-                how.add(stages, LOSS, (x, y), RandomKey(7 + i, 0))
+            how.add(stages, LOSS, (x, y), RandomKey(7 + i, 0))
             samples.append(flat(model))
     return torch.stack(samples)
-
-
-def relative_variance(samples: Tensor, g: Tensor) -> float:
-    return float((samples - g).square().sum(1).mean() / g.square().sum())
 
 
 @pytest.mark.slow
@@ -171,30 +161,26 @@ def test_the_variance_is_p_plus_1_over_the_number_of_directions(directions, coun
     model, x, y = made("small perceptron", samples=16)
     _, g = gradient(model, x, y, RandomKey(7, 0))
     samples = estimates(model, x, y, Estimate(directions=directions), count)
-    assert relative_variance(samples, g) == pytest.approx((len(g) + 1) / directions, rel=0.1)
-
-
-def assert_unbiased(model: nn.Module, x: Any, y: Tensor, how: Estimate, count: int) -> None:
-    """For each parameter, the mean component of the estimates along its gradient is that gradient."""
-    model.train(how.perturb == "weights" and model.training)
-    _, g = gradient(model, x, y, RandomKey(7, 0))
-    samples = estimates(model, x, y, how, count)
-    start = 0
-    for name, p in model.named_parameters():
-        part = slice(start, start + p.numel())
-        along = samples[:, part] @ g[part] / g[part].square().sum()
-        assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count) + 1e-9, name  # the last block's is exact
-        start += p.numel()
-    along = samples @ g / g.square().sum()
-    assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(count) <= 0.7
-    assert along.std() > 0
+    variance = (samples - g).square().sum(1).mean() / g.square().sum()
+    assert float(variance) == pytest.approx((len(g) + 1) / directions, rel=0.1)
 
 
 @pytest.mark.slow
 def test_activities_of_a_batch_as_long_as_a_text():
     """The embedding of places is (length, width): no row of it is an example, though there are as many."""
     model = nn.Sequential(Embedded(nn.Embedding(5, 4), nn.Embedding(6, 4)), nn.Linear(4, 5)).double()
-    assert_unbiased(model, *texts(6, 5)(6, torch.Generator().manual_seed(0)), Estimate("activities"), 500)
+    x, y = texts(6, 5)(6, torch.Generator().manual_seed(0))
+    _, g = gradient(model, x, y, RandomKey(7, 0))
+    samples = estimates(model, x, y, Estimate("activities"), 500)
+    start = 0
+    for name, p in model.named_parameters():
+        part = slice(start, start + p.numel())
+        along = samples[:, part] @ g[part] / g[part].square().sum()
+        assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(500) + 1e-9, name  # the last block's is exact
+        start += p.numel()
+    along = samples @ g / g.square().sum()
+    assert abs(along.mean() - 1) <= 4 * along.std() / math.sqrt(500) <= 0.7
+    assert along.std() > 0
 
 
 @pytest.mark.parametrize("name", ["perceptron", "character transformer"])
@@ -212,9 +198,9 @@ def test_a_central_difference_is_the_derivative(name):
 @pytest.mark.parametrize("perturb", ["weights", "activities"])
 def test_no_tape_is_recorded(perturb):
     model, x, y = made("perceptron")
-    stages = Estimate(perturb).stages(model, 1)
-    with forward_ad.level():
-        loss, derivative = add_pass(stages, LOSS, (x, y), RandomKey(0, 0))
+    how = Estimate(perturb)
+    with how.running():
+        loss, derivative = how.add(how.stages(model, 1), LOSS, (x, y), RandomKey(0, 0))
     tensors = [loss, derivative, *(p.grad for p in model.parameters())]
     assert not any(t.requires_grad for t in tensors)
     assert all(p.requires_grad for p in model.parameters())
@@ -270,10 +256,9 @@ def test_random_numbers_differ_in_each_field_of_their_key_and_in_their_purpose()
     assert len({tuple(values.tolist()) for values in drawn}) == 6
 
 
-def drawn(module: nn.Module, key: RandomKey, passes: MaskedPasses | None = None) -> Tensor:
-    x = torch.ones(50, 40)
-    with (passes or MaskedPasses(module)).masks(x, key):
-        return module(x)
+def drawn(module: nn.Module, key: RandomKey) -> Tensor:
+    with torch.no_grad():
+        return Perturbed(module, Alpha(module, 1)).output(torch.ones(50, 40), key)
 
 
 def test_concurrent_passes_draw_the_same_masks_as_alone():
@@ -295,8 +280,8 @@ class Noise(nn.Module):
 
 @pytest.mark.parametrize("module", [nn.Dropout(0.3), nn.AlphaDropout(0.3), nn.Dropout1d(0.3), Noise()])
 def test_whatever_a_module_draws_follows_from_the_key(module):
-    state, passes = torch.get_rng_state(), MaskedPasses(module)
-    one, again, other = (drawn(module, RandomKey(seed, 0), passes) for seed in (1, 1, 2))
+    state, stage = torch.get_rng_state(), Perturbed(module, Alpha(module, 1))
+    one, again, other = (stage.output(torch.ones(50, 40), RandomKey(seed, 0)) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), state)

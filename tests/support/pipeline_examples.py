@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -127,24 +127,17 @@ class Failing(nn.Linear):
         return super().forward(x)
 
 
-def opened(
-    trainable: Trainable, options: str, *, batch_size: int = 8, seed: int = 0, cuts: Sequence[int] = ()
-) -> AsyncForwardGradient:
-    """A new training with these options, of weights unless they say.
-
-    With ``cuts``, its modules end there, as those of a state that it loads.
-    """
+def opened(trainable: Trainable, options: str, *, batch_size: int = 8, seed: int = 0) -> AsyncForwardGradient:
+    """A new training with these options, of weights unless they say."""
     options += "" if "perturb=" in options else ",perturb=weights"
     algorithm = open_algorithm(f"async-fgd:{options}", trainable, batch_size, seed=seed)
     assert isinstance(algorithm, AsyncForwardGradient)
-    if cuts:
-        algorithm.load_state_dict({**algorithm.state_dict(), "cuts": list(cuts)})
     return algorithm
 
 
 def trained(
-    trainable: Example, options: str, count: int = 9, batch_size: int = 8, cuts: Sequence[int] = ()
+    trainable: Example, options: str, count: int = 9, batch_size: int = 8
 ) -> tuple[AsyncForwardGradient, list[Step]]:
     """A training of so many batches, and its Steps."""
-    algorithm = opened(trainable, options, batch_size=batch_size, cuts=cuts)
+    algorithm = opened(trainable, options, batch_size=batch_size)
     return algorithm, list(algorithm.run(islice(trainable.batches(batch_size), count)))

@@ -3,7 +3,7 @@
 AsyncFGD starts with an alpha of 1 at the classifier and 0 everywhere else for 10 epochs, and "subsequently, alpha is
 gradually increased to 0.15 for specific layers". The paper leaves open what alpha multiplies, and how it grows. This is
 a reconstruction: it multiplies the learning rate, so that it acts alike under every optimizer (Adam divides a scale of
-the gradient out again), and rises linearly over a given number of epochs.
+the gradient out again), and rises linearly over 10 epochs more.
 
 Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023 (experimental settings).
 """
@@ -22,6 +22,9 @@ from wattune.algorithms.model_parts import parts
 from wattune.algorithms.spec import SpecOption, number, part_numbers, whole
 from wattune.errors import InputError
 
+EPOCHS = 10
+"""Epochs of the head alone (Source: Zhao et al., NeurIPS 2023), and those of alpha's rise."""
+
 FINAL_STEP = 2**62
 """A step at which every layer that ever learns is learning."""
 
@@ -32,21 +35,17 @@ class Schedule:
 
     ``layers``: numbers of parts of the model, as in "2/4"; what is in none of them, and not in the head, stays frozen.
 
-    With ``epoch_samples`` (the training samples of one epoch) alpha is 0 for ``frozen_epochs`` and then rises linearly
-    over ``rise_epochs``; without, it applies from the first step.
+    With ``epoch_samples`` (the training samples of one epoch) alpha is 0 for ``EPOCHS`` epochs and then rises linearly
+    over as many; without, it applies from the first step.
     """
 
     alpha: float = 1.0
     epoch_samples: int | None = None
-    frozen_epochs: float = 10.0
-    rise_epochs: float = 10.0
     layers: str | None = None
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
         "alpha": number(0, "0 to 1", most=1.0),
         "epoch_samples": whole(1),
-        "frozen_epochs": number(0, "0 or more"),
-        "rise_epochs": number(0, "0 or more"),
         "layers": part_numbers("alpha opens"),
     }
     """Options of an algorithm with this schedule."""
@@ -55,10 +54,7 @@ class Schedule:
         """Alpha of the layers below the head after ``samples`` training samples."""
         if self.epoch_samples is None:
             return self.alpha
-        epochs = samples / self.epoch_samples - self.frozen_epochs
-        if epochs < 0:
-            return 0.0
-        return self.alpha * (min(1.0, epochs / self.rise_epochs) if self.rise_epochs else 1.0)
+        return self.alpha * min(1.0, max(0.0, samples / self.epoch_samples / EPOCHS - 1))
 
 
 class Alpha:

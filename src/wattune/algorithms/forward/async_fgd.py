@@ -6,28 +6,22 @@ Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023. No code was published; the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
-from wattune.algorithms.algorithm import part, state_errors
+from wattune.algorithms.algorithm import part
 from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
-from wattune.algorithms.forward.alpha import Schedule
 from wattune.algorithms.forward.blocks import blocks_of
-from wattune.algorithms.forward.forward_gradient import (
-    DISTANCES,
-    PERTURBATIONS,
-    Estimate,
-    ForwardGradient,
-    Perturbation,
-)
+from wattune.algorithms.forward.forward_gradient import Estimate, ForwardGradient, Perturbation
 from wattune.algorithms.forward.masks import RandomKey, own
-from wattune.algorithms.forward.pipeline import Pipeline
+from wattune.algorithms.forward.pipeline import Pipeline, threads
 from wattune.algorithms.model_parts import even_ends, parts
 from wattune.algorithms.placement import matrix_precision, memory_errors
 from wattune.algorithms.spec import SpecOption, one_of, part_numbers, whole
@@ -64,13 +58,10 @@ class AsyncForwardGradient(ForwardGradient):
     PERTURB: ClassVar[Perturbation] = "activities"
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
+        **ForwardGradient.OPTIONS,
         "modules": whole(1, 64),
         "cuts": part_numbers("modules end with"),
-        "perturb": PERTURBATIONS,
-        "directions": whole(1, 64),
-        "distance": DISTANCES,
         "backend": one_of("sequential", "threads"),
-        **Schedule.OPTIONS,
     }
 
     MICRO_BATCHES: ClassVar[bool] = False
@@ -118,16 +109,7 @@ class AsyncForwardGradient(ForwardGradient):
         No batch is in flight in it: a run under way begins again with those that are, as a resumed one does.
         """
         self._restart()
-        return {**super().state_dict(), "cuts": self.cuts, "perturb": self._estimate.perturb}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from ``state_dict``, with its cuts. Raises: InputError if it belongs to another model."""
-        with state_errors():
-            if (perturb := state["perturb"]) != self._estimate.perturb:
-                raise ValueError(f"it was trained with perturb={perturb}; name that in the algorithm's options")
-            ends = tuple(int(end) for end in state["cuts"])
-        super().load_state_dict(state)
-        self._use(replace(self._estimate, ends=ends))
+        return super().state_dict()
 
     def work(self) -> StepWork:
         """The work of one step. In threads each module has a working set, K-1 of them that of a forward gradient."""
@@ -145,26 +127,24 @@ class AsyncForwardGradient(ForwardGradient):
 
     # ---------------------------------------------------------------------------------------------------------- pieces
 
-    def _use(self, estimate: Estimate) -> None:
-        ends, exact = list(estimate.ends) or self._ends(estimate.perturb), False
-        if estimate.perturb == "differences" and len(ends) > 1:
-            layers, first = parts(self.module), self._differentiable_from()
-            begin = ends[-2] if estimate.ends or self._cuts else max(ends[-2], first)
+    def _cut(self, estimate: Estimate) -> Estimate:
+        if self._modules == 1:
+            return replace(estimate, ends=(1,))
+        layers, exact = parts(self.module), False
+        if self._cuts and self._cuts[-1] >= len(layers):
+            allowed = f"1 to {len(layers) - 1}, for the model has {len(layers)} parts"
+            raise InputError("cuts of async-fgd", value=self._cuts[-1], allowed=allowed)
+        ends = [*self._cuts, len(layers)] if self._cuts else self._even_ends(layers, estimate.perturb)
+        if estimate.perturb == "differences":
+            first = self._differentiable_from(layers)
+            begin = ends[-2] if self._cuts else max(ends[-2], first)
             exact = begin >= first and any(p.requires_grad for layer in layers[begin:] for p in layer.parameters())
             ends[-2] = begin if exact else ends[-2]
-        super()._use(replace(estimate, ends=tuple(ends), has_exact_end=exact))
+        return replace(estimate, ends=tuple(ends), has_exact_end=exact)
 
-    def _ends(self, perturb: Perturbation) -> list[int]:
-        """Ends of the modules by the options."""
-        if self._modules == 1:
-            return [1]
-        layers = parts(self.module)
-        if self._cuts:
-            if self._cuts[-1] >= len(layers):
-                allowed = f"1 to {len(layers) - 1}, for the model has {len(layers)} parts"
-                raise InputError("cuts of async-fgd", value=self._cuts[-1], allowed=allowed)
-            return [*self._cuts, len(layers)]
-        # No perturbation between a layer and its activation.
+    def _even_ends(self, layers: Sequence[nn.Module], perturb: Perturbation) -> list[int]:
+        """Ends of modules with equal numbers of parts, or of blocks: no perturbation comes between a layer and its
+        activation."""
         unit, groups = ("blocks", blocks_of(layers)) if perturb == "activities" else ("parts", [[x] for x in layers])
         if self._modules > len(groups):
             allowed = f"1 to {len(groups)}, the number of the model's {unit}"
@@ -172,10 +152,9 @@ class AsyncForwardGradient(ForwardGradient):
         ends = list(accumulate(map(len, groups)))
         return [ends[count - 1] for count in even_ends(len(groups), self._modules)]
 
-    def _differentiable_from(self) -> int:
+    def _differentiable_from(self, layers: Sequence[nn.Module]) -> int:
         """The first part whose input the loss has a gradient for, by trying: the number of parts if there is none."""
-        layers, inputs = parts(self.module), []
-        first = len(layers)
+        inputs, first = [], len(layers)
         with self._trial() as (x, y), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a loss that makes a number of its output has no gradient
             with torch.no_grad():
@@ -196,8 +175,8 @@ class AsyncForwardGradient(ForwardGradient):
     def _run_threads(self, batches: Iterable[Batch]) -> Iterator[Step]:
         self.module.train()
         source = iter(batches)
-        with Pipeline(self.stages, self._trainable) as pipeline:
-            self._pipeline = pipeline
+        with threads(len(self.stages)) as pool:
+            self._pipeline = pipeline = Pipeline(self.stages, self._trainable, pool)
             while True:
                 batch = pipeline.again.popleft() if pipeline.again else next(source, None)
                 if batch is None and not pipeline.in_flight:

@@ -21,6 +21,7 @@ Source: Ren et al. 2023, arXiv 2210.03310 (perturbed activities); Zhao et al., A
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from wattune.algorithms.base import no_gradient
 from wattune.algorithms.counting.aten import device_of, samples_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers, own
+from wattune.algorithms.forward.masks import RandomKey, copied_buffers, own
 from wattune.algorithms.forward.perturbed import LossOf, Stage, add_gradients, one_tensor
 from wattune.algorithms.random_state import random_state, set_random_state
 from wattune.errors import InputError
@@ -63,46 +64,6 @@ def _has_parameters(layer: nn.Module) -> bool:
     return any(True for _ in layer.parameters())
 
 
-class _Block(nn.Sequential):
-    """Layers that run between two perturbations."""
-
-    def __init__(self, layers: Sequence[nn.Module]):
-        super().__init__(*layers)
-        self.passes = MaskedPasses(self)
-        last = next((layer for layer in reversed(layers) if not isinstance(layer, PASSING)), None)
-        self._is_rectified = isinstance(last, nn.ReLU)
-
-    def along(self, x: Any, tangents: list[Tensor], key: RandomKey) -> Tensor:
-        """The output; ``tangents`` (each of the shape of ``x``) are replaced by those of the output.
-
-        Layer by layer, and one direction after the other: two tangents more than their number are alive at most.
-        """
-        if not tangents:
-            with self.passes.masks(x, key):
-                return one_tensor(self(own(self, x)))
-        self._check_examples_are_separate()
-        with self.passes.masks(x, key) as draws:
-            for layer in self:
-                x = along(layer, x, tangents, draws=draws)
-        return one_tensor(x)
-
-    def noise(self, output: Tensor, generators: Sequence[torch.Generator | None]) -> Iterator[Tensor]:
-        """Yield a direction of the output (n, ...) for each generator."""
-        is_open = (output != 0).to(output.dtype) if self._is_rectified else None
-        for generator in generators:
-            u = torch.empty_like(output).normal_(generator=generator)
-            yield u if is_open is None else u.mul_(is_open)
-
-    def _check_examples_are_separate(self) -> None:
-        if any(isinstance(m, _BatchNorm) and (m.training or m.running_mean is None) for m in self.modules()):
-            raise InputError(
-                "perturbed activities before a layer in which examples interact",
-                value="batch normalisation",
-                allowed="layers that treat each example independently",
-                hint="use perturb=weights, or freeze every layer before it",
-            )
-
-
 def along(layer: nn.Module, x: Any, tangents: list[Tensor], *, draws: bool = False) -> Any:
     """The layer's output; ``tangents`` of the input, each of its shape, are replaced by those of the output.
 
@@ -124,54 +85,69 @@ def along(layer: nn.Module, x: Any, tangents: list[Tensor], *, draws: bool = Fal
     return output
 
 
-class PerturbedBlocks(Stage):
-    """A module below the last: a sequence of parts whose blocks learn from ``directions`` derivatives per example.
+class PerturbedBlock(Stage):
+    """Layers below the last module, the outputs of which are perturbed along ``directions`` directions per example.
 
     Raises: InputError if examples interact (batch normalisation) behind a perturbed block.
     """
 
-    def __init__(self, module: nn.Module, alpha: Alpha, directions: int = 1, index: int = 0, lag: int = 0):
-        super().__init__(module, alpha, index, lag)
-        self.directions = directions
-        layers = list(module) if isinstance(module, nn.Sequential) else [module]
-        self._blocks = [_Block(group) for group in blocks_of(layers)]
+    def __init__(self, layers: Sequence[nn.Module], alpha: Alpha, directions: int = 1, index: int = 0, lag: int = 0):
+        super().__init__(nn.Sequential(*layers), alpha, index, lag)
+        self._layers, self.directions = layers, directions
+        last = next((layer for layer in reversed(layers) if not isinstance(layer, PASSING)), None)
+        self._is_rectified = isinstance(last, nn.ReLU)
 
     def dual(self, x: Any, tangents: list[Tensor] | None, key: RandomKey) -> tuple[Tensor, list[Tensor] | None]:
         """The output (n, ...) and its tangents, m of the same shape, if any.
 
-        It takes over the list of tangents at its input, so that each is freed as soon as it is not needed.
+        Layer by layer, and one direction after the other: two tangents more than their number are alive at most. The
+        list of tangents at the input is taken over, so that each is freed as soon as it is not needed.
         """
-        generators = self._generators(key, x)
-        tangents = [] if tangents is None else tangents
-        for index, block in enumerate(self._blocks):
-            x = block.along(x, tangents, key._replace(direction=index))
-            if not self.alpha.learning(block.parameters(), key.step):
-                continue
-            arrived = bool(tangents)
-            for j, u in enumerate(block.noise(x, generators)):
-                tangents[j : j + 1] = [u.add_(tangents[j]) if arrived else u]
-        return x, tangents or None
+        arrived = tangents or []
+        if arrived:
+            self._check_examples_are_separate()
+            with self.masks(x, key) as draws:
+                for layer in self._layers:
+                    x = along(layer, x, arrived, draws=draws)
+        else:
+            x = self.output(x, key)
+        if not self.alpha.learning(self.trained, key.step):
+            return one_tensor(x), tangents
+        drawn = self._directions(one_tensor(x), key)
+        if not arrived:
+            return x, list(drawn)
+        for j, u in enumerate(drawn):
+            arrived[j] = u.add_(arrived[j])
+        return x, arrived
 
     def add_gradient(self, x: Any, derivatives: Tensor, key: RandomKey, share: float = 1.0) -> Any:
         """Add ``share`` times the estimate from the derivatives (m, n), by a second pass from the input and parameters
         of ``dual``. Returns: the output."""
-        generators = self._generators(key, x)
-        derivatives = derivatives * (share / (samples_of(x) * self.directions))
-        for index, block in enumerate(self._blocks):
-            parameters = self.alpha.learning(block.parameters(), key.step)
-            with block.passes.masks(x, key._replace(direction=index)), torch.set_grad_enabled(bool(parameters)):
-                output = functional_call(block, copied_buffers(block), (own(block, x),))
-            x = output.detach()
-            v: Tensor | None = None
-            for s, u in zip(derivatives, block.noise(x, generators), strict=True) if parameters else ():
-                u.mul_(s.view(-1, *[1] * (x.dim() - 1)))  # s (n,)
-                v = u if v is None else v.add_(u)
-            if output.requires_grad:
-                add_gradients(parameters, torch.autograd.grad(output, parameters, v, allow_unused=True))
-        return x
+        parameters = self.alpha.learning(self.trained, key.step)
+        with torch.set_grad_enabled(bool(parameters)):
+            output = self.output(x, key, copied_buffers(self.module))
+        if output.requires_grad:
+            shares = derivatives * (share / (samples_of(x) * self.directions))
+            drawn = zip(shares, self._directions(output.detach(), key), strict=True)
+            v = reduce(Tensor.add_, (u.mul_(s.view(-1, *[1] * (u.dim() - 1))) for s, u in drawn))  # s (n,)
+            add_gradients(parameters, torch.autograd.grad(output, parameters, v, allow_unused=True))
+        return output.detach()
 
-    def _generators(self, key: RandomKey, x: Any) -> list[torch.Generator | None]:
-        return [key._replace(direction=j).generator(device_of(x)) for j in range(self.directions)]
+    def _directions(self, output: Tensor, key: RandomKey) -> Iterator[Tensor]:
+        """Draw the directions of the output, each (n, ...)."""
+        is_open = (output != 0).to(output.dtype) if self._is_rectified else None
+        for j in range(self.directions):
+            u = torch.empty_like(output).normal_(generator=key._replace(direction=j).generator(output.device))
+            yield u if is_open is None else u.mul_(is_open)
+
+    def _check_examples_are_separate(self) -> None:
+        if any(isinstance(m, _BatchNorm) and (m.training or m.running_mean is None) for m in self.module.modules()):
+            raise InputError(
+                "perturbed activities before a layer in which examples interact",
+                value="batch normalisation",
+                allowed="layers that treat each example independently",
+                hint="use perturb=weights, or freeze every layer before it",
+            )
 
 
 class ExactEnd(Stage):
@@ -192,7 +168,7 @@ class ExactEnd(Stage):
             x, tangents = (x + tangents) / 2, [(x - tangents) / (2 * self.distance)]
         parameters = self.alpha.learning(self.trained, key.step)
         leaf = x if tangents is None else x.detach().requires_grad_()
-        with self.passes.masks(x, key), torch.enable_grad():
+        with self.masks(x, key), torch.enable_grad():
             loss = loss_of(one_tensor(self.module(own(self.module, leaf))))
         inputs = parameters if tangents is None else [*parameters, leaf]
         if not isinstance(loss, Tensor) or (inputs and not loss.requires_grad):

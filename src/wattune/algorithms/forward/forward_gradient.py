@@ -30,7 +30,7 @@ from wattune.algorithms.counting.aten import samples_of
 from wattune.algorithms.counting.step_counting import model_errors
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import FINAL_STEP, Alpha, Schedule
-from wattune.algorithms.forward.blocks import ExactEnd, PerturbedBlocks, blocks_of
+from wattune.algorithms.forward.blocks import ExactEnd, PerturbedBlock, blocks_of
 from wattune.algorithms.forward.forward_ad import derivative_errors
 from wattune.algorithms.forward.masks import RandomKey
 from wattune.algorithms.forward.perturbed import Differences, DualValue, Perturbed, Stage
@@ -74,29 +74,31 @@ class Estimate:
     def stages(self, model: nn.Module, batch_size: int) -> list[Stage]:
         """Perturb the modules of a model. A last one with its exact gradient is the head of the schedule.
 
-        With perturbed activities and without ``ends`` it is the last block.
+        With perturbed activities a stage is a block, and without ``ends`` the last block has its exact gradient.
 
         Raises: WorkloadError if the model has to be cut and has no parts.
         """
-        activities, modules = self.perturb == "activities", [model]
-        exact = activities or (self.has_exact_end and len(self.ends) > 1)
+        activities, groups = self.perturb == "activities", [[model]]
         if len(self.ends) > 1 or (activities and not self.ends):
             layers = parts(model)
             ends = self.ends or {len(layers) - len(blocks_of(layers)[-1]), len(layers)}
-            modules = [nn.Sequential(*layers[a:b]) for a, b in pairwise(sorted({0, *ends}))]
-        alpha = Alpha(model, batch_size, self.schedule, modules[-1].parameters() if exact else None)
-        last = len(modules) - 1
-        stages = [self._perturbed(m, alpha, k, last - k if self.ends else 0) for k, m in enumerate(modules)]
-        if exact:
-            stages[last] = ExactEnd(modules[last], alpha, last, None if activities else self.distance)
+            groups = [layers[a:b] for a, b in pairwise(sorted({0, *ends}))]
+        *below, last = [nn.Sequential(*group) for group in groups]
+        exact = activities or self.has_exact_end
+        alpha = Alpha(model, batch_size, self.schedule, last.parameters() if exact else None)
+        stages: list[Stage] = []
+        for lag, module in zip(range(len(below), -1, -1), [*below, last], strict=True):
+            lag = lag if self.ends else 0
+            if exact and module is last:
+                stages.append(ExactEnd(module, alpha, len(stages), None if activities else self.distance))
+            elif activities:
+                for block in blocks_of([*module]):
+                    stages.append(PerturbedBlock(block, alpha, self.directions, len(stages), lag))
+            elif self.perturb == "differences":
+                stages.append(Differences(module, alpha, self.distance, len(stages), lag))
+            else:
+                stages.append(Perturbed(module, alpha, len(stages), lag))
         return stages
-
-    def _perturbed(self, module: nn.Module, alpha: Alpha, index: int, lag: int) -> Stage:
-        if self.perturb == "activities":
-            return PerturbedBlocks(module, alpha, self.directions, index, lag)
-        if self.perturb == "differences":
-            return Differences(module, alpha, self.distance, index, lag)
-        return Perturbed(module, alpha, index, lag)
 
     def running(self) -> AbstractContextManager[None]:
         """Context of a step. Raises: InputError if another thread uses forward mode."""
@@ -105,40 +107,26 @@ class Estimate:
     def add(
         self, stages: Sequence[Stage], trainable: Trainable, batch: Batch, key: RandomKey, share: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """Add ``share`` times the estimate of a (micro-)batch to the gradients.
+        """Add ``share`` times the estimate of a (micro-)batch to the gradients, within ``running``.
 
         Returns: its mean loss, and the sum of the absolute derivatives, which is finite if each of them is.
         """
         passes = 1 if self.perturb == "activities" else self.directions  # all directions of activities at once
-        keys = [key._replace(direction=direction) for direction in range(passes)]
-        results = [add_pass(stages, trainable, batch, one, share / passes) for one in keys]
-        losses, derivatives = zip(*results, strict=True)
-        return torch.stack(losses).mean(), torch.stack([d.abs().sum() for d in derivatives]).sum()
-
-
-def add_pass(
-    stages: Sequence[Stage], trainable: Trainable, batch: Batch, key: RandomKey, share: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    """Add ``share`` times the gradient of a (micro-)batch, estimated along ``key``; inside ``forward_ad.level``.
-
-    Returns: the mean loss, and its derivatives along the directions.
-    """
-    x, y = batch
-    value: DualValue = x, None
-    for stage in stages[:-1]:
-        with stage.delayed():
-            value = stage.dual(*value, key._replace(module=stage.index))
-    loss_of = partial(evaluated_loss, trainable, target=y)
-    loss, derivative = stages[-1].loss_along(*value, loss_of, key._replace(module=stages[-1].index))
-    del value  # the tangents
-    for stage in stages:
-        with stage.delayed():
-            x = stage.add_gradient(x, derivative, key._replace(module=stage.index), share)
-    return loss, derivative
-
-
-PERTURBATIONS = one_of("weights", "activities", "differences")
-DISTANCES = number(sys.float_info.min, "above 0")
+        losses, sizes = [], []
+        for direction in range(passes):
+            (x, y), keys = batch, [key._replace(direction=direction, module=stage.index) for stage in stages]
+            value: DualValue = x, None
+            for stage, own in zip(stages[:-1], keys, strict=False):
+                with stage.delayed():
+                    value = stage.dual(*value, own)
+            loss, derivative = stages[-1].loss_along(*value, partial(evaluated_loss, trainable, target=y), keys[-1])
+            del value  # the tangents
+            for stage, own in zip(stages, keys, strict=True):
+                with stage.delayed():
+                    x = stage.add_gradient(x, derivative, own, share / passes)
+            losses.append(loss)
+            sizes.append(derivative.abs().sum())
+        return torch.stack(losses).mean(), torch.stack(sizes).sum()
 
 
 class ForwardGradient(TrainingAlgorithm):
@@ -167,9 +155,9 @@ class ForwardGradient(TrainingAlgorithm):
     """Default of the option ``perturb``."""
 
     OPTIONS: ClassVar[Mapping[str, SpecOption]] = {
-        "perturb": PERTURBATIONS,
+        "perturb": one_of("weights", "activities", "differences"),
         "directions": whole(1),
-        "distance": DISTANCES,
+        "distance": number(sys.float_info.min, "above 0"),
         **Schedule.OPTIONS,
     }
 
@@ -189,14 +177,15 @@ class ForwardGradient(TrainingAlgorithm):
         self.name = format_spec(self.NAME, options)
         super().__init__(trainable, batch_size, micro_batch_size, seed, on)
         self._seed, self._step = seed, 0
-        self._use(
-            Estimate(
-                options.get("perturb", self.PERTURB),
-                options.get("directions", 1),
-                options.get("distance", DISTANCE),
-                Schedule(**{name: value for name, value in options.items() if name in Schedule.OPTIONS}),
-            )
-        )
+        schedule = Schedule(**{name: value for name, value in options.items() if name in Schedule.OPTIONS})
+        own = {name: options[name] for name in ("perturb", "directions", "distance") if name in options}
+        self._estimate = self._cut(Estimate(**{"perturb": self.PERTURB, **own}, schedule=schedule))
+        self.stages = self._estimate.stages(self.module, batch_size)
+        self._alpha = self.stages[0].alpha
+        self._alpha.check(self._optimizer)
+        with self._trial() as few, self._estimate.running():
+            self._estimate.add(self.stages, trainable, few, RandomKey(0, FINAL_STEP))
+        self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy of the model with its buffers, the optimizer, and the key of the directions, on the CPU."""
@@ -208,15 +197,9 @@ class ForwardGradient(TrainingAlgorithm):
         with state_errors():
             self._seed, self._step = int(state["seed"]), int(state["step"])
 
-    def _use(self, estimate: Estimate) -> None:
-        """Prepare the modules for this estimator, and check that it runs."""
-        self._estimate = estimate
-        self.stages = estimate.stages(self.module, self.batch_size)
-        self._alpha = self.stages[0].alpha
-        self._alpha.check(self._optimizer)
-        with self._trial() as few, estimate.running():
-            estimate.add(self.stages, self._trainable, few, RandomKey(0, FINAL_STEP))
-        self._optimizer.zero_grad(set_to_none=True)
+    def _cut(self, estimate: Estimate) -> Estimate:
+        """Divide the model into modules with delays, if there are any."""
+        return estimate
 
     @contextmanager
     def _trial(self) -> Iterator[Batch]:

@@ -16,6 +16,7 @@ Source: Baydin et al. 2022, arXiv 2202.08587; Malladi et al. 2023, arXiv 2305.17
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,9 +27,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from wattune.algorithms.base import no_gradient
+from wattune.algorithms.counting.aten import device_of
 from wattune.algorithms.forward import forward_ad
 from wattune.algorithms.forward.alpha import Alpha
-from wattune.algorithms.forward.masks import MaskedPasses, RandomKey, copied_buffers, own
+from wattune.algorithms.forward.masks import RandomKey, copied_buffers, own
+from wattune.algorithms.random_state import own_random, random_state
 from wattune.errors import WorkloadError
 
 LossOf = Callable[[Tensor], Any]
@@ -51,7 +54,7 @@ class Stage:
 
     def __init__(self, module: nn.Module, alpha: Alpha, index: int = 0, lag: int = 0):
         self.module, self.alpha, self.index, self.lag = module, alpha, index, lag
-        self.passes = MaskedPasses(module)
+        self._draws: bool | None = None
         self.trained = [p for p in module.parameters() if p.requires_grad]
         self._past: deque[list[Tensor]] = deque(maxlen=lag)
 
@@ -66,6 +69,26 @@ class Stage:
     def add_gradient(self, x: Any, derivative: Tensor, key: RandomKey, share: float = 1.0) -> Any:
         """Add ``share`` times the gradient to the parameters' own. Returns: the output, or ``x`` unless needed."""
         raise NotImplementedError
+
+    def output(self, x: Any, key: RandomKey, values: dict[str, Tensor] | None = None) -> Tensor:
+        """Run the module with the key's random numbers, and ``values`` in place of parameters and buffers."""
+        with self.masks(x, key):
+            return one_tensor(functional_call(self.module, values or {}, (own(self.module, x),)))
+
+    @contextmanager
+    def masks(self, x: Any, key: RandomKey) -> Iterator[bool]:
+        """Context of a pass over ``x``: its random numbers follow from ``key``, for each direction the same, and leave
+        PyTorch's own, of which a process has one sequence, as it is. False if the pass draws none."""
+        device = device_of(x)
+        # Seeding takes time: skip it once a pass in training mode has drawn nothing.
+        if self._draws is False or device.type == "meta":
+            yield False
+            return
+        with _DRAWING, own_random(device, key._replace(direction=0).number(purpose=1)):
+            before = _as_bytes(device) if self._draws is None else None
+            yield True
+            if before is not None and self.module.training:
+                self._draws = before != _as_bytes(device)
 
     def remember(self) -> None:
         """Store the parameters before an update."""
@@ -89,6 +112,15 @@ class Stage:
                 parameter.data = value
 
 
+_DRAWING = threading.Lock()
+"""Held by the pass that draws: threads take turns in modules with dropout."""
+
+
+def _as_bytes(device: torch.device) -> list[bytes]:
+    # An operation on tensors would be counted with those of the pass.
+    return [state.numpy().tobytes() for state in random_state(device)]
+
+
 def one_tensor(output: Any) -> Tensor:
     """Check a module's output. Raises: WorkloadError if it is not a tensor."""
     if not isinstance(output, Tensor):
@@ -109,7 +141,6 @@ class Perturbed(Stage):
 
     def __init__(self, module: nn.Module, alpha: Alpha, index: int = 0, lag: int = 0):
         super().__init__(module, alpha, index, lag)
-        self._parameters = dict(module.named_parameters())
         self._drawn: dict[RandomKey, dict[str, Tensor]] = {}
 
     def dual(self, x: Any, tangent: Tensor | None, key: RandomKey) -> tuple[Tensor, Tensor | None]:
@@ -122,10 +153,9 @@ class Perturbed(Stage):
         direction = self._direction(key)
         self._drawn = {key: direction}
         overrides = copied_buffers(self.module) if key.direction else {}
-        overrides.update((name, forward_ad.dual(self._parameters[name].detach(), u)) for name, u in direction.items())
-        with self.passes.masks(x, key._replace(direction=0)):
-            dual_x = forward_ad.dual(own(self.module, x), tangent)
-            return forward_ad.unpacked(one_tensor(functional_call(self.module, overrides, (dual_x,))))
+        for name, u in direction.items():
+            overrides[name] = forward_ad.dual(self.module.get_parameter(name).detach(), u)
+        return forward_ad.unpacked(self.output(forward_ad.dual(x, tangent), key, overrides))
 
     def loss_along(self, x: Any, tangent: Tensor | None, loss_of: LossOf, key: RandomKey) -> tuple[Tensor, Tensor]:
         """Run the last module: the mean loss L, and the scalar s, its derivative along all tangents.
@@ -143,26 +173,18 @@ class Perturbed(Stage):
         """Add ``share`` times the estimated gradient s u to the gradient of the perturbed parameters."""
         if direction := self._drawn.pop(key, None) or self._direction(key):
             torch._foreach_mul_([*direction.values()], derivative * share)  # u becomes s u
-            add_gradients([self._parameters[name] for name in direction], direction.values())
+            add_gradients(map(self.module.get_parameter, direction), direction.values())
         return x
 
     def _direction(self, key: RandomKey) -> dict[str, Tensor]:
-        """Draw the direction of the parameters that learn, on one device: normal numbers, by name.
-
-        They are drawn as one vector (P,) and later multiplied at once: small operations would take longer to launch
-        than to run, and concurrent threads would wait for each other. Each parameter's part is a copy: forward mode
-        would copy a view.
-        """
+        """Draw the direction of the parameters that learn, on one device: normal numbers, by name."""
         learning = {id(p) for p in self.alpha.learning(self.trained, key.step)}
-        parameters = {name: p for name, p in self._parameters.items() if id(p) in learning}
-        if not parameters:
-            return {}
-        first, *_ = values = list(parameters.values())
-        sizes = [p.numel() for p in values]
-        flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-        parts = torch.split(flat.normal_(generator=key.generator(first.device)), sizes)
-        tangents = [part.view_as(p).to(p.dtype, copy=True) for p, part in zip(values, parts, strict=True)]
-        return dict(zip(parameters, tangents, strict=True))
+        draws = key.generator(self.trained[0].device) if learning else None
+        return {
+            name: torch.empty_like(p).normal_(generator=draws)
+            for name, p in self.module.named_parameters()
+            if id(p) in learning
+        }
 
 
 class Differences(Perturbed):
@@ -194,6 +216,5 @@ class Differences(Perturbed):
         overrides = {} if key.direction == 0 and distance > 0 else copied_buffers(self.module)
         if direction := self._direction(key):  # drawn again for each side: one is alive at a time
             torch._foreach_mul_([*direction.values()], distance)
-            overrides.update((name, u.add_(self._parameters[name].detach())) for name, u in direction.items())
-        with self.passes.masks(x, key._replace(direction=0)):
-            return one_tensor(functional_call(self.module, overrides, (own(self.module, x),)))
+            overrides |= {name: u.add_(self.module.get_parameter(name).detach()) for name, u in direction.items()}
+        return self.output(x, key, overrides)

@@ -10,8 +10,9 @@ Source: Zhao, Zhang, Huo, Gu, AsyncFGD, NeurIPS 2023; Huo et al., Decoupled Para
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,31 +38,35 @@ class BatchInFlight:
     buffers: list[list[Tensor]] = field(default_factory=list)
 
 
+@contextmanager
+def threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads for ``count`` modules, each with its share of the threads that one operation may use."""
+    before = torch.get_num_threads()
+
+    def begin() -> None:
+        torch.set_num_threads(max(1, before // count))
+        torch.set_grad_enabled(False)  # per thread: the caller's does not apply there
+
+    try:
+        with ThreadPoolExecutor(count, thread_name_prefix="module ", initializer=begin) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)  # a thread that sets its number also sets the number of future threads
+
+
 class Pipeline:
-    """The modules of a model, each with one batch at a time, in threads: a context, which ends the threads.
+    """The modules of a model, each with one batch at a time, in threads.
 
     PyTorch's operations release Python's global lock, and engines that wait for a device do, so modules overlap to the
-    extent that their time is in either. Each gets its share of the threads that one operation may use.
+    extent that their time is in either.
     """
 
-    def __init__(self, stages: Sequence[Stage], trainable: Trainable):
-        self._stages, self._trainable = stages, trainable
+    def __init__(self, stages: Sequence[Stage], trainable: Trainable, pool: ThreadPoolExecutor):
+        self._stages, self._trainable, self._pool = stages, trainable, pool
         for stage in stages:
             stage.lag = 0  # batches in flight are the delay: no old parameters are needed
         self.in_flight: deque[BatchInFlight] = deque()
         self.again: deque[Batch] = deque()
-        self._count = torch.get_num_threads()
-        share = max(1, self._count // len(stages))
-        self._threads = ThreadPoolExecutor(
-            len(stages), thread_name_prefix="module ", initializer=_begin_thread, initargs=(share,)
-        )
-
-    def __enter__(self) -> Pipeline:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown()
-        torch.set_num_threads(self._count)  # a thread that sets its number also sets the number of future threads
 
     def advance(self, batch: Batch | None, key: RandomKey) -> BatchInFlight | None:
         """Run one module of each batch, beginning with this one; return the one that has passed all modules.
@@ -88,7 +93,7 @@ class Pipeline:
         self.in_flight.clear()
 
     def _each(self, call: Callable[[Any], None], items: Iterable[Any]) -> None:
-        turns = [self._threads.submit(call, item) for item in items]
+        turns = [self._pool.submit(call, item) for item in items]
         wait(turns)  # all of them: an error of one must not leave others running
         for turn in turns:
             turn.result()
@@ -105,8 +110,3 @@ class Pipeline:
     @staticmethod
     def _add_gradient(ended: BatchInFlight, stage: Stage) -> None:
         stage.add_gradient(None, ended.value[1], ended.key._replace(module=stage.index))
-
-
-def _begin_thread(share: int) -> None:
-    torch.set_num_threads(share)
-    torch.set_grad_enabled(False)  # per thread: the caller's does not apply there
