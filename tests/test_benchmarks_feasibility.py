@@ -56,7 +56,7 @@ def generated(monkeypatch):
 
 def test_the_chosen_one_fits_and_is_the_cheapest(generated):
     found = generated({name: [33.0, 60.0] for name in OTHERS})
-    assert len(found["cases"]) == len(feasibility.SHARES)
+    assert len(found["cases"]) == 2 * len(feasibility.SHARES)
     for case in found["cases"]:
         for one in case["algorithms"].values():
             assert one["fits"] == (one["least_bytes"] <= case["limit_bytes"]) == (one["cost"] is not None)

@@ -3,7 +3,7 @@
 Cases are generated: a model and a memory limit, on a simulated board under a cap, with batches that may be trained in
 parts. Memory is counted from the operations of a step (modelled), step times and powers come from the board's formulas
 (simulated), and samples relative to backprop from recorded runs (measured, on other and smaller models). The point is
-then chosen as `wattune plan --also` does.
+then chosen as `wattune plan --also` does. The memory of a deep model is measured besides.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.asyncfgd.memory_probe import measure
 from benchmarks.asyncfgd.synthetic_models import SyntheticModel, convolutions, perceptron
 from benchmarks.timing import RESULTS, keep
 from wattune.algorithms import open_algorithm, takes_micro_batches
@@ -24,14 +25,23 @@ from wattune.devices import open_device
 from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.planning import learns_as, plan, plan_algorithms
 from wattune.point import BatchShape, OperatingPoint
-from wattune.records import EfficiencyPoint, Plan, ProfileCell, ProfileTable, SampleEfficiency, provenance
+from wattune.records import (
+    EfficiencyPoint,
+    Plan,
+    ProfileCell,
+    ProfileTable,
+    SampleEfficiency,
+    StepWork,
+    provenance,
+)
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
 
 ACCURACY = RESULTS / "asyncfgd_accuracy.json"
-"""Samples to target of each algorithm on five small tasks. README.md says how they were measured."""
+"""Samples to target of each algorithm on small tasks: ``accuracy``."""
 
-BOARD = "jetson-nano"
-CAP_W = 4.5
+BOARDS = {"jetson-nano": 4.5, "jetson-agx-orin": 15.0}
+"""Simulated board -> cap in watts. AsyncFGD's paper names the latter."""
+
 BATCH = 32
 SAMPLES = 1000.0
 """Samples that backprop needs at every batch size; only ratios matter, so any number would do."""
@@ -42,7 +52,7 @@ ALGORITHMS = {
     "forward gradient": "forward-gradient",
     "forward gradient, activities": "forward-gradient:perturb=activities",
     "AsyncFGD": "async-fgd:modules=4,perturb=weights",
-    "AsyncFGD, activities": "async-fgd:modules=4,perturb=activities",
+    "AsyncFGD, activities": "async-fgd:directions=4,modules=4",
     "last layer by backprop, rest frozen": "backprop:last=1",
     "last block and layer by backprop, rest frozen": "backprop:last=3",
 }
@@ -103,19 +113,26 @@ def curve(spec: str, times: float | None, sizes: Sequence[int]) -> SampleEfficie
 ROWS = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), (BATCH, BATCH))
 """Batch sizes and micro-batch sizes that may be chosen."""
 
+DEEP = {"depth": 64, "batch": 64}
+"""The model whose memory is measured: convolutions."""
+
 SHARES = (0.8, 0.5, 0.3, 0.15, 0.1, 0.06, 0.03, 0.015, 0.006)
 """Memory limits as shares of backprop's memory with one whole batch of ``BATCH``, from nearly enough to too little for
 any algorithm."""
 
 
-def table(model: SyntheticModel, spec: str) -> ProfileTable:
-    """Time and power of each row at each clock, by the board's formulas. Raises: InputError if unsupported."""
-    works = {
+def works(model: SyntheticModel, spec: str) -> dict[BatchShape, StepWork]:
+    """The work of a step of each row. Raises: InputError if unsupported."""
+    return {
         BatchShape(batch_size, micro): open_algorithm(spec, model, batch_size, micro_batch_size=micro).work()
         for batch_size, micro in ROWS
         if micro == batch_size or takes_micro_batches(spec)
     }
-    device = open_device(f"sim:{BOARD}")
+
+
+def table(model: SyntheticModel, spec: str, works: dict[BatchShape, StepWork], board: str) -> ProfileTable:
+    """Time and power of each row at each clock, by the board's formulas."""
+    device = open_device(f"sim:{board}")
     cells = [
         ProfileCell(
             **OperatingPoint(shape, knobs).fields(),
@@ -134,17 +151,20 @@ def table(model: SyntheticModel, spec: str) -> ProfileTable:
 def cases(samples: Ratios) -> Iterator[dict[str, Any]]:
     """Every case, with the best choice under its limit and the cost of each algorithm."""
     for model in MODELS:
-        tables = {}
+        counted = {}
         for name, spec in ALGORITHMS.items():
             with suppress(InputError):  # the algorithm refuses the model
-                tables[name] = table(model, spec)
+                counted[name] = works(model, spec)
         print(f"{model.name} counted", flush=True)
-        whole_bytes = max(cell.memory_bytes or 0.0 for cell in tables["backprop"].cells)
-        for share in SHARES:
-            yield {"model": model.name, "share": share, **_case(tables, samples, share * whole_bytes)}
+        whole_bytes = max(work.peak_memory_bytes for work in counted["backprop"].values())
+        for board, cap_w in BOARDS.items():
+            tables = {name: table(model, ALGORITHMS[name], own, board) for name, own in counted.items()}
+            for share in SHARES:
+                case = _case(tables, samples, cap_w, share * whole_bytes)
+                yield {"board": board, "model": model.name, "share": share, **case}
 
 
-def _case(tables: dict[str, ProfileTable], samples: Ratios, limit_bytes: float) -> dict[str, Any]:
+def _case(tables: dict[str, ProfileTable], samples: Ratios, cap_w: float, limit_bytes: float) -> dict[str, Any]:
     sizes = sorted({cell.batch_size for cell in tables["backprop"].cells})
     curves = {
         name: curve(profile.algorithm, min(_reached(samples[name]), default=None), sizes)
@@ -152,20 +172,19 @@ def _case(tables: dict[str, ProfileTable], samples: Ratios, limit_bytes: float) 
         if not name.startswith("backprop")
     }
     curves["backprop"] = curve("backprop", 1.0, sizes)
-    free = plan(tables["backprop"], curves["backprop"], cap=PowerCap(CAP_W))
+    cap = PowerCap(cap_w)
+    free = plan(tables["backprop"], curves["backprop"], cap=cap)
     assert free.predicted_s is not None
     chosen: Plan | None = None
     with suppress(CapError, NoFeasiblePoint):
-        chosen = plan_algorithms(
-            list(tables.values()), list(curves.values()), cap=PowerCap(CAP_W), memory_bytes=limit_bytes
-        )
+        chosen = plan_algorithms(list(tables.values()), list(curves.values()), cap=cap, memory_bytes=limit_bytes)
     figures: dict[str, Any] = {}
     for name, profile in tables.items():
         least = min(cell.memory_bytes or 0.0 for cell in profile.cells)
         own = curves["backprop" if learns_as(profile.algorithm) == "backprop" else name]
         figures[name] = {"least_bytes": least, "fits": least <= limit_bytes, "cost": None}
         with suppress(CapError, NoFeasiblePoint):
-            best = plan(profile, own, cap=PowerCap(CAP_W), memory_bytes=limit_bytes)
+            best = plan(profile, own, cap=cap, memory_bytes=limit_bytes)
             assert best.predicted_s is not None
             figures[name]["cost"] = best.predicted_s / free.predicted_s
     by_spec = {spec: name for name, spec in ALGORITHMS.items()}
@@ -185,14 +204,11 @@ def main(arguments: Sequence[str] = ()) -> None:
         raise InputError("arguments of asyncfgd", value=" ".join(arguments), allowed="none")
     torch.set_num_threads(1)
     samples = ratios(json.loads(ACCURACY.read_text()))
-    results: dict[str, Any] = {
-        "board": BOARD,
-        "cap_w": CAP_W,
-        "batch_size": BATCH,
-        "ratios": samples,
-        "cases": list(cases(samples)),
-    }
-    keep("asyncfgd_feasibility", results)
+    memory = {name: measure(spec, **DEEP) for name, spec in ALGORITHMS.items()}
+    keep(
+        "asyncfgd_feasibility",
+        {"boards": BOARDS, "batch_size": BATCH, "ratios": samples, "memory": memory, "cases": list(cases(samples))},
+    )
 
 
 def markdown(results: dict[str, Any]) -> str:
