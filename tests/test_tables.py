@@ -91,6 +91,16 @@ PROVIDERS = {
         '{"time": "2024-10-26T22:00Z", "price_per_kwh": 0.2}\n{"time": "2024-10-26T23:00Z", "price_per_kwh": 0.1}\n',
         (0.2, 0.1),
     ),
+    "EIA, its unit in a column": (
+        CARBON,
+        "utc,respondent,value,value-units\n2024-10-26T22,CISO,1000,lb/MWh\n2024-10-26T23,CISO,500,lb/MWh\n",
+        (453.59237, 226.796185),
+    ),
+    "days with slashes, the year first": (
+        PRICE,
+        "time (UTC),RRP $/MWh\n2024/10/26 22:00:00,65\n2024/10/26 23:00:00,66\n",
+        (0.065, 0.066),
+    ),
     "semicolons and decimal commas": (
         PRICE,
         "Start;Preis [€/MWh]\n2024-10-26T22:00Z;1.160,50\n2024-10-26T23:00Z;-2,5\n",
@@ -123,6 +133,11 @@ def test_files_of_providers_are_read(tmp_path, provider):
             "point_time,value\n2024-01-01T00:00Z,1\n",
             "may be meant: gco2_per_kwh or co2_lbs_per_mwh=value; name them with",
         ),
+        (
+            "Minutes5UTC,Emission zone,CO2Emission\n2024,DK1,80\n",
+            "may be meant: time=Minutes5UTC, gco2.*=CO2Emission; name",
+        ),
+        ("SETTLEMENTDATE,TOTALPOWER,carbonzone\n2024,7,a\n", "may be meant: time=SETTLEMENTDATE; name them"),
         (
             "Datum von,gCO2/kWh\n1.1.24,1\n",
             "no column of time; .* may be meant: time=Datum von; name them with --columns",

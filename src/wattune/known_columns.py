@@ -2,7 +2,8 @@
 
 Headers are compared in the form of ``tables.plain``: lower case, with blanks for underscores and "/" for "per".
 Sources: API references and exports of Electricity Maps, carbonintensity.org.uk, WattTime (v3), CarbonCast, the ENTSO-E
-transparency platform, Octopus Energy, energy-charts.info, aWATTar, Optuna, Weights & Biases and MLflow.
+transparency platform, Octopus Energy, energy-charts.info, aWATTar, EIA, Optuna, Weights & Biases, MLflow and Ray
+Tune.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         },
         r"(?<![a-z0-9])(?:co2(?:eq|e)? ?)?(kg|g|lbs?|t) ?(?:co2[ -]?(?:eq|e)?)?/(kwh|mwh)",
         {"kg": 1e3, "lb": 453.59237, "lbs": 453.59237, "t": 1e6, "mwh": 1e-3},
-        _words("carbon co2 co2eq intensity moer emissions value forecast actual"),
+        _words("carbon co2 co2eq intensity moer emission value forecast actual"),
     ),
     "price_per_kwh": Quantity(
         {"price_per_kwh": 1.0, "price_per_mwh": 1e-3},
@@ -64,7 +65,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "clock_mhz": Quantity({"clock_mhz": 1.0}, words=_words("clock freq frequency")),
     "seed": Quantity({"seed": 1.0}, words=_words("seed number")),
     "samples_to_target": Quantity({"samples_to_target": 1.0}, words=_words("samples examples")),
-    "reached": Quantity({"reached": 1.0}, {"state": 1.0, "status": 1.0}, words=_words("state status")),
+    "reached": Quantity({"reached": 1.0}, {"state": 1.0, "status": 1.0, "done": 1.0}, words=_words("state status")),
     **{
         name: Quantity({name: 1.0})
         for name in (
@@ -88,7 +89,7 @@ FINISHED: Final = _words("finished complete completed")
 UNFINISHED: Final = _words("crashed failed fail killed pruned running waiting pending preempted preempting scheduled")
 """States of a run by Optuna, Weights & Biases and MLflow."""
 
-TIME_WORDS: Final = re.compile("time|date|hour|utc|begin|start|from|datum|von")
+TIME_WORDS: Final = re.compile("time|date|hour|utc|begin|start|from|datum|von|period")
 """Parts of headers that may mean a time."""
 
 TIMES: Final = (

@@ -139,7 +139,7 @@ def read_table(path: Path) -> Table:
                 f"{path}, line {line} has the wrong number of cells", value=len(cells), allowed=str(len(headers))
             )
     rows = tuple(Row(f"{path}, line {line}", cells) for line, cells in lines[1:])
-    table = Table(path, headers, rows)
+    table = Table(path, headers, rows, _unit(zip(headers, rows[0].cells, strict=True)) if rows else "")
     return _with_points(table) if delimiter == ";" else table
 
 
@@ -191,11 +191,12 @@ def _from_json(path: Path, text: str) -> Table:
         for number, entry in enumerate(flat, 1)
     )
     beside = _flat(content) if isinstance(content, dict) else {}
-    units = [text for name, text in (*beside.items(), *flat[0].items()) if re.split("[. ]", name)[-1].lower() in _UNITS]
-    return Table(path, headers, tuple(rows), units[0] if units else "")
+    return Table(path, headers, tuple(rows), _unit((*beside.items(), *flat[0].items())))
 
 
-_UNITS: Final = ("unit", "units")
+def _unit(fields: Iterable[tuple[str, str]]) -> str:
+    """The text of the first field that is called unit, such as "value-units"; empty without one."""
+    return next((text for name, text in fields if re.split("[^a-z]", name.lower())[-1] in ("unit", "units")), "")
 
 
 def _parsed(text: str) -> Any:
@@ -362,7 +363,7 @@ def missing_hint(table: Table, missing: Sequence[str], meaning: str | None = Non
         " or ".join(QUANTITIES[name].names if name in QUANTITIES else [name]): header
         for name in missing
         for header in reversed(table.headers)
-        if _may_mean(plain(header), name)
+        if _may_mean(plain(header), name) and (name not in _WITH_UNIT or header in _numeric(table))
     }
     if meant:
         parts.append("may be meant: " + ", ".join(f"{name}={header}" for name, header in meant.items()))
@@ -370,11 +371,20 @@ def missing_hint(table: Table, missing: Sequence[str], meaning: str | None = Non
     return "; ".join([*parts, meaning] if meaning else parts)
 
 
+_WITH_UNIT: Final = frozenset(name for name, quantity in QUANTITIES.items() if quantity.unit)
+
+
+def _numeric(table: Table) -> set[str]:
+    """Headers of the columns that have a number, perhaps with a decimal comma, in the first row."""
+    first = table.rows[0].cells if table.rows else table.headers
+    return {header for header, cell in zip(table.headers, first, strict=True) if re.fullmatch(r"-?[\d.,]*\d", cell)}
+
+
 def _may_mean(header: str, name: str) -> bool:
     if name == TIME or header.replace(" ", "_") in _NAMES:
         return name == TIME and TIME_WORDS.search(header) is not None
     words, meant = set(re.split("[^a-z0-9]+", header)), QUANTITIES[name].words
-    is_part = any(one in header for one in meant if len(one) > 4)  # as in SpotPriceEUR
+    is_part = any(one in header for one in meant - {"total", "value"} if len(one) > 4)  # as in SpotPriceEUR
     return (is_part or not words.isdisjoint(meant)) and words.isdisjoint(NEVER_MEANT)
 
 

@@ -245,7 +245,7 @@ def _in_zone(moment: datetime, tz: tzinfo | None) -> datetime:
 
 
 def _parsed(text: str) -> datetime:
-    """A moment, also one of a row of the ENTSO-E platform, whose days come first. Raises: ValueError."""
+    """A moment, also one of a row of the ENTSO-E platform, whose days come first, or with "/". Raises: ValueError."""
     match = _ISO.fullmatch(text) or _ISO.fullmatch(_as_iso(text))
     if match is None:
         raise ValueError(text)
@@ -263,6 +263,7 @@ def _as_iso(text: str) -> str:
     for name, offset in OFFSETS.items():
         first = re.sub(rf" ?\(?{name}\)?$", offset, first)
     first = re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", first)
+    first = re.sub(r"^(\d{4})/(\d\d)/(\d\d)", r"\1-\2-\3", first)
     return re.sub(r"^(\d\d)/(\d\d)/(\d{4})", r"\3-\2-\1", first) if until else first
 
 

@@ -198,6 +198,10 @@ def test_an_invalid_row_is_refused(table, cells, says):
     ("content", "says"),
     [
         (
+            b"trial_id,config/batch_size,config/seed,samples_to_target,done\na,8,0,1200,False\n",
+            "line 2 contradicts itself: reached is False, samples_to_target: 1200",
+        ),
+        (
             b"workload,batch_size\n",
             "must have each of these columns exactly once: seed, samples_to_target; found: work",
         ),
