@@ -55,6 +55,17 @@ def program_flow() -> str:
     return "\n".join(lines) + "\n"
 
 
+def program_metrics() -> str:
+    """How the picks from what a program prints change the time to the target."""
+    data = read("program_metrics")
+    lines = ["| time to the target | cases | a metric every 256 samples | one an epoch |", "|---|---|---|---|"]
+    for name in ("digits", "characters"):
+        mean, most = data[name]["longer"], data[name]["longest"]
+        ways = (f"{100 * mean[way]:+.1f}%, at most {100 * most[way]:+.1f}%" for way in ("fine", "epoch"))
+        lines.append(f"| {name} | {data[name]['cases']} | {' | '.join(ways)} |")
+    return "\n".join(lines) + "\n"
+
+
 def trainers() -> str:
     """What differs from the plain program in each library's loop, and what was tried meanwhile."""
     data = read("trainers")
@@ -74,4 +85,9 @@ def trainers() -> str:
     return "\n".join([*lines, "", f"{board}; {versions}."]) + "\n"
 
 
-PARTS: dict[str, Callable[[], str]] = {"script": script, "program_flow": program_flow, "trainers": trainers}
+PARTS: dict[str, Callable[[], str]] = {
+    "script": script,
+    "program_flow": program_flow,
+    "program_metrics": program_metrics,
+    "trainers": trainers,
+}

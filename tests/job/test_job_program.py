@@ -115,6 +115,13 @@ def test_what_cannot_be_run_is_one_line(tmp_path, given, says):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_simulated_board_without_torch_is_refused_before_a_folder_is_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match="torch"):
+        wattune.run("sim:jetson-nano", output=tmp_path / "run", command="python x.py {batch_size}", cap="8W", **LEARNS)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_profile_with_other_batch_sizes_is_refused_at_once(tmp_path):
     device, command = Files(tmp_path), "sh {batch_size}"
     table = ProfileTable(

@@ -123,7 +123,8 @@ def test_an_estimate_of_a_program(program, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "fields", "says"),
     [
-        ("print('done')", {}, "the program prints no metric, or no step of it is seen; its last line: done"),
+        ("print('done')", {}, "no line has the metric; the program's last line: done; the pattern may not fit"),
+        ("print('val acc: 0.5')", {}, "no step of the program is seen; the program's last line: val acc: 0.5"),
         ("step()\nprint('val acc: nan')", {}, "every run of"),
         ("step()\nprint('val acc: high')", {}, "the pattern of the metric finds no number: high"),
         ("step()\nprint('val acc: 0.95')", {}, "the first metric of the program is past the target already: 0.95"),

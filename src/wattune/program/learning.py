@@ -166,8 +166,8 @@ def learn(
         if learning.ended is None:
             check_ending(program, f"at batch size {batch_size}")
             if not learning.evaluations:
-                what = "the program prints no metric, or no step of it is seen; its last line"
-                raise WorkloadError(what, value=program.last_line, hint=HINT)
+                what = "no step of the program is seen" if learning._unseen else "no line has the metric"
+                raise WorkloadError(f"{what}; the program's last line", value=program.last_line, hint=HINT)
         evaluations = tuple(learning.evaluations)
         samples = evaluations[-1].samples if learning.ended == "target reached" else learning.samples
         return Learned(learning.ended or "budget used up", samples, evaluations)

@@ -119,7 +119,7 @@ def run_cost(usual: int, most: int, length: float) -> str:
         f"{runs}, by their budgets as long as {cost:.2g} training runs: paid back after {max(1.0, cost / SAVING):.0f} "
         f"if the choice saves {SAVING:.0%} of each"
     )
-    return text if cost < 1 else f"{text}; a single run cannot pay for them, use wattune.capped"
+    return text if cost < 1 else f"{text}; a single run cannot pay for them, use wattune.capped or wattune guard"
 
 
 TOGETHER = 2
