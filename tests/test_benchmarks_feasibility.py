@@ -40,7 +40,7 @@ def test_ratios_are_those_of_the_trainings():
 def generated(monkeypatch):
     """The whole table for one small model."""
     model = SyntheticModel(lambda: perceptron(4, 64), (64,), name="MLP")
-    monkeypatch.setattr(feasibility, "MODELS", (model,))
+    monkeypatch.setattr(feasibility, "CUT", (model,))
 
     def make(samples: Ratios) -> dict[str, Any]:
         return {

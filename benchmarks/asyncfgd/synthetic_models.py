@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
+
 
 @dataclass(frozen=True)
 class SyntheticModel:
@@ -59,3 +61,31 @@ def convolutions(depth: int) -> nn.Module:
     """Network of ``depth`` 3x3 convolutions at full resolution and a linear head: many activations, few parameters."""
     layers = [layer for index in range(depth) for layer in (nn.Conv2d(8 if index else 3, 8, 3, padding=1), nn.ReLU())]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+
+class Recurrent(nn.Module):
+    """An LSTM of 128 units that reads characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.layer, self.head = nn.Embedding(96, 64), nn.LSTM(64, 128, batch_first=True), nn.Linear(128, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 64) -> (n, 64, 96)."""
+        output: Tensor = self.head(self.layer(self.token(x))[0])
+        return output
+
+
+_EACH = (
+    SyntheticModel(lambda: convolutions(4), (3, 32, 32), name="CNN, 4 layers"),
+    SyntheticModel(lambda: convolutions(16), (3, 32, 32), name="CNN, 16 layers"),
+    SyntheticModel(lambda: convolutions(64), (3, 32, 32), name="CNN, 64 layers"),
+    SyntheticModel(lambda: convolutions(64), (3, 64, 64), name="CNN, 64 layers, 64x64"),
+    SyntheticModel(resnet8, (3, 32, 32), name="ResNet8"),
+    SyntheticModel(resnet20, (3, 32, 32), name="ResNet20"),
+    SyntheticModel(lambda: CharacterTransformer(width=64), (64,), 96, text=True, name="transformer, 6 layers of 64"),
+    SyntheticModel(lambda: perceptron(8, 256), (256,), name="MLP, 8 x 256"),
+    SyntheticModel(Recurrent, (64,), 96, text=True, name="LSTM"),
+)
+MODELS = {model.name: model for model in _EACH}
+"""By their names, which travel to another process."""

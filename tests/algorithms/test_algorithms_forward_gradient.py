@@ -212,10 +212,10 @@ def test_several_directions_cost_as_many_passes():
 def test_peak_memory_in_a_process_of_its_own():
     """A CNN of 8 channels on 32x32 images in batches of 16, at depth 64."""
     deep = {
-        name: measure(name, depth=64, batch=16)["peak_mb"]
+        name: measure(name, "CNN, 64 layers", 16)["peak_mb"]
         for name in ("backprop", "backprop:checkpoint=8", "forward-gradient", "forward-gradient:perturb=activities")
     }
-    flat = measure("forward-gradient", depth=4, batch=16)["peak_mb"]
+    flat = measure("forward-gradient", "CNN, 4 layers", 16)["peak_mb"]
     assert deep["forward-gradient"] <= 1.5 * flat
     assert deep["forward-gradient"] <= 0.2 * deep["backprop"]
     assert deep["forward-gradient"] <= 0.45 * deep["backprop:checkpoint=8"]
