@@ -79,3 +79,22 @@ def test_readings_count_from_settling_on_and_not_in_pauses():
     assert found is not None
     assert found.readings_w == [2.0, 3.0, 4.0, 8.0, 9.0]
     assert (found.seconds, found.steps, found.step_s) == (3.0, 3, 1.0)
+
+
+def test_a_step_after_very_many_pauses_looks_at_none_of_them():
+    class NotReadThrough(list):
+        def __iter__(self):
+            raise AssertionError
+
+    window, time_s = MeasurementWindow(0.0, 0.0), 0.0
+    for _ in range(50):
+        for _ in range(3):
+            time_s += 1.0
+            window.step(time_s)
+        time_s += 100.0
+        window.interrupt(time_s)
+    window._before = NotReadThrough(window._before)
+    assert window.elapsed_s == pytest.approx(100.0)
+    window.step(time_s + 1.0)
+    window.step(time_s + 2.0)
+    assert window.elapsed_s == pytest.approx(101.0)

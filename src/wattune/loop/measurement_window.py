@@ -69,6 +69,7 @@ class MeasurementWindow:
         self._since_s: float | None = None
         self._last_s = begun_s
         self._before: list[tuple[float, float]] = []  # begin and end of what was measured before each pause
+        self._before_s = 0.0  # how long all of that took: there may be very many pauses
         self._intervals: list[Interval] = []
         self._readings: list[tuple[float, float]] = []  # on real time they come from the sampling thread
 
@@ -78,13 +79,9 @@ class MeasurementWindow:
         return self._since_s is not None
 
     @property
-    def _measured(self) -> list[tuple[float, float]]:
-        return self._before if self._since_s is None else [*self._before, (self._since_s, self._last_s)]
-
-    @property
     def elapsed_s(self) -> float:
         """Seconds that were measured, with gaps."""
-        return sum(end_s - begin_s for begin_s, end_s in self._measured)
+        return self._before_s + (0.0 if self._since_s is None else self._last_s - self._since_s)
 
     def reading(self, now_s: float, power_w: float) -> None:
         """Add a reading of the power sensor."""
@@ -105,7 +102,9 @@ class MeasurementWindow:
 
     def interrupt(self, now_s: float) -> None:
         """Leave out a pause that ends now."""
-        self._before = self._measured
+        if self._since_s is not None and self._last_s > self._since_s:
+            self._before.append((self._since_s, self._last_s))
+            self._before_s += self._last_s - self._since_s
         self.begun_s, self._since_s = now_s, None
 
     def is_gap(self, now_s: float) -> bool:
@@ -124,7 +123,7 @@ class MeasurementWindow:
         # The mean of n steps varies by 1 / n of what one of them does.
         squares = sum(one.rounds * (one.step_s - step_s) ** 2 for one in usual)
         step_sd_s = math.sqrt(squares / (len(usual) - 1)) if len(usual) > 1 else None
-        stretches = self._measured
+        stretches = self._before if self._since_s is None else [*self._before, (self._since_s, self._last_s)]
         readings_w = [
             power_w
             for time_s, power_w in [*self._readings]

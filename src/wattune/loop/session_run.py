@@ -112,6 +112,7 @@ class SessionRun(LoopRun):
                     on_rest=(lambda: None) if ranks is None else ranks.channel.check,
                 )
             )
+        self._follows = moving is not None
         for text in () if moving is None else moving.assumed:
             self.note(text)
         self._was_moved = False  # by the cap since the last step began, so that the step does not count
@@ -171,7 +172,7 @@ class SessionRun(LoopRun):
     def _new_search(self, usable: Callable[[BatchShape], bool]) -> AnySearch:
         """Make the search, over all settings and the rows for which ``usable`` is true."""
         asked, device, limit = self._asked, self.device, self.limit
-        if self.capped.follows:
+        if self._follows:
             return SettingLadder(self.start, device, self._known)
 
         def search_of(rows: Sequence[BatchShape], settings: Sequence[Knobs]) -> Search:
@@ -202,7 +203,7 @@ class SessionRun(LoopRun):
         if self._ranks is None:
             return self._wanted()
         self._ranks.channel.reach(1)  # a pause may take longer than others would wait for a rank's own work
-        if not self.capped.follows:
+        if not self._follows:
             return self._ranks.next_step(self._wanted, self._step_s)
         try:
             self._hold_step()  # before the others begin: they wait for this agreement meanwhile
@@ -217,7 +218,7 @@ class SessionRun(LoopRun):
     @property
     def paused_s(self) -> float | None:
         """Seconds of pauses under a cap that changes, and for other work; None if there can be none."""
-        return self.capped.paused_s if self.capped.follows or self._yield_to is not None else None
+        return self.capped.paused_s if self._follows or self._yield_to is not None else None
 
     @property
     def row(self) -> BatchShape:
@@ -232,15 +233,18 @@ class SessionRun(LoopRun):
             if self.on_cuda:
                 torch.cuda.synchronize()  # passes are only queued until then
             self.capped.wait_while(self._yield_to)
-        if self._ranks is None:
+        if self._ranks is None and self._follows:
             self._hold_step()
         now_s = self.device.now_s()
         if now_s >= self._check_s:
             self._check_s = now_s + CHECK_EVERY_S
             self.check()
         idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
-        with self.capped.settled() as limit:
-            self._choose_under(limit)
+        if self._follows:
+            with self.capped.settled() as limit:
+                self._choose_under(limit)
+                self.controller.begin(row, idle_s)
+        else:
             self.controller.begin(row, idle_s)
         kind = row, samples, len(self.changes)
         if kind != self._kind or self.controller.probing:
@@ -406,7 +410,7 @@ class SessionRun(LoopRun):
         is_named = self._asked.given.batch_sizes is not None and row.micro == row.batch
         if self._keeps_shape and row != self.start and not is_named:
             return False
-        if (self.limit.limit_w is not None or self.capped.follows) and not self.fit_check.is_known(row):
+        if (self.limit.limit_w is not None or self._follows) and not self.fit_check.is_known(row):
             self.controller.to_safest()
         with nullcontext() if self._ranks is None else self._ranks.channel.busy():
             fits = self.fit_check.fits(row, self.counter)
@@ -425,7 +429,7 @@ class SessionRun(LoopRun):
             self.note(f"gradients were zero or not finite, and cannot tell whether a batch may be divided, {KEEPS}")
         else:
             text = f"the gradient of a batch in parts is off by {100 * verdict.difference:.2g} %"
-            if self.start.micro < self.start.batch or self.capped.follows:
+            if self.start.micro < self.start.batch or self._follows:
                 whole = "whole batches, with the loader's batch size and without micro_batch_size="
                 raise InputError(text, value=f"parts of {self.start.micro} samples", allowed=whole)
             self.note(f"{text}, {KEEPS}")

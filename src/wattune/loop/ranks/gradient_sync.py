@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,9 @@ try:
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 except ImportError:  # torch without distributed training
     FSDPModule = FullyShardedDataParallel = None  # type: ignore[assignment,misc]
+
+
+_ALONE = nullcontext()
 
 
 class GradientSync:
@@ -85,22 +88,21 @@ class GradientSync:
                 allowed="session.backward(loss) alone, which averages gradients once a step",
             )
 
-    @contextmanager
-    def micro_batch(self, *, last: bool) -> Iterator[None]:
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         """Context of one micro-batch's passes: the gradients stay local unless it is the ``last`` of its step."""
         if self._fsdp is not None:
             self._fsdp.set_requires_gradient_sync(last)  # type: ignore[operator]
+        return _ALONE if self._ddp is None else self._averaging(self._ddp, last=last)
+
+    @contextmanager
+    def _averaging(self, ddp: DistributedDataParallel, *, last: bool) -> Iterator[None]:
+        self._averages = ddp.require_backward_grad_sync = last
+        check = ddp.register_forward_pre_hook(self.check_averages)
+        try:
             yield
-        elif self._ddp is not None:
-            self._averages = self._ddp.require_backward_grad_sync = last
-            check = self._ddp.register_forward_pre_hook(self.check_averages)
-            try:
-                yield
-            finally:
-                check.remove()
-                self.passed()
-        else:
-            yield
+        finally:
+            check.remove()
+            self.passed()
 
     def passed(self) -> None:
         """Take in that no micro-batch is under way any more."""
