@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -20,24 +21,18 @@ from wattune.loop.division import BUCKETS, DivisionCheck, sketch
 WEIGHTS = torch.tensor([1.0, 20.0])
 
 
-def mean(model, batch):
-    return functional.cross_entropy(model(batch.x), batch.y)
+def classes(model, batch, **options):
+    return functional.cross_entropy(model(batch.x), batch.y, **options)
 
 
-def smoothed(model, batch):
-    return functional.cross_entropy(model(batch.x), batch.y, label_smoothing=0.1)
+def scores(model, batch):
+    """One number a sample, and what it should be."""
+    return model(batch.x)[:, 0], batch.y.float()
 
 
-def with_penalty(model, batch):
-    return mean(model, batch) + 1e-2 * sum(parameter.square().sum() for parameter in model.parameters())
-
-
-def squares(model, batch):
-    return functional.mse_loss(model(batch.x)[:, 0], batch.y.float())
-
-
-def noisy(model, batch):
-    return functional.cross_entropy(model(batch.x) + 0.1 * torch.randn(batch.samples, 2), batch.y)
+def like_each_other(model, batch, temperature=0.1):
+    out = functional.normalize(model(batch.x), dim=1)
+    return out @ out.T / temperature
 
 
 def noisy_steps(model, batch):
@@ -46,29 +41,66 @@ def noisy_steps(model, batch):
     return functional.cross_entropy(model(batch.x + scale * torch.randn_like(batch.x)), batch.y)
 
 
-def by_class(model, batch):
-    return functional.cross_entropy(model(batch.x), batch.y, weight=WEIGHTS)
+def penalty(model):
+    return 1e-2 * sum(parameter.square().sum() for parameter in model.parameters())
 
 
-def summed(model, batch):
-    return functional.cross_entropy(model(batch.x), batch.y, reduction="sum")
+def counted(batch):
+    """Labels of which some do not count, as those of padding."""
+    return batch.y.where(batch.x[:, 0] > 0, -100)
 
 
-def contrastive(model, batch):
-    out = functional.normalize(model(batch.x), dim=1)
-    return functional.cross_entropy(out @ out.T / 0.1, torch.arange(batch.samples))
+def clip(model, batch):
+    """Pictures and texts, each the other's label."""
+    one, other = (functional.normalize(part, dim=1) for part in (model(batch.x), model(-batch.x)))
+    labels, like = torch.arange(batch.samples), one @ other.T / 0.1
+    return (functional.cross_entropy(like, labels) + functional.cross_entropy(like.T, labels)) / 2
 
 
-def over_labelled(model, batch):
-    return functional.cross_entropy(model(batch.x), batch.y.where(batch.x[:, 0] > 0, -100))
+def focal(model, batch):
+    """By the sum of its weights, as detectors have it."""
+    each = classes(model, batch, reduction="none")
+    weight = (1 - (-each).exp()) ** 2
+    return (weight * each).sum() / weight.sum()
 
 
-def with_variance(model, batch):
-    return mean(model, batch) + 0.1 * model(batch.x).var(0).sum()
+def hardest(model, batch):
+    return classes(model, batch, reduction="none").topk(max(1, batch.samples // 4)).values.mean()
 
 
-def root(model, batch):
-    return squares(model, batch).sqrt()
+# The last six of either kind were written after the check and its tolerance.
+MEANS = {
+    "cross entropy": classes,
+    "label smoothing": partial(classes, label_smoothing=0.1),
+    "a penalty": lambda model, batch: classes(model, batch) + penalty(model),
+    "squares": lambda model, batch: functional.mse_loss(*scores(model, batch)),
+    "noise": lambda model, batch: functional.cross_entropy(
+        model(batch.x) + 0.1 * torch.randn(batch.samples, 2), batch.y
+    ),
+    "absolute": lambda model, batch: functional.l1_loss(*scores(model, batch)),
+    "Huber": lambda model, batch: functional.smooth_l1_loss(*scores(model, batch)),
+    "logistic": lambda model, batch: functional.binary_cross_entropy_with_logits(*scores(model, batch)),
+    "hinge": lambda model, batch: functional.multi_margin_loss(model(batch.x), batch.y),
+    "Poisson": lambda model, batch: functional.poisson_nll_loss(*scores(model, batch)),
+    "distillation": lambda model, batch: functional.kl_div(
+        model(batch.x).log_softmax(1), batch.x[:, :2].softmax(1), reduction="batchmean"
+    ),
+    "cosine": lambda model, batch: functional.cosine_embedding_loss(model(batch.x), batch.x[:, :2], 2.0 * batch.y - 1),
+}
+OTHERS = {
+    "class weights": partial(classes, weight=WEIGHTS),
+    "sum": partial(classes, reduction="sum"),
+    "SimCLR": lambda model, batch: functional.cross_entropy(like_each_other(model, batch), torch.arange(batch.samples)),
+    "over labels": lambda model, batch: functional.cross_entropy(model(batch.x), counted(batch)),
+    "variance": lambda model, batch: classes(model, batch) + 0.1 * model(batch.x).var(0).sum(),
+    "root": lambda model, batch: functional.mse_loss(*scores(model, batch)).sqrt(),
+    "CLIP": clip,
+    "focal": focal,
+    "hardest": hardest,
+    "over the batch's mean": lambda model, batch: functional.mse_loss(*(v - v.mean() for v in scores(model, batch))),
+    "logarithm": lambda model, batch: classes(model, batch).log(),
+    "a penalty a call": lambda model, batch: classes(model, batch) + penalty(model) * 32 / batch.samples,
+}
 
 
 def trained(samples=640, **options):
@@ -77,17 +109,17 @@ def trained(samples=640, **options):
     return sessions.trained(model, optimizer=optimizer, loader=DataLoader(Numbered(samples), batch_size=32), **options)
 
 
-@pytest.mark.parametrize("loss", [mean, smoothed, with_penalty, squares, noisy])
-def test_a_mean_over_samples_may_be_divided(loss):
-    verdict = trained(loss=loss).loop.division.verdict
+@pytest.mark.parametrize("kind", MEANS)
+def test_a_mean_over_samples_may_be_divided(kind):
+    verdict = trained(loss=MEANS[kind]).loop.division.verdict
     assert verdict.result == "equal"
     assert verdict.difference < 1e-6
 
 
-@pytest.mark.parametrize("loss", [by_class, summed, contrastive, over_labelled, with_variance, root])
-def test_what_is_no_mean_over_samples_keeps_the_users_batches(loss):
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_no_mean_over_samples_keeps_the_users_batches(kind):
     with pytest.warns(UserWarning, match=r"in parts is off by .* %, so batch size and micro-batch size stay yours"):
-        session = trained(2560, loss=loss)
+        session = trained(2560, loss=OTHERS[kind])
     assert session.loop.division.verdict.difference > 1e-3
     assert {change.point.shape for change in session.record.changes} == {(32, 32)}
     assert any("is off by" in note for note in session.record.notes)
@@ -101,19 +133,19 @@ def test_a_loss_that_draws_numbers_is_compared_on_average():
 
 def test_parts_that_the_user_asks_for_are_refused_if_they_change_the_gradient():
     with pytest.raises(InputError, match=r"off by .* %: parts of 8 samples; allowed: whole batches"):
-        trained(micro_batch_size=8, loss=contrastive)
+        trained(micro_batch_size=8, loss=OTHERS["SimCLR"])
 
 
 def test_batch_sizes_by_name_may_be_used_whatever_the_loss(touring):
     with pytest.warns(UserWarning, match="in parts is off by"):
-        session = trained(5120, batch_sizes=[16, 64], passes=2, loss=by_class)
+        session = trained(5120, batch_sizes=[16, 64], passes=2, loss=OTHERS["class weights"])
     shapes = {change.point.shape for change in session.record.changes}
     assert shapes > {(32, 32)}
     assert all(batch == micro for batch, micro in shapes)
 
 
 def test_gradients_that_tell_nothing_are_tried_three_times():
-    session = trained(loss=lambda model, batch: 0.0 * mean(model, batch))
+    session = trained(loss=lambda model, batch: 0.0 * classes(model, batch))
     assert session.loop.division.verdict.result == "unequal"
     assert any("zero or not finite" in note for note in session.record.notes)
 
