@@ -33,6 +33,7 @@ ALONE = {
     "fleet": "benchmarks.server.fleet",
     "guard": "benchmarks.guard.command",
     "jetsons": "benchmarks.jetsons",
+    "loops": "benchmarks.loops",
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",
     "program_flow": "benchmarks.program_flow",
