@@ -11,7 +11,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response
 
 from wattune.records import ProfileTable, TrainingRecord
-from wattune.records.served import DEVICE_NAME, ID, MODEL_NAME, DeviceStatus, ServedModel, SweepRequest
+from wattune.records.served import (
+    ARCHITECTURE,
+    DEVICE_NAME,
+    ID,
+    INPUT_SHAPE,
+    MODEL_NAME,
+    DeviceStatus,
+    ServedModel,
+    SweepRequest,
+)
 from wattune_server.bodies import body
 from wattune_server.jobs import queue
 from wattune_server.jobs.answers import JobAnswers
@@ -97,6 +106,18 @@ def get_curve(request: Request, job: IdPath) -> Response:
         if row.curve is None:
             raise Problem(409, f"job {job} is not done", value=row.state, hint=row.reason)
         return _answer(row.curve)
+
+
+@router.get("/v1/models", dependencies=READ)
+def get_models(
+    request: Request,
+    architecture: Annotated[str, Query(pattern=ARCHITECTURE)],
+    input_shape: Annotated[str, Query(pattern=INPUT_SHAPE)],
+) -> Response:
+    """List the models of an architecture and input size, such as resnet18 and 3x32x32, in order of name."""
+    with request.app.state.database.session(reads_only=True) as session:
+        models = model_catalog.listing(session, factory=architecture)
+    return _answer({"models": [model.dump() for model in models if model.size == f"{architecture}@{input_shape}"]})
 
 
 @router.get("/v1/models/{name}", dependencies=READ)

@@ -81,7 +81,33 @@ def test_model_is_cached_for_outages(serve, said):
     ]
 
 
-@pytest.mark.parametrize("name", ["../made", "Made", "a/b", "", "os:system", "a" * 65])
+def test_model_is_found_by_architecture_and_input_size(serve, said):
+    answers, listed = Answers(), [MODEL.dump()]
+
+    def answer(asked):
+        assert asked.path == f"/v1/models?architecture={MODEL.factory}&input_shape={MODEL.size.partition('@')[2]}"
+        return Answer(503) if answers.is_away else Answer(body={"models": listed})
+
+    server = serve(answer)
+    assert server.model(MODEL.size) == MODEL
+    answers.is_away = True
+    assert server.model(MODEL.size) == MODEL
+    assert f"using the model {MODEL.size} cached on" in said[-1]
+    answers.is_away = False
+    listed.append(MODEL.model_copy(update={"model": "other"}).dump())
+    with pytest.raises(InputError, match=f"several models .*{MODEL.size}.* by name: made, other"):
+        server.model(MODEL.size)
+    listed.clear()
+    with pytest.raises(InputError, match=f"no such model .*{MODEL.size}.*/models lists them"):
+        server.model(MODEL.size)
+    listed.append({**MODEL.dump(), "input_shape": [1]})
+    with pytest.raises(ServerError, match="instead of"):
+        server.model(MODEL.size)
+
+
+@pytest.mark.parametrize(
+    "name", ["../made", "Made", "a/b", "", "os:system", "a" * 65, "a@", "@3", "a@0x3", "a@3x", "a@b@3", "a@3x3x3x3x3"]
+)
 def test_invalid_model_name_sends_no_request(serve, name):
     with pytest.raises(InputError, match="model"):
         serve(Answers()).model(name)

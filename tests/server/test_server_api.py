@@ -34,6 +34,25 @@ def test_models_are_read_and_deleted(client, store):
     made.problem(client.delete("/v1/models/resnet8-digits"), 404)
 
 
+def test_models_are_found_by_architecture_and_input_size(client, store):
+    for name in ("b", "a"):
+        made.put_model(store, name, input_shape=(3, 32, 32))
+    made.put_model(store, "large", input_shape=(3, 64, 64))
+    made.put_model(store, "deep", input_shape=(3, 32, 32), factory="resnet20")
+
+    def found(architecture, shape):
+        answer = client.get("/v1/models", params={"architecture": architecture, "input_shape": shape})
+        return [ServedModel.parse(one).model for one in answer.json()["models"]]
+
+    assert found("resnet8", "3x32x32") == ["a", "b"]
+    assert found("resnet8", "3x64x64") == ["large"]
+    assert found("resnet20", "3x32x32") == ["deep"]
+    assert found("resnet20", "3x3x232") == []
+    assert found("alexnet", "3x32x32") == []
+    for wrong in ({"architecture": "resnet8"}, {"architecture": "resnet8", "input_shape": "3,32,32"}):
+        made.problem(client.get("/v1/models", params=wrong), 422)
+
+
 def test_a_model_of_an_earlier_version_hides_no_other(client, store, caplog):
     for name in ("a", "b"):
         made.put_model(store, name)

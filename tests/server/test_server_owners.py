@@ -98,6 +98,7 @@ ID = "0" * 32
 READ = ("jobs/{job}", "jobs/{job}/curve", "models/{name}", "models/{name}/weights", "profiles/{profile}")
 CALLS = [
     *(Call("GET", f"/v1/{path}", "read") for path in (*READ, "trainings/{training}")),
+    Call("GET", "/v1/models?architecture=resnet8&input_shape=3x32x32", "read"),
     Call("GET", "/healthz", None),
     Call("GET", "/readyz", None),
     Call("GET", "/metrics", "read"),

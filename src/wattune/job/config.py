@@ -262,7 +262,9 @@ class RunConfig(BaseModel):
     output: Path | None = _key("DIR", "New or empty folder of the run (default: wattune-run-N).")
     resume: bool = _key(None, "Continue what was interrupted.", default=False)
     server: str | None = _key("URL", "Train a model of this wattune server, which trains the proxy.")
-    model: str | None = _key("NAME", "With a server: name of the model.")
+    model: str | None = _key(
+        "NAME", "With a server: name of the model, or its architecture and input size: resnet18@3x32x32."
+    )
     data: AnyData | None = _key("FILE", "Your data: .npz, which never leaves this machine; of a command, its {data}.")
     target: Real | None = _key("X", "Target metric of a server's model (default: the model's), or of a command.")
     name: str | None = _key("NAME", "With a server: name of this device (default: the host's name).")

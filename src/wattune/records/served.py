@@ -33,6 +33,11 @@ SOURCES: dict[str, tuple[str, ...]] = {
 MODEL_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 DEVICE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SHA256 = r"^[0-9a-f]{64}$"
+ARCHITECTURE = r"^[a-z0-9][a-z0-9-]{0,63}$"
+INPUT_SHAPE = r"^[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,3}$"
+OF_SIZE = f"{ARCHITECTURE[:-1]}@{INPUT_SHAPE[1:]}"
+"""Pattern of an architecture and input size, such as resnet18@3x32x32."""
+
 ID = r"^[0-9a-f]{32}$"
 """Pattern of the id of a profile, a job or a training record on the server."""
 
@@ -149,6 +154,11 @@ class ServedModel(Record):
     def files(self) -> tuple[str, ...]:
         """SHA-256 of every file of the server that the model needs."""
         return (*(() if self.weights is None else (self.weights.sha256,)), *self.proxy.files)
+
+    @property
+    def size(self) -> str:
+        """Architecture and input size, such as resnet18@3x32x32."""
+        return f"{self.factory}@{'x'.join(map(str, self.input_shape))}"
 
     @property
     def digest(self) -> str:

@@ -18,7 +18,15 @@ from typing_extensions import Self
 
 from wattune.errors import InputError, RecordError, ServerError, ServerUnavailable, WattuneError
 from wattune.records import ProfileTable, Record, SampleEfficiency, TrainingRecord
-from wattune.records.served import MODEL_NAME, DeviceStatus, ServedModel, SweepRequest, SweepStatus, digest
+from wattune.records.served import (
+    MODEL_NAME,
+    OF_SIZE,
+    DeviceStatus,
+    ServedModel,
+    SweepRequest,
+    SweepStatus,
+    digest,
+)
 from wattune.remote.cache import Cache, Outbox, Upload
 from wattune.remote.connection import BACKOFF_S, Connection
 from wattune.remote.download import download, is_whole
@@ -95,22 +103,43 @@ class Client:
     def model(self, name: str) -> ServedModel:
         """Get the description of a model, from the cache if the server is unavailable.
 
-        Raises: ServerUnavailable if it is not in the cache; InputError for an invalid name.
+        ``name``: also an architecture and input size, such as "resnet18@3x32x32", of which the server has one model.
+
+        Raises: ServerUnavailable if it is not in the cache; InputError for an invalid name, and if the server has no
+        model of that architecture and input size, or several.
         """
-        if not re.fullmatch(MODEL_NAME, name):
-            raise InputError("model", value=name, allowed="lower-case letters, digits, dots, dashes and underscores")
+        is_name = re.fullmatch(MODEL_NAME, name) is not None
+        if not is_name and not re.fullmatch(OF_SIZE, name):
+            allowed = "lower-case letters, digits, dots, dashes and underscores; or a size such as resnet18@3x32x32"
+            raise InputError("model", value=name, allowed=allowed)
+        kind, key = ("models", name) if is_name else ("sizes", name.replace("@", "."))
         try:
-            model = self._record(ServedModel, self._request("GET", f"/v1/models/{name}"))
+            data = self._request("GET", f"/v1/models/{name}") if is_name else self._only_model(name)
         except ServerUnavailable:
-            entry = self._cache.get("models", name)
+            entry = self._cache.get(kind, key)
             if entry is None:
                 raise
             self._notify(f"using the model {name} cached on {entry.day}")
             return self._record(ServedModel, entry.value)
-        if model.model != name:
+        model = self._record(ServedModel, data)
+        if name not in (model.model, model.size):
             raise ServerError(f"the server {self.url} returned the model {model.model} instead of {name}")
-        self._cache.put("models", name, model.dump())
+        self._cache.put(kind, key, model.dump())
         return model
+
+    def _only_model(self, size: str) -> object:
+        """Get the description of the only model of an architecture and input size. Raises: InputError."""
+        architecture, _, input_shape = size.partition("@")
+        data = self._request("GET", "/v1/models", params={"architecture": architecture, "input_shape": input_shape})
+        models = data.get("models") if isinstance(data, dict) else None
+        if not isinstance(models, list):
+            raise ServerError(f"the server {self.url} returned an invalid list of models")
+        if not models:
+            raise InputError("no such model on the server", value=size, hint=f"{self.url}/models lists them")
+        if len(models) > 1:
+            names = ", ".join(self._record(ServedModel, one).model for one in models)
+            raise InputError("several models on the server", value=size, allowed=f"one of them by name: {names}")
+        return models[0]
 
     def weights(self, model: ServedModel) -> Path | None:
         """Get the safetensors file with the model's initial weights; None if it has none.

@@ -14,13 +14,15 @@ from wattune_server.store.schema import FileRow, ModelRow, insert_new
 _LOG = logging.getLogger("wattune_server.store.model_catalog")
 
 
-def listing(session: Session, *, limit: int) -> list[ServedModel]:
-    """List the first models in order of name.
+def listing(session: Session, *, limit: int | None = None, factory: str | None = None) -> list[ServedModel]:
+    """List the first models, all or those of one ``factory``, in order of name.
 
     A model that this version cannot read, such as one with a factory of an earlier version, is left out of the list.
     """
-    models = []
-    for row in session.scalars(select(ModelRow).order_by(ModelRow.name).limit(limit)):
+    models, rows = [], select(ModelRow).order_by(ModelRow.name).limit(limit)
+    if factory is not None:
+        rows = rows.where(ModelRow.record["factory"].as_string() == factory)
+    for row in session.scalars(rows):
         try:
             models.append(ServedModel.parse(row.record, source=f"the model {row.name}"))
         except RecordError as error:
