@@ -15,7 +15,7 @@ from benchmarks.paper import measured, replay
 from benchmarks.paper.families import FAMILIES, WAYS
 from benchmarks.paper.published import CELLS, NANO, RESNET18, SOUND
 from benchmarks.paper.sections import markdown, results
-from benchmarks.paper.targets import cut, target_of
+from benchmarks.paper.targets import cut, smoothed, target_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,8 +56,15 @@ def test_a_cut_curve_ends_where_it_first_reaches_the_target(metrics: list[float]
     before = metrics[: len(found.evaluations) - found.reached]
     assert all(metric < target for metric in before)
     assert found.reached == any(metric >= target for metric in metrics)
-    assert found.samples == (100 * (len(before) + 1) if found.reached else 100 * len(metrics))
-    assert found.evaluations[-1].samples == found.samples
+    assert found.evaluations[-1].samples == 100 * (len(before) + found.reached)
+    assert max(100 * len(before), 100) <= found.samples <= found.evaluations[-1].samples
+
+
+def test_samples_are_interpolated_and_smoothed_over_the_same_samples_at_every_batch_size() -> None:
+    assert cut(curve([0.1, 0.3, 0.7]), 0.4).samples == 225
+    assert cut(curve([0.7, 0.3, 0.1]), 0.2, higher_is_better=False).samples == 250
+    means = [one.metric for one in smoothed(curve([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])).evaluations]
+    assert means == [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.5]  # six evaluations in 512 samples, the newest among them
 
 
 # ------------------------------------------------------------------------------------------------------------- families

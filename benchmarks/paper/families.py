@@ -38,7 +38,6 @@ HELD_OUT = 20
 WAYS = ("own step times", "the step times of the paper's model")
 """Step times that the measured samples are combined with."""
 
-EVALUATE_EVERY = 512
 LENGTH = 32
 
 
@@ -154,7 +153,6 @@ class Family:
             batch_sizes=self.batch_sizes,
             optimizer=self.optimizer,
             budget_samples=budget,
-            evaluate_every=EVALUATE_EVERY,
             augmentation=Augmentation(flip=name in PHOTOGRAPHS, shift=1) if self.kind == "images" else Augmentation(),
         )
 

@@ -1,6 +1,6 @@
 """Tables 2 and 3, and the proxy studies of Figures 5, 6 and 8, with samples from real training runs of small networks.
 
-    python -m benchmarks paper measured --data FOLDER [--processes N]
+    python -m benchmarks paper measured --data FOLDER [--processes N] [FAMILY ...]
 
 The samples are measured; step times and power come from a simulated board. Small networks leave a board's GPU idle most
 of the time, so that the largest batch nearly always wins. So each table is given twice: with the small network's own
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import os
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 from typing import Any
 
+import numpy as np
 import torch
 
 import wattune
@@ -30,8 +32,8 @@ from benchmarks.paper.models import workload as workload_of
 from benchmarks.paper.published import NANO, Limit
 from benchmarks.paper.sections import results
 from benchmarks.paper.targets import cut, smoothed, target_of
-from benchmarks.paper.training import SEEDS, curves, workload
-from benchmarks.timing import keep
+from benchmarks.paper.training import EVERY_SAMPLES, SEEDS, curves, on_grid, workload
+from benchmarks.timing import RESULTS, keep, measured_at
 from wattune import planning, training
 from wattune.cap import SensorLimit
 from wattune.devices import open_device
@@ -128,6 +130,7 @@ def trained_under(measured: Measured, table: dict[str, Any]) -> dict[str, Any]:
     name, row = table["target"], table["rows"]["Ours"]
     target = measured.curves[name][0].target
     own = replace(workload(measured.family, name, measured.data, WORK), target=target)
+    own = on_grid(own, (row["batch_size"],))
     above, peaks = 0.0, []
     for one in measured.curves[name]:
         if one.batch_size == row["batch_size"]:
@@ -147,11 +150,14 @@ def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dic
         "stands_for": family.stands_for,
         "targets": {name: measured.curves[name][0].target for name in names},
         "metric": measured.curves[names[0]][0].metric,
+        "evaluate_every": EVERY_SAMPLES,
+        "budget_samples": family.budget_samples,
         "samples": {
             name: {str(p.batch_size): [fmean(measured.needed(name, p.batch_size)), p.censored] for p in one.points}
             for name, one in measured.efficiency.items()
         },
         "ways": {},
+        "off_diagonal": {},
     }
     for way in family.ways:
         profile = measured.profile(way == WAYS[True], [cap_w for cap_w in limits.values() if cap_w is not None])
@@ -162,6 +168,7 @@ def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dic
         figures["ways"][way] = {
             limit: {"matrix": [_short(one, names[0]) for one in tables]} for limit, tables in cells.items()
         }
+        figures["off_diagonal"][way] = interval(measured, [one for tables in cells.values() for one in tables])
         if way == family.ways[0]:
             figures["readings"] = [
                 trained_under(measured, one)
@@ -170,6 +177,33 @@ def family_figures(measured: Measured, limits: dict[Limit, float | None]) -> dic
                 if one["proxy"] == names[0] != one["target"] and one["rows"]["Ours"] and limits[limit] is not None
             ]
     return figures
+
+
+def interval(measured: Measured, tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How much slower ours is than the fastest where proxy and target differ: the mean, and its 90 % interval.
+
+    The interval is of the target's samples alone, whose logarithms have one spread over the seeds at all batch sizes.
+    ``surely``: number of cells in which ours is slower in 95 % of the draws.
+    """
+    draws, errors = np.random.default_rng(0), {}
+    for name, efficiency in measured.efficiency.items():
+        logs = [np.log(measured.needed(name, point.batch_size)) for point in efficiency.points]
+        error = math.sqrt(fmean(variance(own) for own in logs) / len(SEEDS))
+        errors[name] = {point.batch_size: error * draws.standard_normal(4000) for point in efficiency.points}
+    others = [one for one in tables if one["proxy"] != one["target"] and one["above_fastest"] is not None]
+    shares = []
+    for one in others:
+        of_size = errors[one["target"]]
+        ours, fastest = (of_size[one["rows"][method]["batch_size"]] for method in ("Ours", "Fastest"))
+        shares.append((1 + one["above_fastest"]) * np.exp(ours - fastest) - 1)
+    low, high = np.quantile(np.mean(shares, axis=0), (0.05, 0.95))
+    return {
+        "mean": fmean(one["above_fastest"] for one in others),
+        "low": float(low),
+        "high": float(high),
+        "surely": sum(bool(np.quantile(share, 0.05) > 0) for share in shares),
+        "cells": len(shares),
+    }
 
 
 def _short(table: dict[str, Any], proxy: str) -> dict[str, Any]:
@@ -199,15 +233,25 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks paper measured", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of data, see families.py")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="processes of a core each")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="those to measure; others keep their figures")
     options = parser.parse_args(arguments)
+    if unknown := set(options.families) - {family.name for family in FAMILIES}:
+        parser.error(f"unknown family: {', '.join(unknown)}; allowed: {', '.join(one.name for one in FAMILIES)}")
     torch.set_num_threads(1)
     limits = results()["replay"]["caps_w"][NANO]
-    families_measured = [Measured(family, options.data, options.processes) for family in FAMILIES]
-    families = [family_figures(one, limits) for one in families_measured]
+    path = RESULTS / "paper_measured.json"
+    kept = json.loads(path.read_text(encoding="utf-8")) if options.families else {"families": [], "measured_at": {}}
+    figures, moments = {one["family"]: one for one in kept["families"]}, kept["measured_at"]
+    for family in FAMILIES:
+        if not options.families or family.name in options.families:
+            figures[family.name] = family_figures(Measured(family, options.data, options.processes), limits)
+            moments[family.name] = measured_at()
+    families = list(figures.values())
     ways = [way for way in WAYS if any(way in family["ways"] for family in families)]
     keep(
         "paper_measured",
         {
+            "measured_at": moments,
             "board": NANO,
             "limits_w": limits,
             "seeds": list(SEEDS),

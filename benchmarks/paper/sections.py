@@ -179,7 +179,7 @@ def _measured(data: dict[str, Any]) -> Iterator[str]:
         "Measured: small networks, real training runs",
         f"Samples measured with seeds {', '.join(map(str, data['seeds']))}; time, energy and power simulated on the "
         f"{data['board']}, limits {limits}. The target of each data set lies 90% of the way from the first evaluation "
-        "to what all batch sizes reach; the mean of three evaluations has to reach it.",
+        f"to what all batch sizes reach. {_grids(data['families'])}",
         "With the paper's own estimator (means over seeds), and proxy and target from the same family, ours is slower "
         f"than the fastest on average by {'; by '.join(_above(way, one) for way, one in kin.items())}. Time above a "
         f"limit during training: {data['above_cap_s']:.1f} s.",
@@ -188,8 +188,30 @@ def _measured(data: dict[str, Any]) -> Iterator[str]:
     )
     for family in data["families"]:
         if WAYS[True] in family["ways"]:
-            yield f"- {_slower(family['family'], family['ways'][WAYS[True]])}"
+            sure = _sure(family["off_diagonal"][WAYS[True]]) if "off_diagonal" in family else ""
+            yield f"- {_slower(family['family'], family['ways'][WAYS[True]])}{sure}"
     yield ""
+
+
+def _grids(families: Sequence[dict[str, Any]]) -> str:
+    """How finely each family was evaluated, since that was changed for some of them."""
+    fine = [one for one in families if "evaluate_every" in one]
+    coarse = [one["family"] for one in families if one not in fine]
+    texts = [f"Of {', '.join(coarse)}: evaluated each 512 samples, and the mean of three reaches it."] if coarse else []
+    if fine:
+        names = ", ".join(f"{one['family']} (to {one['budget_samples']:,} samples)" for one in fine)
+        texts.append(
+            f"Of {names}: evaluated each {fine[0]['evaluate_every']} samples, at larger batch sizes after each step; "
+            "the mean over 512 samples reaches it, interpolated."
+        )
+    return " ".join(texts) + (" Figures of all families mix both." if coarse and fine else "")
+
+
+def _sure(figures: dict[str, Any]) -> str:
+    return (
+        f" On average by {figures['mean']:.1%} (90% interval by the target's seeds {figures['low']:.1%} to "
+        f"{figures['high']:.1%}); in {figures['surely']} cells by more than these seeds leave open."
+    )
 
 
 def _above(way: str, figures: dict[str, Any]) -> str:

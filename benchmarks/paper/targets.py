@@ -7,20 +7,19 @@ from statistics import fmean
 
 from wattune.records import Evaluation, LearningCurve
 
-WINDOW = 3
-"""Evaluations in the trailing mean that has to reach the target, since single ones are noisy."""
+WINDOW_SAMPLES = 512
+"""Samples before an evaluation whose mean metric has to reach the target, since single evaluations are noisy."""
 
 SHARE = 0.9
 """Position of the target between the first evaluation and the level that every batch size reaches."""
 
 
 def smoothed(curve: LearningCurve) -> LearningCurve:
-    """The curve with the trailing mean of its metric."""
-    metrics = [evaluation.metric for evaluation in curve.evaluations]
-    means = [fmean(metrics[max(0, i + 1 - WINDOW) : i + 1]) for i in range(len(metrics))]
-    evaluations = (
-        Evaluation(samples=e.samples, metric=m, loss=e.loss) for e, m in zip(curve.evaluations, means, strict=True)
-    )
+    """The curve with the trailing mean of its metric, over the same number of samples at every batch size."""
+    evaluations = []
+    for one in curve.evaluations:
+        window = [e.metric for e in curve.evaluations if one.samples - WINDOW_SAMPLES < e.samples <= one.samples]
+        evaluations.append(one.model_copy(update={"metric": fmean(window)}))
     return curve.model_copy(update={"evaluations": tuple(evaluations)})
 
 
@@ -34,11 +33,20 @@ def target_of(curves: Sequence[LearningCurve], *, higher_is_better: bool = True)
 
 
 def cut(curve: LearningCurve, target: float, *, higher_is_better: bool = True) -> LearningCurve:
-    """The curve up to its first evaluation at the target, or the whole curve marked as not reached."""
-    for count, evaluation in enumerate(curve.evaluations, start=1):
-        if evaluation.metric >= target if higher_is_better else evaluation.metric <= target:
+    """The curve up to its first evaluation at the target, or the whole curve marked as not reached.
+
+    Its samples are interpolated between that evaluation and the one before.
+    """
+    before: Evaluation | None = None
+    for count, one in enumerate(curve.evaluations, start=1):
+        if one.metric >= target if higher_is_better else one.metric <= target:
+            samples = one.samples
+            if before is not None:
+                way = (target - before.metric) / (one.metric - before.metric)
+                samples = round(before.samples + way * (one.samples - before.samples))
             evaluations = curve.evaluations[:count]
             return curve.model_copy(
-                update={"target": target, "reached": True, "samples": evaluation.samples, "evaluations": evaluations}
+                update={"target": target, "reached": True, "samples": samples, "evaluations": evaluations}
             )
+        before = one
     return curve.model_copy(update={"target": target, "reached": False})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +20,9 @@ from wattune.records import LearningCurve
 from wattune.workloads import Workload
 
 SEEDS = (0, 1, 2)
+EVERY_SAMPLES = 64
+"""Samples between evaluations; batch sizes above are evaluated after each step."""
+
 PRETRAINING_BATCH, PRETRAINING_RATE = 128, 3e-3
 
 
@@ -57,11 +61,21 @@ def workload(family: Family, name: str, data: Path, work: Path) -> Workload:
     return family.workload(data, name, pretrained(family, data, work))
 
 
+def on_grid(wanted: Workload, batch_sizes: tuple[int, ...]) -> Workload:
+    """The workload at these batch sizes, evaluated as often as the largest of them allows."""
+    return replace(wanted, batch_sizes=batch_sizes, evaluate_every=max(EVERY_SAMPLES, batch_sizes[-1]))
+
+
 def curves(family: Family, name: str, data: Path, work: Path, processes: int | None) -> list[LearningCurve]:
     """The learning curves of one data set, all batch sizes and seeds."""
     wanted = workload(family, name, data, work)
     folder, progress = work / slug(family.name) / slug(name), _progress(f"{family.name} on {name}")
-    return sweep(wanted, seeds=SEEDS, folder=folder, processes=processes, progress=progress)
+    found: list[LearningCurve] = []
+    for _, sizes in itertools.groupby(wanted.batch_sizes, lambda size: max(EVERY_SAMPLES, size)):
+        on = on_grid(wanted, tuple(sizes))
+        found += sweep(on, seeds=SEEDS, folder=folder, processes=processes, progress=progress)
+    # Of one workload but for the evaluations, which are part of a fingerprint.
+    return [one.model_copy(update={"fingerprint": found[0].fingerprint}) for one in found]
 
 
 def _progress(what: str) -> Callable[[int, int, str], None]:
