@@ -36,7 +36,8 @@ WITHIN_S = 60.0
 BOARDS = ("orin-nano-jp6", "nano-jp4", "orin-nano-jp6")
 
 SCRIPT = """
-import os, pathlib, torch
+import os, torch
+from benchmarks.ranks_killed import trains
 torch.distributed.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -44,8 +45,17 @@ while True:
     model(torch.randn(256, 64)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-    pathlib.Path(f"rank{os.environ['RANK']}").write_text(str(os.getpid()))
+    trains(f"rank{os.environ['RANK']}")
 """
+
+
+def trains(path: str | Path) -> None:
+    """Leave this process's number in a file that others may read at any time."""
+    path = Path(path)
+    if not path.exists():
+        new = path.with_suffix(".new")
+        new.write_text(str(os.getpid()))
+        new.replace(path)
 
 
 def train(rank: int, folder: Path) -> None:
@@ -55,7 +65,7 @@ def train(rank: int, folder: Path) -> None:
         while True:
             for batch in session.batches():
                 session.backward(loss_of(model, batch))
-                (folder / f"rank{rank}").write_text(str(os.getpid()))
+                trains(folder / f"rank{rank}")
 
 
 class Sessions:
@@ -96,7 +106,7 @@ class Script:
             "100W",
         ]
         job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
-        options = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}}
+        options = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}}
         self._log = (folder / "log").open("w+")
         self._guard = subprocess.Popen(
             [*guard, "--fresh", "--", *job],
@@ -123,7 +133,8 @@ WAYS: dict[str, Callable[[Path], Any]] = {"session": Sessions, "script": Script}
 def measure(way: str, victim: int, moment: int) -> dict[str, object]:
     """Kill a rank once."""
     after_s = random.Random(f"{way}/{victim}/{moment}").uniform(0.0, LATEST_S)
-    with tempfile.TemporaryDirectory() as name:
+    # A process that watched the killed one may still write there.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder, kind = Path(name), WAYS[way]
         trees = [unpack(board, folder / f"board{rank}") for rank, board in enumerate(kind.boards)]
         before = [texts(tree) for tree in trees]
@@ -139,7 +150,9 @@ def measure(way: str, victim: int, moment: int) -> dict[str, object]:
                 if times_s[end] is None and has_come():
                     times_s[end] = time.monotonic() - begun_s
             time.sleep(0.01)
-        return {"way": way, "killed": victim, "after_s": after_s, **times_s, "clear": job.is_clear(victim)}
+        run = {"way": way, "killed": victim, "after_s": after_s, **times_s, "clear": job.is_clear(victim)}
+        print(run, flush=True)
+        return run
 
 
 def changed(tree: Path, before: object) -> bool:
