@@ -115,13 +115,14 @@ def run_cost(usual: int, most: int, length: float) -> str:
     """Say what the runs will cost, and when that pays. ``length``: of one, in training runs of the target."""
     runs = f"about {usual} proxy runs ({most} at most)" if usual < most else f"{most} proxy runs"
     cost = usual * length
-    after = max(1.0, cost / SAVING)
+    after = f"{max(1.0, cost / SAVING):.0f}"
     text = (
-        f"{runs}, by their budgets as long as {cost:.2g} training runs: paid back after {after:.0f} if the choice saves "
+        f"{runs}, by their budgets as long as {cost:.2g} training runs: paid back after {after} if the choice saves "
         f"{SAVING:.0%} of each"
     )
-    alone = f"or by a run {after:.0f} times as long; for one run as short as this, wattune.capped and wattune guard need no proxy"
-    return text if cost < 1 else f"{text}, {alone}"
+    if cost < 1:
+        return text
+    return f"{text}, or by a run {after} times as long; for one as short as this, use wattune.capped or wattune guard"
 
 
 TOGETHER = 2
