@@ -1,4 +1,4 @@
-"""The judge of the search on recorded boards takes the table of any board."""
+"""The judge of the search on recorded boards takes the table of any board, and tables of batch sizes and limits."""
 
 import math
 from itertools import product
@@ -12,9 +12,30 @@ def test_a_table_of_another_board_is_judged(tmp_path):
         step_s, power_w = 100 / gpu + 100 / memory + 50 / cpu, 2 + gpu / 200 + memory / 800 + cpu / 600
         lines.append(f"8,{gpu},{memory},{cpu},{step_s},{power_w}")
     (tmp_path / "T.csv").write_text("\n".join(lines))
-    recording = jetsons.load_table(tmp_path / "T.csv")
-    assert recording.top_of_others == {"memory_clock_mhz": 1600, "cpu_clock_mhz": 1200}
+    recording = jetsons.load(tmp_path, "T.csv")
+    assert {tuple(point.knobs.values())[1:] for point in recording.first_alone} == {(1600, 1200)}
     assert len(recording.truth) == 12
-    row = jetsons.case(("wattune", tmp_path, "T.csv", jetsons.CAPS - 1, 0))
+    cap_w = recording.caps_w(jetsons.CAPS)[-1]
+    row = jetsons.score(recording, cap_w, jetsons.ours(recording, cap_w, 0))
     assert math.isfinite(row["regret"])
-    assert row["oracle_over_gpu_clock_alone"] == 1.0  # the highest cap allows all clocks
+    assert recording.best_s(cap_w, recording.first_alone) == recording.best_s(cap_w)  # the highest cap allows all
+    short, long = (jetsons.training(recording, cap_w, seconds) for seconds in (60.0, 36_000.0))
+    assert 0 <= long["regret"] <= long["loss"] < short["loss"]
+
+
+def test_batch_sizes_at_power_limits_are_judged_by_the_time_to_the_target(tmp_path):
+    power = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
+    power += [f"cifar100,net,{b},adam,{w},{100 / b**0.5 * 100 / w},{w - 5}" for b in (16, 64, 256) for w in (100, 150)]
+    (tmp_path / "summary_power_gpu.csv").write_text("\n".join(power) + "\n")
+    lines = ["dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch"]
+    for size, epochs in ((16, 20), (64, 24), (256, 90)):
+        lines += [f"cifar100,net,{size},adam,1e-3,{run},0.5,{epochs}" for run in range(4)]
+    (tmp_path / "summary_train.csv").write_text("\n".join(lines) + "\n")
+    [recording] = jetsons.zeus(tmp_path).values()
+    assert recording.caps_w(3) == [100.0, 125.0, 150.0]
+    best = min(recording.truth, key=lambda point: recording.truth[point].step_s)
+    assert (best.batch_size, best.knobs["power_limit_w"]) == (64, 150.0)
+    rows = jetsons.cases([recording], ["wattune"])
+    assert min(row["regret"] for row in rows["wattune"]) == 0.0
+    assert max(row["regret"] for row in rows["wattune"]) == 0.5  # at a limit of 100 W where 150 W has too little room
+    assert jetsons.figures(rows)["strategies"]["wattune"]["without_a_pick"] == 0

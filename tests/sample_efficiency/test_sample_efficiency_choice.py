@@ -85,11 +85,11 @@ def test_contenders_are_the_sizes_that_may_be_best() -> None:
 def exact_p_faster(curve: CurvePosterior, times: LogTimes, rival: int, own: int) -> float:
     """P(T(rival) < T(own)) of the mixture in closed form: the sum of the components' normal distributions."""
     at, other = (curve.batch_sizes.index(size) for size in (rival, own))
-    spreads = curve.mixture.spreads + curve.transfer_sd**2 * size_correlation(curve.batch_sizes)
+    spreads = curve.spreads + curve.transfer_sd**2 * size_correlation(curve.batch_sizes)
     variances = spreads[:, at, at] + spreads[:, other, other] - 2 * spreads[:, at, other]
-    means = curve.mixture.centres[:, at] - curve.mixture.centres[:, other] + times[rival][0] - times[own][0]
+    means = curve.centres[:, at] - curve.centres[:, other] + times[rival][0] - times[own][0]
     sds = np.sqrt(variances + times[rival][1] ** 2 + times[own][1] ** 2)
-    return float(curve.mixture.shares @ ndtr(-means / sds))
+    return float(curve.shares @ ndtr(-means / sds))
 
 
 @settings(max_examples=30, deadline=None)

@@ -277,6 +277,19 @@ def test_a_point_just_below_the_cap_is_measured_until_it_surely_is() -> None:
     assert search.best() == point
 
 
+def test_a_point_that_may_be_above_the_cap_is_not_the_end_while_another_row_is_left():
+    rows = [BatchShape.of(32), BatchShape.of(64)]
+    search = Search(rows, [Knobs(power_limit_w=100)], cap_w=84.5, start=rows[0], cap_window_s=1.0, manner=FREE)
+    watts, probes = {32: 84.4, 64: 80.0}, []
+    while (point := search.next()) is not None:
+        probes.append(point.batch_size)
+        search.tell(point, Stretch(0.1, watts[point.batch_size], watts[point.batch_size] + 0.05, 8.0))
+    best = search.best()
+    assert best is not None
+    assert best.batch_size == 64
+    assert probes[:2] == [32, 64]
+
+
 def test_a_reason_never_says_that_a_cap_is_not_kept_where_the_power_is_below_it() -> None:
     search = Search([ROW], [Knobs(clock_mhz=600)], cap_w=10.0, start=ROW, noise_w=0.2, cap_window_s=1.0)
     for _ in range(4):

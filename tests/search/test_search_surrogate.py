@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattune.search.observation import PointStats, SensorModel, Stretch
-from wattune.search.surrogate import Mixture, PNorm, Residual, RowAndStepResidual, SmoothResidual
+from wattune.search.surrogate import Mixture, PNorm, RowAndStepResidual, SmoothResidual
 
 X = np.linspace(0.1, 1.0, 10)
 SMOOTH = SmoothResidual(2 * X[:, None], 0.02)
@@ -16,7 +16,9 @@ SUM = np.stack([np.ones_like(X), 1 / X], axis=1)[None]
 CONSTANT = np.stack([np.ones_like(X), np.zeros_like(X)], axis=1)[None]
 
 
-def made(residual: Residual = SMOOTH, features: np.ndarray = SUM, **options: float) -> Mixture:
+def made(
+    residual: SmoothResidual | RowAndStepResidual = SMOOTH, features: np.ndarray = SUM, **options: float
+) -> Mixture:
     return Mixture(features, np.zeros((len(features), 2)), np.full(2, 2.0), residual, **options)
 
 

@@ -161,7 +161,7 @@ def guided(
         strict=strict,
         samples_from="efficiency" if by_curve else "prior",
         stopped_because=reason,
-        may_save=search.worth(),
+        may_save=search.worth,
         goal=goal,
         pick=None if picked is None else Pick(**picked.point.fields(), **picked.model_dump(include=MEASURED)),
         p_above_cap=None if best is None else search.risk(best),

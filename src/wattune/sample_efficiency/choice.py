@@ -100,14 +100,12 @@ def choose(
     """
     if unknown := sorted(set(log_step_times) - set(curve.batch_sizes)):
         raise ValueError(f"the curve has no batch sizes {unknown}")
-    sizes = [size for size in curve.batch_sizes if size in log_step_times]
+    sizes, mean, covariance = _log_costs(
+        curve, log_step_times, curve.covariance if transfer else curve.proxy_covariance
+    )
     is_lost = np.array([size in curve.lost for size in sizes], dtype=bool)
     if is_lost.all():
         raise ValueError("no batch size has both a step time and a run that reached the target")
-    at = [curve.batch_sizes.index(size) for size in sizes]
-    times = np.array([log_step_times[size] for size in sizes])
-    mean = curve.mean[at] + times[:, 0]
-    covariance = (curve.covariance if transfer else curve.proxy_covariance)[np.ix_(at, at)] + np.diag(times[:, 1] ** 2)
     best = sizes[int(np.argmin(np.where(is_lost, np.inf, mean)))]
     beside = None
     if own in sizes and own not in curve.lost:
@@ -146,19 +144,20 @@ def assess(sizes: Sequence[int], mean: Array, covariance: Array, *, picked: int)
 
 def contenders(curve: CurvePosterior, log_step_times: LogTimes, sds: float = 2.33) -> tuple[int, ...]:
     """The batch sizes that may be the best one: behind the first by at most ``sds`` standard deviations (2.33: 1 %)."""
-    sizes = [size for size in curve.batch_sizes if size in log_step_times]
+    sizes, mean, covariance = _log_costs(curve, log_step_times, curve.covariance)
     if not sizes:
         return ()
+    first, variance = int(np.argmin(mean)), np.diag(covariance)
+    apart = np.sqrt(np.maximum(0.0, variance + variance[first] - 2 * covariance[first]))
+    return tuple(size for size, is_near in zip(sizes, mean - mean[first] <= sds * apart, strict=True) if is_near)
+
+
+def _log_costs(curve: CurvePosterior, log_step_times: LogTimes, covariance: Array) -> tuple[list[int], Array, Array]:
+    """The batch sizes with a step time, and mean and covariance of ln(time to the target), by that of the samples."""
+    sizes = [size for size in curve.batch_sizes if size in log_step_times]
     at = [curve.batch_sizes.index(size) for size in sizes]
-    times = np.array([log_step_times[size] for size in sizes])
-    mean, covariance = curve.mean[at] + times[:, 0], curve.covariance[np.ix_(at, at)] + np.diag(times[:, 1] ** 2)
-    first = int(np.argmin(mean))
-    return tuple(
-        size
-        for place, size in enumerate(sizes)
-        if mean[place] - mean[first]
-        <= sds * math.sqrt(max(0.0, covariance[place, place] + covariance[first, first] - 2 * covariance[place, first]))
-    )
+    times = np.array([log_step_times[size] for size in sizes]).reshape(-1, 2)
+    return sizes, curve.mean[at] + times[:, 0], covariance[np.ix_(at, at)] + np.diag(times[:, 1] ** 2)
 
 
 def observation_of(run: LearningCurve) -> Observation:
@@ -190,20 +189,14 @@ def pooled_curve(
     reached = {size: [r.samples for r in runs if r.batch_size == size and r.reached] for size in posterior.batch_sizes}
     points = []
     for place, size in enumerate(posterior.batch_sizes):
-        is_lost = size in posterior.lost
-        low, high = (None, None) if is_lost else posterior.band(size)
-        points.append(
-            EfficiencyPoint(
-                batch_size=size,
-                relative_samples=None if is_lost else float(np.exp(posterior.mean[place])),
-                low=low,
-                high=high,
-                samples=None if is_lost or not runs else float(np.exp(posterior.log_samples[place])),
-                samples_std=stdev(reached[size]) if len(reached[size]) > 1 else None,
-                runs=posterior.runs[size],
-                censored=posterior.censored[size],
-            )
-        )
+        known: dict[str, float | None] = {}
+        if size not in posterior.lost:
+            known = dict(zip(("low", "high"), posterior.band(size), strict=True))
+            known["relative_samples"] = float(np.exp(posterior.mean[place]))
+            known["samples"] = float(np.exp(posterior.log_samples[place])) if runs else None
+        known["samples_std"] = stdev(reached[size]) if len(reached[size]) > 1 else None
+        counts = {"runs": posterior.runs[size], "censored": posterior.censored[size]}
+        points.append(EfficiencyPoint(batch_size=size, **known, **counts))
     choice = None if log_step_times is None else choose(posterior, log_step_times, own=own)
     return SampleEfficiency(
         reference_batch_size=posterior.reference,

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -110,20 +111,24 @@ def size_correlation(sizes: Sequence[int]) -> Array:
     return np.asarray(np.exp(-0.5 * (places[:, None] - places[None, :]) ** 2))
 
 
-class Mixture(NamedTuple):
-    """Mean (n,) and covariance (n, n) of ln N(b), and the rest of the posterior; see ``CurvePosterior``.
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Posterior of ln N(b) on the proxy, ``log_samples`` (n,) with ``log_samples_covariance`` (n, n).
 
-    ``shares`` (h,), ``centres`` (h, n) and ``spreads`` (h, n, n): weights, means and covariances of the components.
+    Their level is arbitrary without runs. ``shares`` (h,), ``centres`` (h, n) and ``spreads`` (h, n, n): weights, means
+    and covariances of the components. ``noise_sd``: standard deviation of ln N over runs; ``own_sd``: its part that
+    runs of one seed do not share. ``critical_batch_size``: median, and ends of the 90 % interval. ``misfit``: the runs
+    do not follow the curve, so more of them are needed.
     """
 
-    mean: Array
-    covariance: Array
+    log_samples: Array
+    log_samples_covariance: Array
     shares: Array
     centres: Array
     spreads: Array
     noise_sd: float
     own_sd: float
-    critical: tuple[float, float, float]
+    critical_batch_size: tuple[float, float, float]
     misfit: bool
 
 
@@ -163,7 +168,7 @@ class _Factors:
         is the Gaussian that turns the cavity into one with that mean and variance.
         """
         at = self.place[self.censored]
-        mean, variance = mixture.mean[at], np.diag(mixture.covariance)[at]
+        mean, variance = mixture.log_samples[at], np.diag(mixture.log_samples_covariance)[at]
         value, precision = self.logs[self.censored], self.precision
         # A mixture is not a Gaussian: the precision of the cavity may come out negative.
         cavity_variance = 1 / np.maximum(1 / variance - precision, _MIN_CAVITY / variance)
@@ -260,14 +265,14 @@ class _ParameterGrid:
         within = prior - prior[:, :, at] @ gain + carry.transpose(0, 2, 1) @ curve_covariance @ carry
         covariance = np.einsum("h,hnm->nm", by_hyper, within) + (off.T * by_hyper) @ off
         return Mixture(
-            mean=mean + level,
-            covariance=(covariance + covariance.T) / 2,
+            log_samples=mean + level,
+            log_samples_covariance=(covariance + covariance.T) / 2,
             shares=by_hyper,
             centres=centre + level,
             spreads=within,
             noise_sd=math.exp(float(by_hyper @ np.log(self._seed))),
             own_sd=math.exp(float(by_hyper @ np.log(self._seed * np.sqrt(1 - self._common)))),
-            critical=self._interval(by_curve),
+            critical_batch_size=self._interval(by_curve),
             misfit=self._is_misfit(by_hyper),
         )
 

@@ -54,34 +54,23 @@ LEAST_SHARE: Final = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class CurvePosterior:
+class CurvePosterior(Mixture):
     """Posterior of ln N(b) and of its shape ln r(b) = ln N(b) - ln N(reference), over ``batch_sizes`` (n,).
 
-    ``log_samples`` (n,), ``log_samples_covariance`` (n, n): mean and covariance of ln N(b) on the proxy; their level is
-    arbitrary without runs. ``reference``: the largest batch size with a run that reached the target; without any, the
-    largest. ``noise_sd``: standard deviation of ln N over runs; ``own_sd``: its part that runs of one seed do not
-    share. ``critical_batch_size``: median, and ends of the 90 % interval. ``misfit``: the runs
-    do not follow the curve, so more of them are needed. ``runs``, ``censored``: counts per batch size.
-    ``left_out``: runs that are not in the fit, since others at their batch size form a clump far from them.
-    ``whole``, ``ratio``: see ``fit``. ``transfer_sd``: see ``TRANSFER_SD``; part of ``covariance``.
-    ``mixture``: the full posterior that mean and covariance summarize.
+    ``reference``: the largest batch size with a run that reached the target; without any, the largest. ``runs``,
+    ``censored``: counts per batch size. ``left_out``: runs that are not in the fit, since others at their batch size
+    form a clump far from them. ``whole``, ``ratio``: see ``fit``. ``transfer_sd``: see ``TRANSFER_SD``; part of
+    ``covariance``.
     """
 
     batch_sizes: tuple[int, ...]
     reference: int
-    log_samples: Array
-    log_samples_covariance: Array
-    noise_sd: float
-    own_sd: float
-    critical_batch_size: tuple[float, float, float]
-    misfit: bool
     runs: dict[int, int]
     censored: dict[int, int]
     left_out: tuple[Observation, ...]
     whole: bool
     ratio: float
     transfer_sd: float
-    mixture: Mixture
 
     @cached_property
     def mean(self) -> Array:
@@ -114,22 +103,22 @@ class CurvePosterior:
         place, at = self.batch_sizes.index(batch_size), self._at
         if place == at:
             return 1.0, 1.0
-        centres = self.mixture.centres[:, place] - self.mixture.centres[:, at]
-        variances = _difference(self.mixture.spreads, place, at) + _difference(self._transfer, place, at)
-        low, high = (_quantile(share, self.mixture.shares, centres, np.sqrt(variances)) for share in (0.05, 0.95))
+        centres = self.centres[:, place] - self.centres[:, at]
+        variances = _difference(self.spreads, place, at) + _difference(self._transfer, place, at)
+        low, high = (_quantile(share, self.shares, centres, np.sqrt(variances)) for share in (0.05, 0.95))
         return math.exp(low), math.exp(high)
 
     def draws(self, count: int, seed: int = 0) -> Array:
         """Draw ln r(b) on the target, (count, n), from the mixture; reproducible."""
-        parts = self.mixture.shares > LEAST_SHARE
-        shares = self.mixture.shares[parts] / self.mixture.shares[parts].sum()
+        parts = self.shares > LEAST_SHARE
+        shares = self.shares[parts] / self.shares[parts].sum()
         # As many draws of each component as its share, the same for every seed.
         component = np.searchsorted(np.cumsum(shares)[:-1], (np.arange(count) + 0.5) / count)
-        spreads = self.mixture.spreads[parts] + self._transfer
+        spreads = self.spreads[parts] + self._transfer
         values, vectors = np.linalg.eigh(spreads)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # of the covariances (h, n, n)
         noise = np.random.default_rng(seed).standard_normal((count, len(self.batch_sizes)))
-        logs = self.mixture.centres[parts][component] + np.einsum("dnm,dm->dn", roots[component], noise)
+        logs = self.centres[parts][component] + np.einsum("dnm,dm->dn", roots[component], noise)
         return np.asarray(logs - logs[:, [self._at]])
 
     @property
@@ -175,21 +164,15 @@ def fit(
     left_out = _left_out(runs, sizes, mix)
     mixture = mix([run for run in runs if run not in left_out])
     return CurvePosterior(
+        **vars(mixture),
         batch_sizes=sizes,
         reference=max(reached, default=sizes[-1]),
-        log_samples=mixture.mean,
-        log_samples_covariance=mixture.covariance,
-        noise_sd=mixture.noise_sd,
-        own_sd=mixture.own_sd,
-        critical_batch_size=mixture.critical,
-        misfit=mixture.misfit,
         runs={size: sum(run.batch_size == size for run in runs) for size in sizes},
         censored={size: sum(run.batch_size == size and not run.reached for run in runs) for size in sizes},
         left_out=left_out,
         whole=whole,
         ratio=ratio,
         transfer_sd=math.hypot(TRANSFER_SD, RATIO_SD * math.log(ratio)),
-        mixture=mixture,
     )
 
 
@@ -202,7 +185,7 @@ def _left_out(
         low, high = _clumps([run for run in runs if run.batch_size == size])
         if len(low) == len(high) > 0:
             others = [run for run in runs if run.batch_size != size]
-            expected = mix(others).mean[place] if any(run.reached for run in others) else -math.inf
+            expected = mix(others).log_samples[place] if any(run.reached for run in others) else -math.inf
             apart = [abs(float(np.mean(np.log([run.samples for run in clump]))) - expected) for clump in (low, high)]
             left_out += high if apart[0] <= apart[1] else low
         else:

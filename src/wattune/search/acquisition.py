@@ -100,16 +100,19 @@ class ProbeValue(NamedTuple):
 
 def values(options: Alternatives) -> ProbeValue:
     """The probe that saves most per second that it takes."""
-    base = float(options.costs[options.chosen])
-    ahead = _ahead(options)
-    kept = _kept(options)
+    ahead, kept = _ahead(options), np.ones(len(options.costs))
+    if options.power is not None:
+        kept = ndtr((options.limit - options.power.mean) / options.power.sd)
     gains = ahead * kept
     worth = float(gains.max(initial=0.0))
     if worth < options.least:
         return ProbeValue(None, worth)
-    safe = _safe(options)
+    usable, base = options.is_open & options.near, float(options.costs[options.chosen])
+    # A probe faster than the best point costs nothing.
+    safe = usable & options.short & (options.times < np.where(options.costs < base, FREE_TIMES, TIMES))
+    dared = np.where(usable & options.likely & (options.times == 0), gains, 0.0)
     if options.training is None:
-        point = _of_profile(options, gains, safe)
+        point = _of_profile(options, gains, safe, dared)
         return ProbeValue(point, worth, is_blocked=point is None)
     saved = np.zeros(len(gains))
     for target in np.argsort(-gains)[:TARGETS]:
@@ -119,7 +122,6 @@ def values(options: Alternatives) -> ProbeValue:
     price, probe_s = options.training
     worth_it = safe & (saved > price)
     if not worth_it.any():
-        dared = np.where(_dared(options), gains, 0.0)
         point = int(np.argmax(dared)) if dared.max() >= MUCH else None
         return ProbeValue(point, worth, worth > float(price[np.argmax(gains)]))
     # Every probe that is worth it may be made in the end; the one that gains most for its effort comes first.
@@ -142,20 +144,6 @@ def _ahead(options: Alternatives) -> Array:
         saved = ahead * ndtr(scaled) + options.costs_sd * np.exp(-0.5 * scaled**2) / math.sqrt(2 * math.pi)
         total += weight * (1 - np.exp(-np.maximum(saved, 0.0)))
     return np.where(options.is_open & ~settled, total, 0.0)
-
-
-def _kept(options: Alternatives) -> Array:
-    """The probability that each point stays under the cap."""
-    if options.power is None:
-        return np.ones(len(options.costs))
-    return np.asarray(ndtr((options.limit - options.power.mean) / options.power.sd))
-
-
-def _safe(options: Alternatives) -> NDArray[np.bool_]:
-    often = np.where(
-        options.costs < options.costs[options.chosen], FREE_TIMES, TIMES
-    )  # a probe faster than the best point costs nothing
-    return options.is_open & options.near & options.short & (options.times < often)
 
 
 def _found(options: Alternatives, target: int, kept: float, safe: NDArray[np.bool_]) -> Array:
@@ -186,7 +174,7 @@ def _told(options: Alternatives, target: int) -> Array:
     return np.asarray(power.covariance(target) ** 2 / (power.sd**2 + options.power_sd**2) / power.sd[target] ** 2)
 
 
-def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) -> int | None:
+def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_], dared: Array) -> int | None:
     """The point to probe where nothing is trained meanwhile, None if nothing may be probed.
 
     Of thousands of settings many are sure to stay under the cap and save a little. What may save most comes first: the
@@ -194,7 +182,6 @@ def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) ->
     """
     target, is_new = int(np.argmax(gains)), options.times == 0
     scores = np.where(safe, gains, 0.0)
-    dared = np.where(_dared(options), gains, 0.0)
     if scores.max() < SHARE * gains[target] and not safe[target]:
         told = np.where(safe & is_new, _told(options, target), 0.0)
         if told.max() >= TELLING:
@@ -211,11 +198,6 @@ def _of_profile(options: Alternatives, gains: Array, safe: NDArray[np.bool_]) ->
         return int(np.argmax(dared))
     told = np.where(safe, _told(options, target), 0.0)  # what was measured before tells more when measured again
     return int(np.argmax(told)) if gains[target] * told.max() >= MUCH else None
-
-
-def _dared(options: Alternatives) -> NDArray[np.bool_]:
-    """The new points that are worth a risk."""
-    return np.asarray(options.is_open & options.near & options.likely & (options.times == 0))
 
 
 def scenarios(sd: Array) -> tuple[Array, Array]:

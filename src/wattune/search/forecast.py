@@ -147,13 +147,13 @@ class Forecast:
         first_w = seen[first].power_mean_w
         terms = self._power_terms()
         # Any shape shows well enough how much of the power each clock decides: the residuals are shares of that.
-        rough = self._power_model(terms[:1], first, first_w, self._power_residual(self._clocks))
+        rough = self._power_model(terms[:1], first, first_w, self._power_residual(self._clocks), {1.0: 1.0})
         rough.fit(at, logs, errors)
         own = len(POWER_SHARES)
         moving = [rough.shares[:, 1:own].sum(axis=1)]
         moving += [rough.shares[:, k : k + 2].sum(axis=1) for k in range(own, rough.shares.shape[1], 2)]
         residual = self._power_residual(np.stack(moving, axis=1))
-        self.power = self._power_model(np.concatenate([terms] * len(RESIDUAL_FACTORS)), first, first_w, residual)
+        self.power = self._power_model(terms, first, first_w, residual, RESIDUAL_FACTORS)
         self.power.fit(at, logs, errors)
         self.power_noise = np.hypot(DRIFT, self.scatter_w / math.sqrt(self._windows) / np.exp(self.power.mean))
 
@@ -210,8 +210,10 @@ class Forecast:
         row_sd = ROW_RESIDUAL * moving.sum(axis=1) * (self._row.max() > 0)
         return RowAndStepResidual(self._row, row_sd, (steps * moving) ** 2 * self._clocks)
 
-    def _power_model(self, terms: Array, first: int, first_w: float, residual: RowAndStepResidual) -> Mixture:
-        """A model for each voltage, as often as ``terms`` repeats them: once for each factor on the residual."""
+    def _power_model(
+        self, terms: Array, first: int, first_w: float, residual: RowAndStepResidual, factors: Mapping[float, float]
+    ) -> Mixture:
+        """A model for each shape of the voltage in ``terms`` and each factor on the residual."""
         shares = np.concatenate(
             [SHARES_AMONG_SEVERAL if self._others else POWER_SHARES, *(OTHER_SHARES[name] for name in self._others)]
         )
@@ -219,13 +221,6 @@ class Forecast:
         if self._starts_high:  # where little of the power is rest
             shares, sd[0] = shares / terms[0, first].dot(shares), POWER_SD
             shares[0] = AT_REST if self._rest_w is None else max(self._rest_w / first_w, LEAST_AT_REST)
-        factors, probable = np.array(list(RESIDUAL_FACTORS.items())).T
-        each = [max(1, len(terms) // len(factors))] * len(factors)
-        return Mixture(
-            terms,
-            np.broadcast_to(np.log(shares * first_w), (len(terms), len(shares))),
-            sd,
-            residual,
-            scale=np.repeat(factors, each)[: len(terms)] ** 2,
-            prior=np.repeat(probable, each)[: len(terms)],
-        )
+        scale, prior = np.repeat(np.array(list(factors.items())), len(terms), axis=0).T
+        mean = np.broadcast_to(np.log(shares * first_w), (len(scale), len(shares)))
+        return Mixture(np.concatenate([terms] * len(factors)), mean, sd, residual, scale=scale**2, prior=prior)

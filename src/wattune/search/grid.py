@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -52,32 +51,19 @@ class Grid:
         self.several = int((self.top > 0).sum()) > 1
         # Of several clocks the first is that of the processor that draws most; the others decide little alone.
         self.safe = np.array([0, *(top // 2 for top in self.top[1:])])
-        self._indices = {point: index for index, point in enumerate(self.points)}
-        self._by_key = {self.key(index): index for index in range(len(self.points))}
-
-    def __contains__(self, point: OperatingPoint) -> bool:
-        return point in self._indices
+        self._indices = {key_of(point): index for index, point in enumerate(self.points)}
 
     def index(self, point: OperatingPoint) -> int:
         """Index of the point in the order. Raises: KeyError for a point that is not on the grid."""
-        return self._indices[point]
-
-    def key(self, index: int) -> Key:
-        """The point with this index, as plain values."""
-        point = self.points[index]
-        return point.batch_size, point.micro_batch_size, *(point.knobs.values() or (None,))
+        return self._indices[key_of(point)]
 
     def of(self, key: Sequence[int | float | None]) -> int | None:
         """The index of the point with this key; None if it is not on the grid."""
-        return self._by_key.get(tuple(key))
+        return self._indices.get(tuple(key))
 
     def from_here_up(self, index: int) -> Mask:
         """This point and those of its row with every knob as high or higher."""
         return np.asarray((self.row == self.row[index]) & (self.level >= self.level[index]).all(axis=1))
-
-    def at_least(self, row: BatchShape) -> Mask:
-        """All points of rows whose batch and micro-batch are both at least as large."""
-        return np.asarray((self.batch >= row.batch) & (self.micro >= row.micro))
 
     def next_up(self, measured: Iterable[int]) -> Mask:
         """The points one value of one knob above the highest ones measured on each row."""
@@ -130,12 +116,9 @@ class Grid:
         return [int(one) for one in known[below.sum(axis=1) == 1]]
 
 
-def distance(row: BatchShape, start: BatchShape) -> tuple[float, float]:
-    """Distance in doublings of the batch size, then in doublings of the micro-batch size."""
-    return (
-        abs(math.log2(row.batch / start.batch)),
-        abs(math.log2(row.micro / start.micro)),
-    )
+def key_of(point: OperatingPoint) -> Key:
+    """The point as plain values."""
+    return point.batch_size, point.micro_batch_size, *(point.knobs.values() or (None,))
 
 
 def _thinned(settings: Sequence[Knobs]) -> tuple[Knobs, ...]:

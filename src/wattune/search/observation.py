@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scipy.special import ndtri
 
@@ -119,10 +119,6 @@ class PointStats:
         sd_w = math.hypot(scatter_w / math.sqrt(count), rise_sd_w, DRIFT * self.power_mean_w)
         highest_w = max(self.power_mean_w + uneven * excess_w, self.power_peak_w - NOISE_LIMIT * scatter_w)
         return highest_w, sd_w
-
-    def state_dict(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return dict(vars(self))
 
 
 def scatter_w(readings: SensorModel, seen: list[PointStats]) -> float:

@@ -22,7 +22,7 @@ from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.acquisition import Alternatives, scenarios, values
 from wattune.search.forecast import Forecast
-from wattune.search.grid import Grid, Mask, distance
+from wattune.search.grid import Grid, Mask, key_of
 from wattune.search.observation import DRIFT, PointStats, SensorModel, Stretch, windowed
 from wattune.search.policy import SESSION, SearchPolicy
 from wattune.search.surrogate import Array
@@ -81,8 +81,9 @@ class Search:
     with a bound the search is for the fastest point first, which may be needed and which a slowdown is relative to.
     ``rest_w``: power at rest, for a goal above it, and without a cap for the forecast.
 
-    ``tell`` is for probes, and for any stretch of training at the current point as well: the more readings there are,
-    the closer to the cap the search can go.
+    ``reason``: why the search ended; ``worth``: share of the remaining time that further probing may save, as of the
+    last ``next``. ``tell`` is for probes, and for any stretch of training at the current point as well: the more
+    readings there are, the closer to the cap the search can go.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Search:
         self._seen: dict[int, PointStats] = {}
         self._above: dict[int, float] = {}
         self._open = np.ones(len(grid.points), dtype=bool)
-        self._worth = 0.0
+        self.worth = 0.0
         self._is_fitted = False
         self._relative: dict[int, tuple[float, float]] = {}
         self.relative(relative_samples(sorted({r.batch for r in grid.rows}), reference=self.start.batch))
@@ -177,28 +178,26 @@ class Search:
 
     def unfit(self, row: BatchShape) -> None:
         """Exclude a row that does not fit the memory or whose forward pass fails, and all that are larger in both."""
-        self._open &= ~self._grid.at_least(row)
+        self._open &= (self._grid.batch < row.batch) | (self._grid.micro < row.micro)
 
     def leave_out(self, points: Iterable[OperatingPoint]) -> None:
         """Exclude points that cannot be measured."""
-        for point in points:
-            if point in self._grid:
-                self._open[self._grid.index(point)] = False
+        self._open[[index for point in points if (index := self._grid.of(key_of(point))) is not None]] = False
 
     # -------------------------------------------------------------------------------------------------------- choices
 
     def next(self) -> OperatingPoint | None:
         """The point to probe now; None if nothing is left that is worth it (``reason`` says why)."""
-        self._worth = 0.0
+        self.worth = 0.0
         is_none_kept = self.best() is None
         if is_none_kept and ((first := self._beginning()) is not None or not self._seen):
             return first
         found = values(self._options(TIME if self._goal.has_bound else self._goal))
         if found.point is None and self._goal.has_bound:
             found = values(self._options(self._goal))
-        self._worth = found.worth
-        if found.point is None and is_none_kept:
-            return None  # the reason is that of the beginning
+        self.worth = found.worth
+        if found.point is None and not self._sure()[list(self._seen)].any():
+            return self._beginning()  # if it finds none either, the reason is its own
         if found.point is None:
             of = "time" if self._goal.is_time else "goal"
             self.reason = f"further probing may save {found.worth:.1%} of the {of}, less than it costs"
@@ -261,39 +260,30 @@ class Search:
         power, index = self._forecasts().power, self._grid.index(point)
         return float(ndtr((power.mean[index] - math.log(self._cap_w + self._margin_w)) / power.sd[index]))
 
-    def worth(self) -> float:
-        """The share of the remaining time that further probing may save, as of the last ``next``."""
-        return self._worth
-
     # ---------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
         """State from which a later search continues, as JSON values."""
-        key = self._grid.key
+        keys = [list(key_of(point)) for point in self._grid.points]
         return {
-            "seen": [[list(key(index)), one.state_dict()] for index, one in self._seen.items()],
-            "above": [[list(key(index)), power_w] for index, power_w in self._above.items()],
-            "closed": [list(key(int(index))) for index in np.flatnonzero(~self._open)],
+            "seen": [[keys[index], dict(vars(one))] for index, one in self._seen.items()],
+            "above": [[keys[index], power_w] for index, power_w in self._above.items()],
+            "closed": [keys[index] for index in np.flatnonzero(~self._open)],
             "relative": [[size, *known] for size, known in self._relative.items()],
             "samples_left": self.samples_left,
             "reason": self.reason,
-            "worth": self._worth,
+            "worth": self.worth,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``; points that this search does not have are skipped."""
         of = self._grid.of
-        self._seen = {}
-        for key, one in state["seen"]:
-            if (index := of(key)) is not None:  # "ripple_w" was written before 0.1.0
-                self._seen[index] = PointStats(**{name: one[name] for name in one if name != "ripple_w"})
+        self._seen = {i: PointStats(**one) for key, one in state["seen"] if (i := of(key)) is not None}
         self._above = {i: power_w for key, power_w in state["above"] if (i := of(key)) is not None}
         self._open[:] = True
-        for key in state["closed"]:
-            if (index := of(key)) is not None:
-                self._open[index] = False
+        self._open[[i for key in state["closed"] if (i := of(key)) is not None]] = False
         self.relative({size: (mean, sd) for size, mean, sd in state["relative"]})
-        self.samples_left, self.reason, self._worth = state["samples_left"], state["reason"], state["worth"]
+        self.samples_left, self.reason, self.worth = state["samples_left"], state["reason"], state["worth"]
         self._is_fitted = False
 
     # ------------------------------------------------------------------------------------------------------- deciding
@@ -324,8 +314,8 @@ class Search:
         """
         grid, left, read_w = self._grid, self._open.copy(), self._read_w()
         left[list(self._seen)] = False
-        rows = sorted(range(len(grid.rows)), key=lambda row: distance(grid.rows[row], self.start))
-        rows = [row for row in rows if left[grid.row == row].any()]
+        rows = [row for row in range(len(grid.rows)) if left[grid.row == row].any()]
+        rows.sort(key=lambda row: [abs(math.log2(a / b)) for a, b in zip(grid.rows[row], self.start, strict=True)])
         lowest = np.zeros_like(grid.top)
         others = [grid.safe * (np.arange(len(grid.top)) != knob) for knob in range(1, len(grid.top))]
         wanted = [(row, level) for level in (grid.safe, *others) for row in rows[:1]]
@@ -381,15 +371,11 @@ class Search:
         """The points that stay under the cap for as long as a probe, in which the noise hardly reaches its limit."""
         if math.isinf(self._cap_w):
             return self._open
-        power, scatter_w, (highest, highest_sd) = (
-            self._forecasts().power,
-            self._forecasts().scatter_w,
-            self._manner.highest,
-        )
-        mean_w = np.exp(power.mean)
-        sd_w = np.hypot(mean_w * power.sd, highest_sd * scatter_w)
+        forecast, (highest, highest_sd) = self._forecasts(), self._manner.highest
+        mean_w = np.exp(forecast.power.mean)
+        sd_w = np.hypot(mean_w * forecast.power.sd, highest_sd * forecast.scatter_w)
         limit_w = self._cap_w * (1 + self._manner.tolerance)
-        below = mean_w + highest * scatter_w + sure * sd_w <= limit_w
+        below = mean_w + highest * forecast.scatter_w + sure * sd_w <= limit_w
         return np.asarray(self._open & below & self._within_first_climb(limit_w))
 
     def _probing(self) -> Array:
@@ -464,8 +450,7 @@ class Search:
         if capped and manner.climb is not None:
             near = near & self._grid.within_climb(kept, manner.climb)
         often = np.zeros(len(costs), dtype=np.intp)
-        for index, one in self._seen.items():
-            often[index] = one.times
+        often[list(self._seen)] = [one.times for one in self._seen.values()]
         shifts, weights = scenarios(np.zeros_like(costs) if self._manner.trains else self._samples_sd)
         return Alternatives(
             costs=costs,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,22 +31,12 @@ NEGLIGIBLE = 1e-2
 """Weight in a mixture below which a model is left out."""
 
 
-class Residual(Protocol):
-    """The part that the sum leaves out: a Gaussian process with mean 0 over the points."""
-
-    @property
-    def variance(self) -> Array:
-        """Variance at each point, (points,)."""
-        ...
-
-    def between(self, a: Indices, b: Indices) -> Array:
-        """Covariance of the residuals at ``a`` (n,) with those at ``b`` (m,), (n, m)."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class SmoothResidual:
-    """Alike at points that are near each other: ``places`` (points, axes) are positions in correlation lengths."""
+    """A Gaussian process that is alike at points near each other, as a squared exponential.
+
+    ``places`` (points, axes): positions in correlation lengths.
+    """
 
     places: Array
     sd: float
@@ -58,14 +47,14 @@ class SmoothResidual:
         return np.full(len(self.places), self.sd**2)
 
     def between(self, a: Indices, b: Indices) -> Array:
-        """Covariance, (n, m): squared exponential."""
+        """Covariance of the residuals at ``a`` (n,) with those at ``b`` (m,), (n, m)."""
         apart = ((self.places[a][:, None, :] - self.places[b][None, :, :]) ** 2).sum(axis=2)
         return np.asarray(self.sd**2 * np.exp(-0.5 * apart))
 
 
 @dataclass(frozen=True, eq=False)
 class RowAndStepResidual:
-    """A part that each row has for itself, and one that all rows share, which changes from value to value of a knob.
+    """A Gaussian process with a part of each row's own, and one that all rows share, which changes along each knob.
 
     ``row`` (points,): index of each point's row; ``row_sd`` (points,): standard deviation of the row's own part.
     ``walked`` (points, knobs): variance that the shared part has gathered along each knob up to a point's value, from
@@ -154,7 +143,7 @@ class Mixture:
         features: Array,
         mean: Array,
         sd: Array,
-        residual: Residual,
+        residual: SmoothResidual | RowAndStepResidual,
         norm: PNorm | None = None,
         *,
         scale: ArrayLike = 1.0,
