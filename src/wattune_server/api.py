@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic_core import to_json
-from starlette.concurrency import run_in_threadpool
+from sqlalchemy.orm import Session
 from starlette.responses import FileResponse, Response
 
 from wattune.records import ProfileTable, TrainingRecord
@@ -29,6 +30,7 @@ from wattune_server.security import Identity, check_device, require
 from wattune_server.store import model_catalog, records
 from wattune_server.store.schema import JobRow, ProfileRow, TrainingRow
 from wattune_server.store.statuses import READER_S
+from wattune_server.threads import write
 
 READY_S = 1.0
 """Cache time of a successful readiness check, which needs no authentication."""
@@ -79,7 +81,7 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
         job, is_new = queue.submit(session, model, sweep, time.time(), owner=owner, most=most)
         status = queue.status(session, job.id)
         assert status is not None
-    request.app.state.job_answers.pop(status.job, None)
+    request.app.state.job_answers.forget(status.job)
     return _answer(status.model_dump(mode="json"), 201 if is_new else 200)
 
 
@@ -87,7 +89,7 @@ def post_job(request: Request, sweep: Annotated[SweepRequest, Depends(body(Sweep
 async def get_job(request: Request, job: IdPath) -> Response:
     """Get the status of a job; status 304 if the client knows it, by If-None-Match."""
     answers: JobAnswers = request.app.state.job_answers
-    status = answers.fresh(job) or await run_in_threadpool(answers.read, request.app.state.database, job)
+    status = await answers.get(job)
     if status is None:
         raise _unknown("job", job)
     tag = f'"{status.tag}"'
@@ -176,17 +178,16 @@ def get_training(request: Request, training: IdPath) -> Response:
 
 
 @router.post("/v1/profiles", dependencies=DEVICE)
-def post_profile(
+async def post_profile(
     request: Request, device: Device, profile: Annotated[ProfileTable, Depends(body(ProfileTable))]
 ) -> Response:
     """Publish a profile."""
     check_device(request, device)
-    with request.app.state.database.session() as session:
-        return _added(*records.add_profile(session, profile, device, time.time()))
+    return await _added(request, lambda session: records.add_profile(session, profile, device, time.time()))
 
 
 @router.post("/v1/trainings", dependencies=DEVICE)
-def post_training(
+async def post_training(
     request: Request,
     device: Device,
     record: Annotated[TrainingRecord, Depends(body(TrainingRecord))],
@@ -194,8 +195,7 @@ def post_training(
 ) -> Response:
     """Upload the record of a finished training run."""
     check_device(request, device)
-    with request.app.state.database.session() as session:
-        return _added(*records.add_training(session, record, device, model, time.time()))
+    return await _added(request, lambda session: records.add_training(session, record, device, model, time.time()))
 
 
 def _record(request: Request, table: type[ProfileRow | TrainingRow], record_id: str, kind: str) -> Response:
@@ -206,7 +206,12 @@ def _record(request: Request, table: type[ProfileRow | TrainingRow], record_id: 
     return _answer(record)
 
 
-def _added(record_id: str, is_new: bool) -> Response:
+async def _added(request: Request, add: Callable[[Session], tuple[str, bool]]) -> Response:
+    def call() -> tuple[str, bool]:
+        with request.app.state.database.session() as session:
+            return add(session)
+
+    record_id, is_new = await write(request, call)
     return _answer({"id": record_id}, 201 if is_new else 200)
 
 

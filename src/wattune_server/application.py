@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from anyio import create_task_group, sleep, to_thread
+from anyio import CapacityLimiter, create_task_group, sleep, to_thread
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
@@ -29,9 +29,9 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
     app.state.database = database
     app.state.files = files
     app.state.metrics = metrics
-    app.state.token_cache = TokenCache()
+    app.state.token_cache = TokenCache(database)
     app.state.statuses = Statuses(database)
-    app.state.job_answers = JobAnswers()
+    app.state.job_answers = JobAnswers(database)
     app.state.ready_s = float("-inf")
     app.state.failures = Buckets(settings.limits.failures_per_min / 60, settings.limits.failures_per_min)
     problems.install(app, dashboard.problem_page)
@@ -47,15 +47,17 @@ def create_app(settings: Settings, database: Database, files: FileStore) -> Fast
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Limit the threads; write the statuses periodically while the server runs."""
-    current_default_thread_limiter().total_tokens = app.state.settings.limits.threads
+    threads = app.state.settings.limits.threads
+    current_default_thread_limiter().total_tokens = threads
+    app.state.writes = CapacityLimiter(1 if app.state.database.is_sqlite else threads)
     async with create_task_group() as tasks:
-        tasks.start_soon(_write_periodically, app.state.statuses)
+        tasks.start_soon(_write_periodically, app)
         yield
         tasks.cancel_scope.cancel()
     app.state.statuses.flush()
 
 
-async def _write_periodically(statuses: Statuses) -> None:
+async def _write_periodically(app: FastAPI) -> None:
     while True:
         await sleep(WRITE_EVERY_S)
-        await to_thread.run_sync(statuses.flush)
+        await to_thread.run_sync(app.state.statuses.flush, limiter=app.state.writes)

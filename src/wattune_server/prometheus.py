@@ -49,13 +49,19 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
+        # Each series once, since finding one by its labels takes longer than counting.
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._registry.register(_StoreCollector(database))
         ProcessCollector(registry=self._registry)
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request. ``route``: the template of its path, not the path itself, to bound the number of series."""
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        key = method, route, status
+        if (series := self._series.get(key)) is None:
+            series = self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
+            self._series[key] = series
+        series[0].inc()
+        series[1].observe(seconds)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -24,8 +24,9 @@ from starlette.responses import Response
 
 from wattune_server.limits import REMEMBERED, Buckets, too_many
 from wattune_server.problems import Problem
-from wattune_server.store import sessions, tokens
+from wattune_server.store import Database, sessions, tokens
 from wattune_server.store.tokens import SCOPES, Scope, Token
+from wattune_server.threads import SharedReads
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 TOKEN_CACHE_S = 1.0
@@ -58,30 +59,48 @@ class TokenCache:
     """Cache of verified tokens, by a hash of their text, which is emptied when the table of tokens has changed.
 
     It is valid for ``TOKEN_CACHE_S`` after a look at the table's state, by a clock that nobody sets back: that long, a
-    token that was revoked is still accepted. One request in that time pays for the look, whatever the number of tokens.
+    token that was revoked is still accepted. One request in that time looks, whatever the number of tokens.
     """
 
+    _database: Database
     _entries: dict[bytes, Token] = field(default_factory=dict)
     _state: object = None
     _until_s: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _looks: SharedReads = field(default_factory=SharedReads)
 
     def keep(self, text: str, token: Token, state: object, read_s: float) -> None:
         """Add a token, verified in the same transaction as the table's ``state``, which began at ``read_s``."""
+        self._see(state, read_s)
         with self._lock:
-            if state != self._state or len(self._entries) >= REMEMBERED:
+            if len(self._entries) >= REMEMBERED:
                 self._entries.clear()
-            self._state, self._until_s = state, read_s + TOKEN_CACHE_S
-            self._entries[_digest(text)] = token
+            if state == self._state:
+                self._entries[_digest(text)] = token
 
-    def find(self, headers: list[str], now_s: float) -> Token | None:
-        """Find the token of an Authorization header; None if it must be looked up in the database."""
+    async def find(self, headers: list[str], now_s: float) -> Token | None:
+        """Find the token of an Authorization header; None if it must be looked up in the database.
+
+        Raises: StoreUnavailable.
+        """
         if len(headers) != 1 or not headers[0].startswith("Bearer wt_"):
             return None
-        if time.monotonic() >= self._until_s:
-            return None
-        token = self._entries.get(_digest(headers[0][len("Bearer ") :]))
+        key = _digest(headers[0][len("Bearer ") :])
+        if key in self._entries and time.monotonic() >= self._until_s:
+            await self._looks.get(None, self._look)
+        token = self._entries.get(key)
         return token if token is not None and tokens.rejection(token, now_s) is None else None
+
+    def _look(self) -> None:
+        read_s = time.monotonic()
+        with self._database.session(reads_only=True) as session:
+            self._see(tokens.state(session), read_s)
+
+    def _see(self, state: object, read_s: float) -> None:
+        with self._lock:
+            if state != self._state:
+                self._entries.clear()
+            self._state, self._until_s = state, read_s + TOKEN_CACHE_S
 
 
 def _digest(text: str) -> bytes:
@@ -162,7 +181,7 @@ def check_origin(request: Request, *, changes: bool = False) -> None:
 
 async def _authorized(request: Request, scope: Scope) -> Identity:
     cache: TokenCache = request.app.state.token_cache
-    token = cache.find(request.headers.getlist("authorization"), time.time())
+    token = await cache.find(request.headers.getlist("authorization"), time.time())
     identity = Identity("token", token) if token else await run_in_threadpool(_identify, request)
     if not identity.may(scope):
         raise Problem(

@@ -20,10 +20,10 @@ def job(store):
 
 
 def test_answer_follows_every_change(store, job):
-    answers, now_s = JobAnswers(), 100.0
+    answers, now_s = JobAnswers(store.database), 100.0
 
     def check():
-        answer = answers.read(store.database, job)
+        answer = answers.read(job)
         with store.database.session(reads_only=True) as session:
             status = queue.status(session, job)
         assert SweepStatus.model_validate_json(answer.content) == status
@@ -49,7 +49,7 @@ def test_answer_follows_every_change(store, job):
     change(lambda session, s: queue.cancel(session, job, s))
     change(lambda session, s: queue.retry(session, job, s))
     assert [n for n, (before, after) in enumerate(pairwise(tags)) if before == after] == []
-    assert answers.read(store.database, "0" * 32) is None
+    assert answers.read("0" * 32) is None
 
 
 def test_change_by_the_server_itself_is_seen_at_once(client, job):

@@ -47,7 +47,7 @@ def test_only_what_is_old_and_unused_is_pruned(client, store, job):
     with store.database.session() as session:
         session.execute(update(JobRow).values(finished_s=now_s - 2000))
     assert prune(now_s - 1000)["jobs"] == 1
-    client.app.state.job_answers.pop(job, None)
+    client.app.state.job_answers.forget(job)
     made.problem(client.get(f"/v1/jobs/{job}"), 404)
 
 

@@ -236,7 +236,7 @@ def _change(request: Request, job_id: str, change: Callable[[Session, str, float
             is_there = change(session, job_id, time.time())
     except queue.WrongState as error:  # it has ended meanwhile
         return message(request, "Too late", f"{error}.", status=409, back=f"/jobs/{job_id}")
-    request.app.state.job_answers.pop(job_id, None)
+    request.app.state.job_answers.forget(job_id)
     return RedirectResponse(f"/jobs/{job_id}", 303) if is_there else not_found(request, "job", "/jobs")
 
 

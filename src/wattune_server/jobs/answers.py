@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import NamedTuple
 
 from pydantic_core import to_json
@@ -10,6 +11,7 @@ from pydantic_core import to_json
 from wattune.records.served import digest
 from wattune_server.jobs import queue
 from wattune_server.store.database import Database
+from wattune_server.threads import SharedReads
 
 FRESH_S = 0.25
 """Time in seconds for which an answer is given without a look at the database."""
@@ -26,23 +28,39 @@ class JobAnswer(NamedTuple):
     read_s: float
 
 
-class JobAnswers(dict[str, JobAnswer]):
-    """The newest answers about jobs, by the id of the job. Remove one to look at the database next time."""
+class JobAnswers:
+    """The newest answers about jobs."""
 
-    def fresh(self, job: str) -> JobAnswer | None:
-        """Answer that was read within ``FRESH_S``; None if it must be read."""
-        answer = self.get(job)
-        return answer if answer is not None and time.monotonic() - answer.read_s < FRESH_S else None
+    def __init__(self, database: Database):
+        self._database = database
+        self._newest: dict[str, JobAnswer] = {}
+        self._reads = SharedReads()
+        self._changed_s = float("-inf")
 
-    def read(self, database: Database, job: str) -> JobAnswer | None:
+    async def get(self, job: str) -> JobAnswer | None:
+        """Get the answer about a job; None if there is no such job. Raises: StoreUnavailable."""
+        answer = self._newest.get(job)
+        if answer is not None and time.monotonic() - answer.read_s < FRESH_S:
+            return answer
+        return await self._reads.get(job, partial(self.read, job))
+
+    def forget(self, job: str) -> None:
+        """Look at the database next time: the job was changed."""
+        self._changed_s = time.monotonic()
+        self._reads.forget(job)
+        self._newest.pop(job, None)
+
+    def read(self, job: str) -> JobAnswer | None:
         """Read the status of a job; None if there is no such job. Raises: StoreUnavailable."""
         read_s = time.monotonic()
-        with database.session(reads_only=True) as session:
+        with self._database.session(reads_only=True) as session:
             status = queue.status(session, job)
         if status is None:
             return None
         fields = status.model_dump(mode="json")
-        if len(self) >= KEPT:
-            self.clear()
-        self[job] = answer = JobAnswer(to_json(fields), digest(fields), read_s)
+        answer = JobAnswer(to_json(fields), digest(fields), read_s)
+        if read_s > self._changed_s:
+            if len(self._newest) >= KEPT:
+                self._newest.clear()
+            self._newest[job] = answer
         return answer
