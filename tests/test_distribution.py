@@ -152,7 +152,7 @@ def test_a_folder_for_a_board_without_a_network(distributions, tmp_path):
     assert all("-310-aarch64-" in name for name in libraries), libraries
 
     shutil.rmtree(clone / "for-the-board")
-    own = {"--python-version 3.10": "", "--python-platform aarch64-manylinux_2_28": f"--python {sys.executable}"}
+    own = {"--python-version 3.10": "", "--python-platform aarch64-manylinux2014": f"--python {sys.executable}"}
     for theirs, ours in own.items():
         assert theirs in fetch[-1]
         fetch[-1] = fetch[-1].replace(theirs, ours)
