@@ -26,7 +26,7 @@ SMALL_BYTES = 4096
 """Size up to which parsing in place is faster than handing the body to another thread."""
 
 _SUSPICIOUS = re.compile(rb"\0|u0000|\d{19}|[eE][+-]?\d{3}")
-"""What a text has if one of its values may be NUL or out of range: few bodies have any of it."""
+"""Signs of a value that may be NUL or out of range. Few bodies have one."""
 
 Body = TypeVar("Body", bound=BaseModel)
 

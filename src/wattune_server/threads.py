@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SharedReads:
-    """Reads in a thread, one at a time for each key: whoever asks while a read is under way gets its result.
+    """Reads in a thread, one at a time for each key: a request during a read gets the result of that read.
 
     Otherwise all requests of the moments in which a read is slow would start reads of their own, and keep it slow.
     """
@@ -31,7 +31,7 @@ class SharedReads:
         return await asyncio.shield(task)  # a client that disconnects ends its own request alone
 
     def forget(self, key: object) -> None:
-        """Let the next request read anew."""
+        """Let the next request start another read."""
         self._reads.pop(key, None)
 
     def _end(self, key: object, task: asyncio.Task[Any]) -> None:
