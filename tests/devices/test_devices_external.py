@@ -36,6 +36,8 @@ def python(code):
 
 
 class TestExternal(DeviceContract):
+    has_controller = True
+
     @pytest.fixture
     def device(self, plug):
         device = open_device(f"external:{plug.url}#field=StatusSNS.ENERGY.Power&period_s=0.02")

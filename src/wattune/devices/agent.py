@@ -22,7 +22,7 @@ from wattune_agent.client import AgentClient
 from wattune_agent.controller import FIGURES, Controller
 from wattune_agent.discovery import compatible, families, find_board
 from wattune_agent.errors import AgentError
-from wattune_agent.meter_sensor import MeterSensor, read_by
+from wattune_agent.meter_sensor import PREFIX, MeterSensor, read_by
 from wattune_agent.nvidia import BEST, FAMILY, find_card
 from wattune_agent.protocol import SOCKET
 from wattune_agent.tree import Tree
@@ -45,6 +45,11 @@ KNOB_WORDS = {"memory_clock_mhz": "memory", "cpu_clock_mhz": "cpu"}
 
 CPU_DATA_TYPES = frozenset({"fp32", "bf16"})
 
+EXTERNAL = "external"
+"""Family of a machine of which no more is known than a meter: it may have any GPU, or none."""
+
+ANY_DATA_TYPES = frozenset({"fp32", "tf32", "fp16", "bf16"})
+
 ACTUATORS = {"clock_mhz": "clock_mhz", "power_limit_w": "power_limit_w", "none": ""}
 """Value of the option ``?actuator=`` -> the knob that is set."""
 
@@ -57,18 +62,19 @@ class BoardDevice(RealDevice):
     def __init__(self, controller: Controller | AgentClient, tree: Tree | None, *, chosen: str | None = None):
         self._board = controller
         self._tree = tree or Tree()
-        self.leftover = None if tree is None else tree.root  # an agent restores it
         with mapped():
             board = controller.describe()
         self.name = str(board["name"])
         self.mode = ", ".join(f"{key} {value}" for key, value in board["mode"].items()) or "as it is"
-        self.kind = "measured" if board["real"] else "simulated"
         self._offered = _knobs(board, chosen)
         self.knobs = self._offered if chosen is not None else self._offered[:1]
         self._main = self._offered[0].name if self._offered else "clock_mhz"
         if self._main == "clock_mhz":  # a guard compares its settings with the clock of each reading
             self.controller = controller
+        # An agent restores its own board.
+        self.leftover = None if tree is None or not self._offered else tree.root
         family = str(board["family"])
+        self.kind = "measured" if board["real"] or family == EXTERNAL else "simulated"
         self.card: Mapping[str, Any] | None = board["card"]
         self.trains_on = "cpu" if family == "cpu" else "gpu"
         card = self.card
@@ -266,6 +272,17 @@ def open_agent(rest: str, *, seed: int = 0) -> BoardDevice:
     return usable(find_agent(rest))
 
 
+def open_external(rest: str, *, seed: int = 0) -> BoardDevice:
+    """Open this machine with the meter at a URL or behind a command, with its options. No clock can be set.
+
+    Raises: InputError; DeviceUnavailable if the meter gives no reading.
+    """
+    with mapped():
+        tree, meter = Tree(), MeterSensor(PREFIX + rest)
+        board = Board(tree, family=EXTERNAL, name=PREFIX + meter.source, clock=None, sensor=meter, problems=[])
+        return usable(BoardDevice(Controller(board), tree))
+
+
 def open_nvidia(rest: str, *, seed: int = 0) -> BoardDevice:
     """Open the card "0", "GPU-UUID" or "" (the first); ``?actuator=`` power_limit_w, clock_mhz or none behind it.
 
@@ -403,7 +420,7 @@ def _knobs(board: Mapping[str, Any], chosen: str | None) -> tuple[Knob, ...]:
 
 
 def _data_types(family: str, tree: Tree, name: str) -> frozenset[str]:
-    if family == "cpu":
-        return CPU_DATA_TYPES
+    if family in ("cpu", EXTERNAL):
+        return CPU_DATA_TYPES if family == "cpu" else ANY_DATA_TYPES
     chip = f"{compatible(tree)} {name}"
     return next(types for pattern, types in JETSON_DATA_TYPES.items() if re.search(pattern, chip, re.IGNORECASE))

@@ -18,7 +18,7 @@ OPENERS = {
     "agent": "wattune.devices.agent:open_agent",
     "auto": "wattune.devices.auto:open_auto",
     "cpu": "wattune.devices.agent:open_cpu",
-    "external": "wattune.devices.external:open_external",
+    "external": "wattune.devices.agent:open_external",
     "jetson": "wattune.devices.agent:open_jetson",
     "nvidia": "wattune.devices.agent:open_nvidia",
     "replay": "wattune.devices.replay:open_replay",
