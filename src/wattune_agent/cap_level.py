@@ -67,6 +67,11 @@ KNOWN_S = 600.0
 """Time for which the power that was seen at a setting is relied on: programs have phases."""
 
 
+STEADY = 0.02
+"""Share by which the highest demand may exceed the usual one while a load counts as steady: that much is noise of the
+sensor, of which slices need not stay clear."""
+
+
 class Sensing(NamedTuple):
     """Window of the cap in seconds (0: every reading counts); averaging, lag, period and noise of the sensor, which are
     0 if they are small or unknown."""
@@ -126,7 +131,7 @@ class CapLevel:
         self.table = table
         self.cap_w = cap_w
         """Change it by ``move_cap``."""
-        self.slices = gains is not None
+        self.slices = gains is not None and sensing.window_s > 0
         """True while slices are used; set it to false to end that."""
         self.is_sliced = False
         """True while the setting is the upper of two that share the window."""
@@ -149,6 +154,7 @@ class CapLevel:
         self._log = PowerLog(max(PEAK_S, 2 * sensing.window_s) + sensing.settle_s)
         self._load_w = 0.0  # what the last setting would draw now
         self._peaks: Deque[Tuple[float, float]] = deque()  # times ascend and demands descend
+        self._usual_w = 0.0  # mean demand of about ``PEAK_S``; 0: unknown
         self._frame_s = self._changed_s = self._fresh_s = self._forced_s = self._paid_s = -math.inf
         self._last_w: Optional[float] = None
         self._mix: Dict[int, float] = {}  # seconds at each setting in the last reading
@@ -200,7 +206,8 @@ class CapLevel:
     def _forget(self) -> None:
         self._log.load([])
         self._peaks.clear()
-        self._load_w, self._last_w, self._room_s, self._trial = 0.0, None, None, None
+        self._load_w, self._usual_w, self._last_w = 0.0, 0.0, None
+        self._room_s, self._trial = None, None
         self._fresh_s = -math.inf
 
     def _note(self, time_s: float, power_w: Optional[float]) -> float:
@@ -290,10 +297,11 @@ class CapLevel:
         peaks.append((time_s, demand_w))
         while peaks[0][0] < time_s - PEAK_S:
             peaks.popleft()
+        self._usual_w += (demand_w - self._usual_w) * (min(1.0, seconds / PEAK_S) if self._usual_w else 1.0)
         wanted = float(len(self.table) - 1)
         if self.cap_w is not None and peaks[0][1] > 0:
             room = SLICED_ROOM if self.slices else ROOM
-            wanted = self.table.level_of((1 - room) * self.cap_w / peaks[0][1])
+            wanted = self.table.level_of((1 - room) * self.cap_w / (self._sliced_w if self.slices else peaks[0][1]))
             if not self.slices and self._may_stay(time_s):
                 wanted = max(wanted, float(self.setting))
         if time_s >= self._changed_s + self._sensing.settle_s + self._sensing.window_s:
@@ -327,7 +335,7 @@ class CapLevel:
     def _is_up(self, time_s: float, whole: int) -> bool:
         """True in that part of the frame in which the setting above ``whole`` is used."""
         window_s = self._sensing.window_s
-        if not self.slices or not window_s:
+        if not self.slices:
             return False
         if not 0 <= time_s - self._frame_s < window_s - 1e-9:
             self._frame_s = time_s
@@ -336,6 +344,12 @@ class CapLevel:
         if whole >= self.most or part_s < SHORTEST_S or share * self._gains[whole] < LEAST_GAIN:
             return False
         return time_s - self._frame_s < part_s - 1e-9
+
+    @property
+    def _sliced_w(self) -> float:
+        """The demand that slices have to fit: the highest one, or the usual one of a steady load."""
+        highest_w = self._peaks[0][1]
+        return min(highest_w, self._usual_w) if highest_w <= (1 + STEADY) * self._usual_w else highest_w
 
     def _change(self, time_s: float, setting: int) -> None:
         if setting == self.setting:
@@ -414,6 +428,7 @@ class CapLevel:
             self.table.learn(lower, factor)
         scale = before / self.table[self.setting]
         self._load_w *= scale
+        self._usual_w *= scale
         self._peaks = deque((time_s, demand_w * scale) for time_s, demand_w in self._peaks)
 
     # ------------------------------------------------------------------------------------------------------------ state
@@ -429,6 +444,7 @@ class CapLevel:
             "most": self.most,
             "log": self._log.state(),
             "load_w": self._load_w,
+            "usual_w": self._usual_w,
             "last_w": self._last_w,
             "peaks": [list(peak) for peak in self._peaks],
             "mix": [list(pair) for pair in self._mix.items()],
@@ -448,6 +464,7 @@ class CapLevel:
         self.level, self.setting, self.most = state["level"], state["setting"], state["most"]
         self._log.load(state["log"])
         self._load_w, self._last_w = state["load_w"], state["last_w"]
+        self._usual_w = state.get("usual_w", 0.0)
         self._peaks = deque((time_s, demand_w) for time_s, demand_w in state["peaks"])
         self._mix = {int(setting): seconds for setting, seconds in state["mix"]}
         self._tried_s = {int(setting): time_s for setting, time_s in state["tried_s"]}

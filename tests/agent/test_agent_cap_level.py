@@ -190,3 +190,22 @@ def test_a_level_goes_on_from_its_state(seed, cut, slices, window_s):
         if i >= cut:
             later.step(i / 10, power_w)
     assert later.state_dict() == whole.state_dict()
+
+
+def test_slices_need_not_stay_clear_of_a_sensors_noise():
+    powers, noise = [4.0 * 1.05**i for i in range(7)], random.Random(1)
+    board = FakeBoard(powers, SENSORS["Nano"])
+    level = made(powers, 4.5, SENSORS["Nano"], slices=True)
+    real = board.read
+
+    def read():
+        before_w = board.value_w
+        real()
+        if board.value_w != before_w:
+            board.value_w += noise.gauss(0.0, 0.03)
+
+    board.read = read
+    board.run(level, 60.0)
+    found = board.run(level, 120.0)
+    assert sum(found) / len(found) >= 0.988 * 4.5
+    assert max(windows(found)) <= 1.02 * 4.5
