@@ -4,7 +4,7 @@
 three caps, by four sensors, on the ladders of two boards. Virtual time and seeded noise: the same figures each time.
 Figures are of 5 minutes after the first: the share of the time in which the exact mean over a second is more than 2 %
 above the cap, the work done over the work at the highest constant clock whose mean never exceeds the cap, and clock
-changes. With `rest`, only a day with an excursion each half hour, and the CPU time of a guard that slices (``rest``).
+changes. With `rest`, only what the loads do not show (``rest``).
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     if not arguments:
         kept |= {"seconds": END_S - BEGIN_S, "caps": CAPS, "rules": measure("judge")}
         measured["rules"] = measured_at()
-    kept |= rest()
-    measured["day"] = measured["cpu"] = measured_at()
+    found = rest()
+    kept |= found
+    measured |= dict.fromkeys(found, measured_at())
     keep("guard", {key: value for key, value in kept.items() if key not in ("benchmark", "machine")})
 
 

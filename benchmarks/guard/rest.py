@@ -1,7 +1,9 @@
-"""What the loads do not show: a day of a guard with excursions, and the CPU time of a guard that slices."""
+"""What the loads do not show: a day with excursions, the CPU time of guard and agent, training, and kills."""
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import tempfile
 import time
@@ -9,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.agent_trees import HIGH, board_in, gpu_tree
+from tests.support.live_board import wait_for
 
 from benchmarks.guard.board import ORIN, SENSORS
+from benchmarks.guard.kills import kills
 from benchmarks.guard.rules import level
+from benchmarks.guard.training import training
 from wattune_agent.board import PowerSensor
+from wattune_agent.client import AgentClient
 from wattune_agent.controller import Controller
 from wattune_agent.guarded import run_guarded
+from wattune_agent.server import serve
 from wattune_agent.slicing import save_switch
 from wattune_agent.tree import Tree
 
@@ -66,20 +73,36 @@ class _Watts(PowerSensor):
         return int(self._tree.read(HIGH)) / 1e8
 
 
-def cpu() -> dict[str, float]:
-    """The share of a core that a guard takes on a board of files, with 20 readings a second and slices."""
+def cpu() -> dict[str, Any]:
+    """The shares of a core that an agent and a guard that asks it take, on a board of files that is read 20 times a
+    second and whose clock is sliced."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(str(gpu_tree(Path(folder))))
         board = board_in(tree)
         board.sensor = _Watts(tree)
         save_switch(tree, board.name, 0.005, 0.001)
-        with Controller(board) as controller:
+        socket = Path(folder, "agent.sock")
+        if (pid := os.fork()) == 0:
+            serve(Controller(board), str(socket))
+            os._exit(0)
+        assert wait_for(socket.exists)
+        with AgentClient(str(socket)) as client:
             begin_s = time.process_time()
-            report = run_guarded(controller, ["sleep", f"{COST_S:g}"], clock_mhz=1020.0, cap_w=6.6, window_s=1.0)
+            report = run_guarded(client, ["sleep", f"{COST_S:g}"], clock_mhz=1020.0, cap_w=6.6, window_s=1.0)
             used_s = time.process_time() - begin_s
+        os.kill(pid, signal.SIGTERM)
+        agent = os.wait4(pid, 0)[2]
     shares = {f"{setting:g}": round(seconds / report.time_s, 3) for setting, seconds in report.settings_s}
-    return {"percent_of_a_core": round(100 * used_s / report.time_s, 2), "seconds": COST_S, "shares": shares}
+    return {
+        "agent_percent": round(100 * (agent.ru_utime + agent.ru_stime) / report.time_s, 2),
+        "guard_percent": round(100 * used_s / report.time_s, 2),
+        "readings_per_s": round(report.readings / report.time_s, 1),
+        "seconds": COST_S,
+        "shares": shares,
+    }
 
 
 def rest() -> dict[str, Any]:
-    return {"day": {"slices on": day(slices=True), "slices off": day(slices=False)}, "cpu": cpu()}
+    """The figures, each by its name."""
+    days = {"slices on": day(slices=True), "slices off": day(slices=False)}
+    return {"day": days, "cpu": cpu(), "training": training(), "kills": kills()}

@@ -48,6 +48,13 @@ def use(root, family, chance, calls, number=signal.SIGKILL):
     return ending.count
 
 
+def restore(root, seed):
+    """Restore the board, with SIGKILL before one of the first calls that touch files."""
+    tree = MadeTree(root)
+    Ending(random.Random(seed).randrange(1, 40), signal.SIGKILL)
+    restore_left_behind(tree)
+
+
 def in_child(act):
     """What it returns, and the status of the process in which it ran."""
     read, write = os.pipe()
@@ -85,6 +92,8 @@ def test_nothing_stays_pinned_after_any_end(kind, number, tmp_path, exhaustive):
         assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) in (0, 130), (attempt, seed)
         ended += status != 0
         changed += texts(root) != before
+        if attempt % 4 == 0:
+            in_child(lambda: restore(root, seed))  # noqa: B023
         tree = MadeTree(root)
         restore_left_behind(tree)
         assert texts(root) == before, (attempt, seed)
