@@ -339,7 +339,7 @@ def test_an_interrupt_while_a_program_is_started_ends_the_program(tmp_path, monk
     words = [sys.executable, "-S", "-c", f"import time; time.sleep(30)  # {tmp_path}"]
     try:
         with pytest.raises(KeyboardInterrupt):
-            with Process(words, now_s=time.monotonic, on_line=lambda *_: None, news=threading.Event()):
+            with Process(words, now_s=time.monotonic):
                 pytest.fail("it was entered")
     finally:
         for each, handler in before.items():
@@ -353,7 +353,7 @@ def test_a_program_ends_with_the_process_that_started_it(tmp_path):
 import sys, threading, time
 from wattune.program.process import Process
 words = ["sh", "-c", "trap '' TERM; echo $$ > {tmp_path}/pid; echo on; while :; do sleep 0.1; done"]
-with Process(words, now_s=time.monotonic, on_line=lambda _, line: print(line, flush=True), news=threading.Event()):
+with Process(words, now_s=time.monotonic, on_line=lambda _, line: print(line, flush=True)):
     time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from wattune.errors import WorkloadError
-from wattune.program.endings import check_ending
 from wattune.program.process import Process
 from wattune.program.rounds import StepPage
 from wattune.program.workload import ProgramWorkload, one_group
@@ -150,21 +148,18 @@ def learn(
     Raises: InputError if it cannot be started; WorkloadError if it fails, prints no metric, or its steps are not seen;
     OutOfDeviceMemory; what the one who ``watched`` it raises.
     """
-    news, look = threading.Event(), _look.get()
+    look = _look.get()
     with StepPage() as page, page.stamped():
         learning = ProgramLearning(workload, batch_size, page, budget_samples, on_evaluation)
         words = workload.words(batch_size, seed=seed)
-        with Process(
-            words, now_s=now_s, before_lines=learning.listen, on_line=learning.hear, news=news, kill_s=END_S
-        ) as program:
-            while not program.is_over and learning.ended is None:
-                news.wait(TICK_S)
+        with Process(words, now_s=now_s, before_lines=learning.listen, on_line=learning.hear, kill_s=END_S) as program:
+            while learning.ended is None and not program.over.wait(TICK_S):
                 look()
                 learning.check_budget()
         if isinstance(learning.ended, WorkloadError):
             raise learning.ended
         if learning.ended is None:
-            check_ending(program, f"at batch size {batch_size}")
+            program.check_ending(f"at batch size {batch_size}")
             if not learning.evaluations:
                 what = "no step of the program is seen" if learning._unseen else "no line has the metric"
                 raise WorkloadError(f"{what}; the program's last line", value=program.last_line, hint=HINT)

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from wattune.errors import DeviceError, InputError
+from wattune.errors import DeviceError, InputError, OutOfDeviceMemory, WorkloadError
 from wattune.program.hook.sitecustomize import LINES
 from wattune_agent.signals import held
 
@@ -46,6 +46,16 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 MARK = "WATTUNE_PROBE"
 """Another one, different in every run: by it those are found that have left the program's group (``setsid``)."""
 
+KILLED = frozenset({-9, -7})
+"""Signals by which the kernel ends a program for lack of memory: SIGKILL, and SIGBUS for Tegra's own memory."""
+
+NO_MEMORY = re.compile(
+    r"out.of.memory|nvmap|\boom\b|memoryerror|bad_alloc|resource.?exhausted|cannot allocate memory|alloc_failed|"
+    r"killed by signal: (killed|bus)",
+    re.IGNORECASE,
+)
+"""Words by which programs report that memory did not suffice."""
+
 
 @contextmanager
 def _unpaused() -> Iterator[None]:
@@ -66,7 +76,7 @@ class Process:
 
     It has a session of its own, so that Ctrl-C reaches it through this process alone, and is the first to end where
     memory runs out. ``now_s`` gives the time of its beginning, its lines and its end; ``on_line`` is called with the
-    time and the text of each line of its output, from another thread. ``news`` is set when it has ended. ``kill_s``:
+    time and the text of each line of its output, from another thread. ``over`` is set when it has ended. ``kill_s``:
     seconds that it has to end when it is asked to. It also ends if this process is killed. ``before_lines`` is called
     before lines are read, for which the program's next step waits.
 
@@ -78,8 +88,7 @@ class Process:
         words: Sequence[str],
         *,
         now_s: Callable[[], float],
-        on_line: Callable[[float, str], None],
-        news: threading.Event,
+        on_line: Callable[[float, str], None] = lambda time_s, line: None,
         kill_s: float = KILL_S,
         before_lines: Callable[[], None] | None = None,
     ):
@@ -88,9 +97,8 @@ class Process:
         self._now_s = now_s
         self._on_line = on_line
         self._before_lines = before_lines
-        self._news = news
         self._lines: deque[str] = deque(maxlen=KEPT)
-        self._over = threading.Event()
+        self.over = threading.Event()
         self._mark = uuid.uuid4().hex
         self._inside = ExitStack()
         self.begun_s = self.ended_s = 0.0
@@ -141,14 +149,17 @@ class Process:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.tell_to_end()
-            self._until_gone(self._kill_s)
+            if self._signal(signal.SIGTERM):
+                self._signal(signal.SIGCONT)  # one that is stopped would not hear of it
+            end_s = time.monotonic() + self._kill_s
+            while self._signal(0) and time.monotonic() < end_s:
+                time.sleep(0.01)
         finally:  # also where Ctrl-C comes while it is waited for
             self._signal(signal.SIGKILL)
             for process in self._others():
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
-            ended = self._over.wait(GONE_S)
+            ended = self.over.wait(GONE_S)
             self._reader.join(1.0)
             with suppress(OSError):  # the watcher may have been killed
                 self._watcher.communicate(b"over\n", timeout=GONE_S)
@@ -157,11 +168,6 @@ class Process:
             raise DeviceError(f"the program {self._words[0]} hangs and cannot be ended")
 
     # ------------------------------------------------------------------------------------------------------ questions
-
-    @property
-    def is_over(self) -> bool:
-        """True once the program has ended."""
-        return self._over.is_set()
 
     @property
     def code(self) -> int:
@@ -179,17 +185,16 @@ class Process:
         """The last of them, or "none"."""
         return (self.lines or ["none"])[-1].strip()
 
+    def check_ending(self, where: str) -> None:
+        """Check how the program ended; ``where``: at which point. Raises: OutOfDeviceMemory, WorkloadError."""
+        if self.code == 0:
+            return
+        if self.code in KILLED or any(NO_MEMORY.search(line) for line in self.lines):
+            raise OutOfDeviceMemory(f"the program runs out of memory {where}")
+        ending = f"with exit code {self.code}" if self.code > 0 else f"by signal {-self.code}"
+        raise WorkloadError(f"the program ended {ending} {where}; its last line", value=self.last_line)
+
     # -------------------------------------------------------------------------------------------------------- the end
-
-    def tell_to_end(self) -> None:
-        """Ask it, and everything in its group, to end."""
-        if self._signal(signal.SIGTERM):
-            self._signal(signal.SIGCONT)  # one that is stopped would not hear of it
-
-    def _until_gone(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        while self._signal(0) and time.monotonic() < end_s:
-            time.sleep(0.01)
 
     def _signal(self, number: int) -> bool:
         try:
@@ -210,8 +215,7 @@ class Process:
     def _await(self) -> None:
         self._program.wait()
         self.ended_s = self._now_s()
-        self._over.set()
-        self._news.set()
+        self.over.set()
 
     # ----------------------------------------------------------------------------------------------------- its output
 

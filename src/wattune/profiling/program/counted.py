@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattune.errors import OutOfDeviceMemory, WorkloadError
-from wattune.program.endings import check_ending
 from wattune.program.process import Process
 from wattune.records import StepWork
 
@@ -27,11 +25,11 @@ def counted_work(words: Sequence[str], batch_size: int) -> StepWork:
     OutOfDeviceMemory.
     """
     with tempfile.TemporaryDirectory() as folder:
-        file, news = Path(folder) / "work.json", threading.Event()
+        file = Path(folder) / "work.json"
         counting = [sys.executable, "-m", __name__, str(file), str(batch_size), *words]
-        with Process(counting, now_s=time.monotonic, on_line=lambda *_: None, news=news) as program:
-            news.wait()
-        check_ending(program, f"at batch size {batch_size}")
+        with Process(counting, now_s=time.monotonic) as program:
+            program.over.wait()
+        program.check_ending(f"at batch size {batch_size}")
         if not file.exists():
             raise WorkloadError(
                 "the program makes too few steps of torch to be simulated; its last line",

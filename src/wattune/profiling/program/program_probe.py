@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from wattune.power.capped_run import CappedRun
 from wattune.profiling.board_health import BoardHealth, undisturbed
 from wattune.profiling.journal import Measured, probe_cost
 from wattune.profiling.program.step_times import SKIPPED, StepStretch, StepTimes, by_lengths, readings_between
-from wattune.program.endings import check_ending
 from wattune.program.process import Process
 from wattune.program.rounds import StepPage
 from wattune.records import AbortedProbe, ProfileCell
@@ -39,10 +37,6 @@ BLIND_TRIES = 3
 
 class Above(Exception):
     """A reading was above the cap."""
-
-    def __init__(self, power_w: float):
-        super().__init__(power_w)
-        self.power_w = power_w
 
 
 class ProgramRun(NamedTuple):
@@ -113,9 +107,10 @@ class ProgramProbe:
             run.limiter.move(point.knobs, probe=True)
             try:
                 return self._cell(point, run, spent)
-            except Above as above:
+            except Above:
                 assert self._limit.limit_w is not None
-                return AbortedProbe(**point.fields(), cap_w=self._limit.limit_w, power_w=above.power_w)
+                assert run.limiter.crossed_w is not None
+                return AbortedProbe(**point.fields(), cap_w=self._limit.limit_w, power_w=run.limiter.crossed_w)
 
     def _read(self, time_s: float, power_w: float) -> None:
         self._readings.append((time_s, power_w))
@@ -222,19 +217,16 @@ class ProgramProbe:
     def _run(
         self, page: StepPage, batch_size: int, steps: int, capped: CappedRun, spent: list[MeterFigures]
     ) -> ProgramRun:
-        news, stopped = threading.Event(), False
-        self._readings = []
+        stopped, self._readings = False, []
         health, times = BoardHealth(self._device), self._times(page, batch_size)
         words = self._words(batch_size, steps)
         try:
             with (
                 # Until the sensor has settled, a reading may hold power from before the program.
                 capped.metered(is_calm=False) as meter,
-                Process(words, now_s=lambda: capped.meter.elapsed_s, on_line=times.hear, news=news) as program,
+                Process(words, now_s=lambda: capped.meter.elapsed_s, on_line=times.hear) as program,
             ):
-                while not (program.is_over or capped.limiter.crossed_w is not None or stopped):
-                    news.wait(TICK_S)
-                    news.clear()
+                while not (stopped or capped.limiter.crossed_w is not None or program.over.wait(TICK_S)):
                     health.look()
                     if meter.lost is not None:
                         raise meter.lost
@@ -247,16 +239,16 @@ class ProgramProbe:
                     if not self._has_lengths:  # else it knows itself when to end
                         times.look(meter.elapsed_s)
                         stopped = self._is_enough(times.stretch(program.begun_s))
-                ended_s = program.ended_s if program.is_over else meter.elapsed_s
+                ended_s = program.ended_s if program.over.is_set() else meter.elapsed_s
                 times.look(meter.elapsed_s)  # not later: it may go on while it is asked to end
         finally:
             if capped.limiter.has_read:
                 spent.append(capped.meter.figures())
         if capped.limiter.crossed_w is not None:
-            raise Above(capped.limiter.crossed_w)
+            raise Above
         if not stopped:
             knobs = capped.setting.knobs
-            check_ending(program, f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
+            program.check_ending(f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
         readings, last = tuple(self._readings), program.last_line
         return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
 
