@@ -117,13 +117,8 @@ def _at_own_setting(table: PlanningTable, batch_size: int, limit: SensorLimit) -
 def _at_fixed_setting(table: PlanningTable, batch_size: int, limit: SensorLimit) -> RulePick | None:
     if not table.combinations or (limit.limit_w is not None and table.profile.reference is None):
         return None
-    # Without a cap every setting keeps it, and no reference power has to be known.
-    keeping = (
-        table.combinations
-        if limit.limit_w is None
-        else [knobs for knobs, w in table.worst_case_w.items() if limit.allows(w)]
-    )
-    point = OperatingPoint(table.largest_shape[batch_size], keeping[-1] if keeping else table.combinations[0])
+    keeping = table.fixed_setting(limit)
+    point = OperatingPoint(table.largest_shape[batch_size], keeping or table.combinations[0])
     if (probe := table.aborted.get(point)) is not None:
         return _stopped(probe, limit)
     if (option := table.at.get(point) or table.own_reference(point)) is None:

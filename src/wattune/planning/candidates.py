@@ -125,7 +125,8 @@ def needed(profile: ProfileTable) -> dict[BatchShape, float]:
     memory_bytes: dict[BatchShape, float] = {}
     for cell in profile.cells:
         if cell.memory_bytes is not None:
-            memory_bytes[cell.shape] = max(memory_bytes.get(cell.shape, 0.0), cell.memory_bytes)
+            shape = BatchShape.of(cell.batch_size, cell.micro_batch_size)
+            memory_bytes[shape] = max(memory_bytes.get(shape, 0.0), cell.memory_bytes)
     return memory_bytes
 
 

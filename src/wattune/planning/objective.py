@@ -36,6 +36,7 @@ class Objective:
         self.goal = goal
         self.table = table
         self.limit = limit
+        self._is_time = goal.is_time
         self._samples = table.reference_samples
         is_in_seconds, is_in_joules = goal.deadline_s is not None, goal.energy_j is not None
         bound = "a deadline" if is_in_seconds else "a bound on the energy" if is_in_joules else None
@@ -99,7 +100,7 @@ class Objective:
 
     def why_not(self, option: Option, pick: Option) -> str | None:
         """The reason why a point under the cap is not the chosen one; None if it is."""
-        if self.goal.is_time or option.relative_time is None or option.point == pick.point:
+        if self._is_time or option.relative_time is None or option.point == pick.point:
             return why_slower(option, pick)
         if not self.meets(option):
             return self._why_beyond(option)

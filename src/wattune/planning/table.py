@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
+from wattune.cap import SensorLimit
 from wattune.errors import RecordError
 from wattune.point import Knobs, OperatingPoint
 from wattune.records import (
@@ -62,6 +63,7 @@ class PlanningTable:
                 hint="profile smaller batch sizes",
             )
         self.profile, self._window_s = profile, window_s
+        self._fixed: dict[SensorLimit, Knobs | None] = {}
         self.efficiency = efficiency
         self.reference_samples = efficiency.reference_samples
         relative_samples = {b: efficiency.at(b).relative_samples for b in sorted({cell.batch_size for cell in cells})}
@@ -69,7 +71,6 @@ class PlanningTable:
         self.at = {option.point: option for option in sorted(options, key=lambda one: one.point.order)}
         self.combinations = sorted({point.knobs for point in self.at if point.knobs})
         self.aborted = {probe.point: probe for probe in profile.aborted}
-        self.worst_case_w = worst_case(profile, window_s)
         # Shapes that fit in memory, which those of stopped probes did as well. Ascending shapes end with the largest
         # micro-batch size of each batch size.
         self.largest_shape = {shape.batch: shape for shape in sorted(p.shape for p in (*self.at, *self.aborted))}
@@ -80,13 +81,27 @@ class PlanningTable:
         """The profiled workload as it was measured among the references, at a point that a staircase left out."""
         profile, reference = self.profile, self.profile.reference
         own = f"{profile.workload} {profile.algorithm} "
-        cells = [
-            cell
+        cells = (
+            ProfileCell(**power.model_dump(include=set(ProfileCell.model_fields) & set(ReferencePower.model_fields)))
             for power in (reference.powers if reference else ())
-            if power.workload.startswith(own) and power.step_s and (cell := _cell_of(power)).point == point
-        ]
-        part = profile.model_copy(update={"cells": tuple(cells[:1])})
+            if power.workload.startswith(own) and power.step_s
+        )
+        part = profile.model_copy(update={"cells": tuple(cell for cell in cells if cell.point == point)[:1]})
         return next(iter(_options(part, self._window_s, self.relative_samples, self.reference_samples or 1.0)), None)
+
+    def fixed_setting(self, limit: SensorLimit) -> Knobs | None:
+        """The highest setting at which every reference workload stays under the limit; None if none is known to."""
+        if limit.limit_w is None:  # every setting does, and no reference power has to be known
+            return self.combinations[-1]
+        if limit not in self._fixed:
+            known = reversed(_references(self.profile).items())
+            kept = (
+                at
+                for at, powers in known
+                if all(limit.allows(reference_w(power, self.profile, self._window_s)) for power in powers)
+            )
+            self._fixed[limit] = next(kept, None)
+        return self._fixed[limit]
 
     @cached_property
     def posterior(self) -> CurvePosterior | None:
@@ -101,25 +116,28 @@ def worst_case(profile: ProfileTable, window_s: float | None) -> dict[Knobs, flo
     clock that is chosen from it is trained at for hours, and must not depend on which readings were high. Only knobs
     at which every reference workload was measured to the end: at any others the worst is unknown.
     """
-    reference = profile.reference
-    if reference is None:
-        return {}
-    workloads = {power.workload for power in reference.powers}
-    highest_w: dict[Knobs, dict[str, float]] = {}
-    for power in reference.powers:
+    return {
+        knobs: max(reference_w(power, profile, window_s) for power in powers)
+        for knobs, powers in _references(profile).items()
+    }
+
+
+def _references(profile: ProfileTable) -> dict[Knobs, list[ReferencePower]]:
+    """Knobs, ascending, at which every reference workload was measured to the end -> its powers."""
+    powers = () if profile.reference is None else profile.reference.powers
+    known: dict[Knobs, dict[str, ReferencePower]] = {}
+    for power in powers:
         if power.knobs and not power.stopped:
-            highest_w.setdefault(power.knobs, {})[power.workload] = _reference_w(power, profile, window_s)
-    return {knobs: max(by_name.values()) for knobs, by_name in sorted(highest_w.items()) if by_name.keys() == workloads}
+            known.setdefault(power.knobs, {})[power.workload] = power
+    every = {power.workload for power in powers}
+    return {knobs: list(by_name.values()) for knobs, by_name in sorted(known.items()) if by_name.keys() == every}
 
 
-def _reference_w(power: ReferencePower, profile: ProfileTable, window_s: float | None) -> float:
+def reference_w(power: ReferencePower, profile: ProfileTable, window_s: float | None) -> float:
+    """The highest power that hours at this reference may show, in watts, in the terms of a cap over this window."""
     if power.power_mean_w is None or power.step_s is None:  # an older file
         return power.power_peak_w if window_s is None else power.power_window_w or power.power_peak_w
-    return highest_later(_cell_of(power), profile.sensor_window_s or 0.0, profile.cap_window_s, window_s)
-
-
-def _cell_of(power: ReferencePower) -> ProfileCell:
-    return ProfileCell(**power.model_dump(include=set(ProfileCell.model_fields) & set(ReferencePower.model_fields)))
+    return highest_later(power, profile.sensor_window_s or 0.0, profile.cap_window_s, window_s)
 
 
 def _options(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scipy.special import ndtri
 
-from wattune.records import ProfileCell, ProfileTable
+from wattune.records import ProfileCell, ProfileTable, ReferencePower
 
 DRIFT = 0.002
 """Standard deviation of step time and power, relative, that measuring for longer does not reduce."""
@@ -138,7 +138,9 @@ def windowed(readings: SensorModel, window_s: float, noise_w: float) -> SensorMo
     return SensorModel(noise_w / math.sqrt(max(1.0, window_s / apart_s)), 0.0, window_s, window_s / 4)
 
 
-def highest_power(cell: ProfileCell, averaging_s: float, window_s: float | None) -> tuple[float, float]:
+def highest_power(
+    cell: ProfileCell | ReferencePower, averaging_s: float, window_s: float | None
+) -> tuple[float, float]:
     """The highest power of a measured cell that a sensor without noise would read, and its standard deviation (watts).
 
     ``averaging_s``: time that the sensor averages over; ``window_s``: that of the cap which the cell was measured
@@ -157,7 +159,7 @@ def highest_power(cell: ProfileCell, averaging_s: float, window_s: float | None)
 
 
 def highest_later(
-    cell: ProfileCell, averaging_s: float, measured_window_s: float | None, window_s: float | None
+    cell: ProfileCell | ReferencePower, averaging_s: float, measured_window_s: float | None, window_s: float | None
 ) -> float:
     """The highest power, in the terms of a cap over ``window_s`` seconds, that hours of training at a cell may show.
 
