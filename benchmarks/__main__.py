@@ -42,6 +42,7 @@ ALONE = {
     "ranks_killed": "benchmarks.ranks_killed",
     "schedule": "benchmarks.asyncfgd.schedule",
     "script": "benchmarks.script.command",
+    "search_speed": "benchmarks.search_speed",
     "trainers": "benchmarks.trainers",
     "tx2_calibration": "benchmarks.tx2_calibration",
 }
