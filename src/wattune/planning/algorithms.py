@@ -163,7 +163,9 @@ def _entry(
     profile, curve, result, error = attempt
     if result is None:
         least = min(needed(profile).values(), default=None)
-        why = None if error is None else _remark(error)
+        why = None
+        if error is not None:
+            why = "; ".join(part for part in (f"{error.what}: {error.value}", error.allowed) if part)
         if memory_bytes is not None and least is not None and least > memory_bytes:
             why = why_too_large(least, memory_bytes)
         return AlgorithmChoice(algorithm=profile.algorithm, feasible=False, memory_bytes=least, why_not=why)
@@ -209,18 +211,13 @@ def _cost(plan: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEffic
         return f"{cost}, and is faster all the same: {best.algorithm} takes {best.times_chosen:.2f} times as long"
     if not others:
         return f"{cost}; no profile of backprop was given"
-    reasons = "; ".join(f"{one.algorithm} {_predicate(one.why_not)}" for one in others)
-    return f"{cost}; it was chosen since {reasons}"
-
-
-def _predicate(why_not: str | None) -> str:
     # "needs ..." completes a sentence that begins with the name; other reasons are sentences of their own.
-    return why_not if why_not is not None and why_not.startswith("needs ") else f"has no point: {why_not}"
-
-
-def _remark(error: CapError | NoFeasiblePoint) -> str:
-    """The error as a remark: what, the value, and the best measured."""
-    return "; ".join(part for part in (f"{error.what}: {error.value}", error.allowed) if part)
+    is_predicate = [one.why_not is not None and one.why_not.startswith("needs ") for one in others]
+    reasons = "; ".join(
+        f"{one.algorithm} {'' if is_short else 'has no point: '}{one.why_not}"
+        for one, is_short in zip(others, is_predicate, strict=True)
+    )
+    return f"{cost}; it was chosen since {reasons}"
 
 
 def _seconds(result: Plan) -> float:

@@ -148,7 +148,19 @@ def within(profile: ProfileTable, limit_bytes: float | None) -> tuple[ProfileTab
 
     fitting = tuple(cell for cell in profile.cells if cell.out_of_memory or fits(cell))
     if not any(not cell.out_of_memory for cell in fitting):
-        raise _nothing(profile, takes, limit_bytes)
+        if not takes:
+            raise NoFeasiblePoint(
+                "a memory limit with a profile that does not say how much memory a step takes",
+                value=size(limit_bytes),
+                hint="profile again, or plan without the limit",
+            )
+        shape, least = min(takes.items(), key=lambda item: (item[1], item[0]))
+        raise NoFeasiblePoint(
+            "no measured point fits in the memory limit",
+            value=size(limit_bytes),
+            allowed=f"the smallest, {shape}, needs {size(least)}",
+            hint="raise the limit, or profile smaller micro-batches or another algorithm",
+        )
     too_large = [cell for cell in profile.cells if not cell.out_of_memory and not fits(cell)]
     # The memory of a probe that was stopped at the cap may be unknown: it is not chosen in any case.
     stopped = [probe for probe in profile.aborted if probe.shape in takes and not fits(probe)]
@@ -171,19 +183,3 @@ def size(amount_bytes: float) -> str:
     """An amount of memory as text, in decimal units: "122 MB"."""
     factor, unit = (1e9, "GB") if amount_bytes >= 999.5e6 else (1e6, "MB") if amount_bytes >= 999.5e3 else (1e3, "KB")
     return f"{amount_bytes / factor:.3g} {unit}"
-
-
-def _nothing(profile: ProfileTable, takes: dict[BatchShape, float], limit_bytes: float) -> NoFeasiblePoint:
-    if not takes:
-        return NoFeasiblePoint(
-            "a memory limit with a profile that does not say how much memory a step takes",
-            value=size(limit_bytes),
-            hint="profile again, or plan without the limit",
-        )
-    shape, least = min(takes.items(), key=lambda item: (item[1], item[0]))
-    return NoFeasiblePoint(
-        "no measured point fits in the memory limit",
-        value=size(limit_bytes),
-        allowed=f"the smallest, {shape}, needs {size(least)}",
-        hint="raise the limit, or profile smaller micro-batches or another algorithm",
-    )

@@ -53,7 +53,8 @@ def feasible_log_times(table: PlanningTable, limit: SensorLimit) -> dict[int, tu
 
 def log_cost(objective: Objective, option: Option) -> tuple[float, float]:
     """Mean and standard deviation of the logarithm of what the goal makes least, for one sample at this point."""
-    return math.log(objective.sample_cost(option)), _sd(option.cell)
+    sample_s = option.step_s / option.cell.batch_size
+    return math.log(sample_s * objective.price(option)), _sd(option.cell)
 
 
 def _covariance(efficiency: SampleEfficiency, sizes: list[int]) -> NDArray[np.float64] | None:

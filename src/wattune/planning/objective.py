@@ -12,7 +12,6 @@ from wattune.errors import InputError, NoFeasiblePoint
 from wattune.goal import Goal
 from wattune.planning.candidates import rank, why_slower
 from wattune.planning.table import Option, PlanningTable
-from wattune.point import OperatingPoint
 from wattune.records import FrontPoint
 
 MORE = {
@@ -59,11 +58,7 @@ class Objective:
 
     def value(self, option: Option) -> float:
         """The quantity that the goal makes least: relative time multiplied by the price of a second at the point."""
-        return time_of(option) * self._price(option)
-
-    def sample_cost(self, option: Option) -> float:
-        """The same for one sample instead of the way to the target."""
-        return option.step_s / option.cell.batch_size * self._price(option)
+        return time_of(option) * self.price(option)
 
     def best(self, batch_size: int | None = None, *, in_bound: bool = False) -> Option | None:
         """The best point, or the best of this batch size; None if there is none.
@@ -113,7 +108,18 @@ class Objective:
     def front(self, batch_size: int | None = None) -> tuple[FrontPoint, ...]:
         """The points of which no other is both faster and takes less energy, the fastest first."""
         options = [one for one in self.options if batch_size is None or one.cell.batch_size == batch_size]
-        return front_of((one.point, time_of(one), energy_of(one)) for one in sorted(options, key=rank))
+        front: list[Option] = []
+        for one in sorted(options, key=rank):
+            if not front or energy_of(one) < energy_of(front[-1]):
+                front.append(one)
+        return tuple(
+            FrontPoint(
+                **one.point.fields(),
+                slower=time_of(one) / time_of(front[0]) - 1,
+                saves=1 - energy_of(one) / energy_of(front[0]),
+            )
+            for one in front
+        )
 
     def _within(self, options: Iterable[Option], *, fastest: float | None = None) -> list[Option]:
         """Those that meet the bound; ``fastest``: the time that a slowdown is relative to, if not of these."""
@@ -135,7 +141,8 @@ class Objective:
             return f"takes {self._seconds(option):.4g} s, over the deadline"
         return f"takes {self._joules(option):.4g} J, over the budget"
 
-    def _price(self, option: Option) -> float:
+    def price(self, option: Option) -> float:
+        """The goal's price of a second at this point."""
         if self.goal.aim == "time":
             return 1.0  # without numpy, which takes most of a plan's time
         return float(self.goal.price(option.mean_w, self.table.profile.rest_w))
@@ -145,18 +152,6 @@ class Objective:
 
     def _joules(self, option: Option) -> float:
         return self._seconds(option) * option.mean_w
-
-
-def front_of(points: Iterable[tuple[OperatingPoint, float, float]]) -> tuple[FrontPoint, ...]:
-    """The points of which no other is both faster and takes less energy, from points with time and energy by time."""
-    front: list[tuple[OperatingPoint, float, float]] = []
-    for one in points:
-        if not front or one[2] < front[-1][2]:
-            front.append(one)
-    return tuple(
-        FrontPoint(**point.fields(), slower=time / front[0][1] - 1, saves=1 - energy / front[0][2])
-        for point, time, energy in front
-    )
 
 
 def time_of(option: Option) -> float:

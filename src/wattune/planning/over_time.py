@@ -229,12 +229,14 @@ class _Choice:
             return best, None
         if cost(best) <= 0 or cost(ours) <= 0:  # a price that is paid to the user has no ratio to another
             return ours, OwnBatchSize(own_size, own_size)
-        costs = {one.shape.batch: (math.log(self._sample_cost(one, cost)), self._log_sd(one)) for one in (best, ours)}
+        of = {
+            one.shape.batch: self.table.efficiency.at(one.shape.batch).relative_samples or 1.0 for one in (best, ours)
+        }
+        costs = {
+            one.shape.batch: (math.log(cost(one) / of[one.shape.batch]), self._log_sd(one)) for one in (best, ours)
+        }
         own = beside_own(posterior, costs, own=own_size, rival=best.shape.batch, exponent=exponent)
         return (best if own.choice == own.rival else ours), own
-
-    def _sample_cost(self, one: Course, cost: Callable[[Course], float]) -> float:
-        return cost(one) / (self.table.efficiency.at(one.shape.batch).relative_samples or 1.0)
 
     def _log_sd(self, course: Course) -> float:
         """Standard deviation of ln(seconds per sample), as a mean over the caps.
@@ -321,6 +323,12 @@ class _Choice:
         ends_s = (*(one.until_s for one in best.times[:-1]), None)  # a run that takes longer continues
         rest = self.timeline.accumulated([self.rest_w or 0.0] * len(self.timeline.caps), priced=True)
         waited = float(rest.at(finish_s)) - rest.over(best.times)
+        fastest = min(self.courses, key=lambda one: one.finish_s)
+        # What the goal counts if training begins at once.
+        without = min(
+            self._in_bound(),
+            key=lambda one: one.finish_s * float(self.goal.price(one.joules / one.finish_s, self.rest_w)),
+        )
         return Schedule(
             unit=intensity.unit,
             begin=None if begin is None else begin.isoformat(),
@@ -334,16 +342,9 @@ class _Choice:
             finish_s=finish_s,
             predicted=self._amount(best, best.times),
             predicted_waiting=None if self.rest_w is None else waited / JOULES_PER_KWH,
-            at_once=self._at_once(min(self._in_bound(), key=self._without_forecast)),
-            fastest_at_once=self._at_once(min(self.courses, key=lambda one: one.finish_s)),
+            at_once=self._amount(without, (Stretch(0.0, without.finish_s),)),
+            fastest_at_once=self._amount(fastest, (Stretch(0.0, fastest.finish_s),)),
         )
-
-    def _without_forecast(self, course: Course) -> float:
-        """Amount that the goal counts if training begins at once."""
-        return course.finish_s * float(self.goal.price(course.joules / course.finish_s, self.rest_w))
-
-    def _at_once(self, course: Course) -> float:
-        return self._amount(course, (Stretch(0.0, course.finish_s),))
 
     def _amount(self, course: Course, times: tuple[Stretch, ...]) -> float:
         """Grams of CO2, or money, of all of the board's energy at these times."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wattune.planning.confidence import feasible_log_times, log_cost
 from wattune.planning.objective import Objective, time_of
@@ -54,19 +54,6 @@ def _best_own(objective: Objective, option: Option, own_size: int, curve: CurveP
         is_faster = beside_own(curve, times, own=own_size, rival=rival).choice != own_size
         return objective.best(own_size, in_bound=is_faster)
     return objective.best(own_size, in_bound=not goal.is_time and objective.meets(option))
-
-
-def own_fields(table: PlanningTable, pick: TablePick) -> dict[str, Any]:
-    """The plan's fields on the user's own batch size."""
-    own = pick.own
-    if own is None:
-        return {"own_batch_size": table.efficiency.own_batch_size}
-    return {
-        "own_batch_size": own.batch_size,
-        "rival_batch_size": own.rival,
-        "p_faster": own.p_faster,
-        "expected_gain": own.gain,
-    }
 
 
 def why_no_own(table: PlanningTable, pick: TablePick) -> str | None:

@@ -15,7 +15,7 @@ from wattune.planning.baselines import BASELINES, choose, fields
 from wattune.planning.candidates import candidates, figures, needed, within
 from wattune.planning.confidence import confidence
 from wattune.planning.objective import Objective, predictions
-from wattune.planning.own_batch_size import TablePick, own_fields, why_no_own
+from wattune.planning.own_batch_size import TablePick, why_no_own
 from wattune.planning.table import Option, PlanningTable
 from wattune.records import (
     Baseline,
@@ -102,6 +102,7 @@ def record(problem: Problem, chosen: TablePick, *, is_constant: bool = True) -> 
     why_no_rival = why_no_own(table, chosen)
     own_is_kept = chosen.own is not None and chosen.own.choice == chosen.own.batch_size
     source = profile.provenance
+    is_for_another_cap = not profile.is_full_grid and profile.cost is not None and profile.cost.cap_w != limit.limit_w
     if profile.program is not None and pick.cell.power_limit_w is not None:
         notes += (NOT_PINNED,)
     of_pick = figures(pick, table.reference_samples)
@@ -110,7 +111,10 @@ def record(problem: Problem, chosen: TablePick, *, is_constant: bool = True) -> 
         step_s=pick.step_s,
         power_mean_w=pick.mean_w,
         **confidence(objective, pick),
-        **own_fields(table, chosen),
+        own_batch_size=efficiency.own_batch_size,
+        rival_batch_size=chosen.own and chosen.own.rival,
+        p_faster=chosen.own and chosen.own.p_faster,
+        expected_gain=chosen.own and chosen.own.gain,
         front=objective.front(pick.cell.batch_size if own_is_kept else None) if is_constant else (),
         cap_w=limit.limit_w,
         cap_side=cap.side,
@@ -126,7 +130,7 @@ def record(problem: Problem, chosen: TablePick, *, is_constant: bool = True) -> 
             *_notes(pick.cell, efficiency),
             *((ONE_SEED,) if not one_size and _has_one_seed(efficiency) else ()),
             *(() if objective.goal.is_time else (note for d, note in ENERGY_DOUBTED.items() if d == profile.device)),
-            *((OTHER_CAP,) if is_constant and _is_for_another_cap(profile, limit) else ()),
+            *((OTHER_CAP,) if is_constant and is_for_another_cap else ()),
             *profile.notes,
         ),
         candidates=candidates(table, limit, lambda option: objective.why_not(option, pick), problem.left_out),
@@ -202,10 +206,6 @@ def _baselines(objective: Objective, pick: Option) -> tuple[Baseline, ...]:
             Baseline(**fields(choice, table), rule=rule, feasible=choice.feasible, why_not=why_not, speed_up=speed_up)
         )
     return tuple(baselines)
-
-
-def _is_for_another_cap(profile: ProfileTable, limit: SensorLimit) -> bool:
-    return not profile.is_full_grid and profile.cost is not None and profile.cost.cap_w != limit.limit_w
 
 
 def _has_one_seed(efficiency: SampleEfficiency) -> bool:
