@@ -189,7 +189,7 @@ def pooled_curve(
     reached = {size: [r.samples for r in runs if r.batch_size == size and r.reached] for size in posterior.batch_sizes}
     points = []
     for place, size in enumerate(posterior.batch_sizes):
-        known: dict[str, float | None] = {}
+        known: dict[str, float | None] = {"relative_samples": None}
         if size not in posterior.lost:
             known = dict(zip(("low", "high"), posterior.band(size), strict=True))
             known["relative_samples"] = float(np.exp(posterior.mean[place]))
