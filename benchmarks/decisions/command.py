@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decisions import mlperf_part, pipeline_part, profiling_part, sweeps, traces
+from benchmarks.decisions import levels_part, mlperf_part, pipeline_part, profiling_part, sweeps, traces
 from benchmarks.timing import RESULTS, machine, measured_at
 from wattune.files import write_json
 
@@ -20,7 +20,7 @@ RUNS = RESULTS / "decisions_runs.csv"
 """Training runs of seven small workloads, ten seeds at each batch size; README.md says how they were made."""
 
 RESULT = RESULTS / "decisions.json"
-PARTS = ("gpus", "mlperf", "pipeline", "profiling")
+PARTS = ("gpus", "levels", "mlperf", "pipeline", "profiling")
 
 FOLDERS = {"gpus": "zeus", "mlperf": "mlperf"}
 """Part -> the option that names the folder of its recordings."""
@@ -36,6 +36,9 @@ def main(arguments: list[str]) -> None:
     compared: dict[str, Callable[[], dict[str, Any]]] = {
         "mlperf": lambda: mlperf_part.summary(mlperf_part.cases(options.mlperf)),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
+        "levels": lambda: (
+            levels_part.summary(levels_part.cases(sweeps.read(RUNS))) | {"progress": levels_part.progress(RUNS)}
+        ),
         "pipeline": lambda: profiling_part.summary(pipeline_part.cases(recorded()), "group"),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
     }

@@ -91,6 +91,26 @@ def decisions_mlperf() -> str:
     return "\n".join(lines) + "\n"
 
 
+def decisions_levels() -> str:
+    """Levels of the proxy's target, and what progress in training tells of the proxy."""
+    data = read("decisions")["levels"]
+    families = list(data["ways"]["ours"][data["auto"]])
+    lines = [
+        f"| target of the proxy, as a share of the way to its plateau | runs | {' | '.join(families)} |",
+        "|---|---|" + "---|" * len(families),
+    ]
+    for way, rules in data["ways"].items():
+        for rule, regrets in rules.items():
+            shares = [f"{percent(one['mean'])}, {percent(one['p90'])}" for one in regrets.values()]
+            lines.append(f"| {rule}{', as `auto`' if rule == data['auto'] else ''} | {way} | {' | '.join(shares)} |")
+    told = data["progress"]
+    return "\n".join(lines) + (
+        "\n\nHow far a run's progress at a tenth of the predicted samples is from the proxy's does not tell how far "
+        "the relative samples at its batch size are from the proxy's: their rank correlation over targets, rates, "
+        f"levels and batch sizes is {told['correlation']:.2f} (p {told['p']:.2f}, {told['count']} pairs).\n"
+    )
+
+
 def ways(part: str) -> Callable[[], str]:
     """The ways to decide that one part of the decisions compares."""
 

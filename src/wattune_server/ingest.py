@@ -82,7 +82,7 @@ def add_model(local: LocalModel, database: Database, files: FileStore) -> tuple[
         sha256 = add(Path(source() if callable(source) else source))
         weights = ServedFile(sha256=sha256, bytes=sizes[sha256])
     model = served_model(local.workload, factory=local.factory, data=data, weights=weights)
-    proxy = served_proxy(model, files.path, local.proxy.target)
+    proxy = served_proxy(model, files.path, model.proxy.target)
     if proxy.fingerprint() != local.proxy.fingerprint():
         raise WorkloadError(
             f"{local.path.name} uses proxy settings that a server does not support", hint="see docs/server.md"

@@ -185,6 +185,16 @@ train = "proxy.npz"
     assert proxy_workload(model, None, lambda _: tmp_path / "proxy.npz").fingerprint() == work.proxy.fingerprint()
 
 
+def test_a_proxys_share_of_the_way_to_its_plateau_is_described():
+    own = classification(target=0.5)
+    own = replace(own, proxy=replace(own, target=None, target_share=0.925))
+    model = served_model(own, factory="small-cnn", data={"source": "digits"})
+    assert model.proxy.target == "92.5%"
+    assert proxy_workload(model, None, no_file).target_share == 0.925
+    with pytest.raises(ValidationError, match="target"):
+        ServedProxy(data={"source": "digits"}, target="auto%")
+
+
 def own_loss(output, target):
     return output.sum()
 

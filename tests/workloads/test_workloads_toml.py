@@ -225,6 +225,8 @@ def test_errors_of_the_users_code_are_one_line(own, before, after, words):
         ("budget_samples", "budget", "proxy; did you mean budget_samples?"),
         ("target = 0.5", "target = 1.5", "workload.toml: target of the metric accuracy: 1.5"),
         ("target = 0.5", "target = nan", "nan"),
+        ("target = 0.5", "target = 'auto'", "workload.toml: target: 80% of the way to the plateau; allowed: a number"),
+        ("[data]", "[proxy]\ntarget = 'soon'\ndata = { source = 'digits' }\n[data]", "[proxy]: target: soon"),
         ("[1, 32, 32]", "[1, 32, 32.5]", "32.5"),
         ("[1, 32, 32]", "32", "list of whole numbers"),
         ("[1, 32, 32]", "[]", "inputs of shape ()"),

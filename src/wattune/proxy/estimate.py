@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from wattune.errors import InputError, UnknownName
 from wattune.program.workload import ProgramWorkload
+from wattune.proxy.plateau import find_plateau, read_levels
 from wattune.proxy.sweep import Progress, RunRequest, cores, kind_of_run, sweep, trainer
 from wattune.records import LearningCurve, SampleEfficiency, provenance
 from wattune.records.efficiency import EfficiencyStrategy
@@ -49,8 +52,9 @@ def estimate(
     that the cap allows; batch sizes that are missing or cannot be best are not trained.
 
     ``most``, for pooled: the largest number of runs (12), 2 or more. The workload's own ``batch_size`` is always one of
-    three runs or more, and is kept unless another one is surely faster, which two runs cannot tell. What the runs will
-    cost and warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder and resuming.
+    three runs or more, and is kept unless another one is surely faster, which two runs cannot tell. A proxy whose
+    target is a share of the way to its plateau is trained to there first: see ``plateau``. What the runs will cost and
+    warnings about the proxy go to ``progress``. See ``sweep`` for processes, executor, folder and resuming.
 
     Raises: WorkloadError without a proxy or with one of another task type; TargetNotReached if no run reached the
     proxy's target; InputError; UnknownName; RecordError; OutputError; Interrupted.
@@ -61,6 +65,23 @@ def estimate(
     warnings = workload.check_proxy()
     proxy = workload.proxy
     assert proxy is not None  # ensured by check_proxy
+    if not isinstance(workload, ProgramWorkload) and workload.proxy and workload.proxy.target_share is not None:
+        with TemporaryDirectory(prefix="wattune-") as temporary:
+            runs_in = folder or Path(temporary)
+            plateau = find_plateau(workload.proxy, runs_in, algorithm=algorithm, executor=executor, progress=progress)
+            record = estimate(
+                replace(workload, proxy=plateau.proxy),
+                strategy=strategy,
+                seeds=seeds if strategy == "full" else None,
+                most=most if strategy == "pooled" else None,
+                log_step_times=log_step_times,
+                folder=runs_in,
+                algorithm=algorithm,
+                processes=processes,
+                executor=executor,
+                progress=progress,
+            )
+            return read_levels(record, plateau, runs_in, progress)
     if progress is not None:
         count = most if strategy == "pooled" else len(workload.batch_sizes) * seeds
         usual = min(most, USUAL_RUNS[workload.is_proxy_whole]) if strategy == "pooled" else count

@@ -16,6 +16,7 @@ from wattune.records.base import Value as Value
 from wattune.records.base import load_one_of as load_one_of
 from wattune.records.base import provenance as provenance
 from wattune.records.efficiency import EfficiencyPoint as EfficiencyPoint
+from wattune.records.efficiency import ProxyLevel as ProxyLevel
 from wattune.records.efficiency import ProxyObservation as ProxyObservation
 from wattune.records.efficiency import SampleEfficiency as SampleEfficiency
 from wattune.records.plan import AlgorithmChoice as AlgorithmChoice

@@ -68,6 +68,14 @@ class ProxyObservation(Value):
     left_out: Flag = False
 
 
+class ProxyLevel(Value):
+    """Relative samples to an earlier target of the same runs, at a share of the way to the proxy's plateau."""
+
+    target_share: Share
+    target: Number
+    relative_samples: dict[int, Positive]
+
+
 class SampleEfficiency(Record):
     """Samples to the target per batch size, relative to the reference (largest) batch size.
 
@@ -89,6 +97,9 @@ class SampleEfficiency(Record):
     with a probability of 0.9. ``p_faster``: that probability for the batch size that would otherwise be chosen;
     ``expected_gain``: the expected share of the time that it saves. Both are None without step times, and if that batch
     size is the user's own.
+
+    ``target_share``: the share of the way to the proxy's plateau at which the target lies; None if it was given as a
+    number. ``levels``: what the same runs say of earlier targets.
     """
 
     name = "efficiency"
@@ -116,6 +127,8 @@ class SampleEfficiency(Record):
     own_batch_size: BatchSize | None = None
     p_faster: Share | None = None
     expected_gain: Number | None = None
+    target_share: Share | None = None
+    levels: tuple[ProxyLevel, ...] = ()
 
     @model_validator(mode="after")
     def _reference(self) -> Self:

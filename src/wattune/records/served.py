@@ -84,11 +84,12 @@ class ServedAugmentation(Strict):
 class ServedProxy(Strict):
     """The proxy of a model: data on the server, and the differences from the model's own recipe.
 
-    ``data``: the table [data] of a workload file; files are named as "sha256:..." of a file on the server.
+    ``data``: the table [data] of a workload file; files are named as "sha256:..." of a file on the server. ``target``:
+    also a share of the way to the plateau, such as "80%".
     """
 
     data: dict[str, Any]
-    target: Number | None = None
+    target: Number | Annotated[str, Field(pattern=r"^[0-9]{1,2}(\.[0-9]{1,6})?%$")] | None = None
     budget_samples: BatchSize | None = None
 
     @model_validator(mode="after")

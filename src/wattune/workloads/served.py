@@ -25,20 +25,25 @@ FILE = "sha256:"
 """Prefix of the name of a server's file in a table [data]."""
 
 
-def proxy_workload(model: ServedModel, weights: Path | None, file: Callable[[str], Path]) -> Workload:
+def proxy_workload(
+    model: ServedModel, weights: Path | None, file: Callable[[str], Path], *, target: float | str | None = None
+) -> Workload:
     """Make the proxy that the server trains to estimate the samples to target.
 
     ``weights``: path of the model's safetensors file; None if it has none. ``file``: SHA-256 of one of the server's
-    files -> its path. Nothing is read yet. Raises: WorkloadError, UnknownName.
+    files -> its path. ``target``: None is the proxy's own, or else the model's. Nothing is read yet.
+
+    Raises: WorkloadError, UnknownName.
     """
     proxy = model.proxy
+    own = model.target if proxy.target is None else proxy.target
     data = {key: _local(value, file) for key, value in proxy.data.items()}
     return _workload(
         model,
         f"{model.model}-proxy",
         weights,
         data=data_source(data, Path(), list(model.input_shape)),
-        target=model.target if proxy.target is None else proxy.target,
+        target=own if target is None else target,
         budget_samples=proxy.budget_samples or model.budget_samples,
     )
 
@@ -105,7 +110,7 @@ def served_model(
             "reinitialise": workload.model.reinitialise,
             "train_only": workload.model.train_only,
             "weights": None if weights is None else weights.model_dump(),
-            "proxy": {"data": dict(data), "target": proxy.target, "budget_samples": proxy.budget_samples},
+            "proxy": {"data": dict(data), "target": proxy_target(proxy), "budget_samples": proxy.budget_samples},
         },
         source=f"the model {workload.name}",
     )
@@ -115,6 +120,11 @@ def served_model(
     if {**vars(workload.model), "weights": None} != {**vars(proxy.model), "weights": None}:
         raise WorkloadError("the model of a server's proxy", allowed="the same as the workload's")
     return model
+
+
+def proxy_target(proxy: Workload) -> float | str | None:
+    """The target of a proxy as ``Workload`` takes it."""
+    return proxy.target if proxy.target_share is None else f"{100 * proxy.target_share:g}%"
 
 
 def served_example(weights: ServedFile) -> ServedModel:
@@ -133,7 +143,7 @@ def _workload(
     weights: Path | None,
     *,
     data: DataSource,
-    target: float | None,
+    target: float | str | None,
     budget_samples: int,
 ) -> Workload:
     if (weights is None) != (model.weights is None):

@@ -17,6 +17,7 @@ from wattune.workloads.models import MODELS
 from wattune.workloads.optimizers import OptimizerRule
 from wattune.workloads.values import choice, find, known_keys, names_value, path_value
 from wattune.workloads.workload import SPLIT, OptimizerOf, Workload
+from wattune.workloads.workload_checks import check_own_target
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +26,7 @@ else:
 
 FACTORY = '"package.module:factory"'
 TABLES = ("model", "data", "loss", "metric", "optimizer", "augmentation")
-PLAIN = tuple(field.name for field in fields(Workload) if field.name not in (*TABLES, "proxy"))
+PLAIN = tuple(field.name for field in fields(Workload) if field.name not in (*TABLES, "proxy", "target_share"))
 """Keys passed to ``Workload`` unchanged."""
 
 
@@ -46,6 +47,7 @@ def load_workload(path: str | Path) -> Workload:
         known_keys("the workload", table, (*PLAIN, *TABLES, "proxy"), required=required)
         proxy = table.pop("proxy", None)
         workload = _workload(table, folder)
+        check_own_target(workload)
         if proxy is None:
             return workload
     except WorkloadError as error:

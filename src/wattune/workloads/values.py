@@ -10,8 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from wattune import units
 from wattune.errors import UnknownName, WorkloadError, did_you_mean
 from wattune.extras import missing_package
+
+AUTO_SHARE = 0.8
+"""Share that the target "auto" stands for: the best one on some recorded runs, see docs/decisions/0015."""
 
 
 def whole(what: str, value: object, *, least: int = 1) -> int:
@@ -39,6 +43,17 @@ def number(
             what, value=value, allowed=", ".join(["a number", *bounds, *[f"below {below:g}"] * (below < math.inf)])
         )
     return float(value)  # type: ignore[arg-type]
+
+
+def plateau_share(value: str) -> float:
+    """Read a target that is a share of the way to the plateau: "auto" or such as "90%". Raises: WorkloadError."""
+    share = AUTO_SHARE if value == "auto" else units.read(value, "share") if value.endswith("%") else None
+    if share is None or not 0 < share < 1:
+        allowed = (
+            'a number; of a proxy also "auto", or a share of the way to its plateau from 0% to 100%, such as "90%"'
+        )
+        raise WorkloadError("target", value=value, allowed=allowed)
+    return share
 
 
 def flag(what: str, value: object) -> bool:

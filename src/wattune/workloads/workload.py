@@ -20,7 +20,7 @@ from wattune.workloads.data import Augmentation, Data, DataSource, Half, Loaders
 from wattune.workloads.metrics import LOSSES, METRICS, Metric
 from wattune.workloads.model import Model, state_hash, structure_hash
 from wattune.workloads.optimizers import OptimizerRule
-from wattune.workloads.values import choice, number, whole, whole_numbers
+from wattune.workloads.values import choice, number, plateau_share, whole, whole_numbers
 from wattune.workloads.workload_checks import check, check_proxy, output_shape
 
 DATA_TYPES = ("fp32", "tf32", "fp16", "bf16")
@@ -61,7 +61,9 @@ class Workload:
     ``loss``: "cross_entropy", "mse", "mae" or a callable (output, target) -> mean of the batch; default: the task's.
     ``optimizer``: an ``OptimizerRule`` or a callable (model, batch_size) -> optimizer.
     ``metric``: "accuracy", "character_accuracy", "loss", "mse", "mae" or a ``Metric``; default: the task's.
-    ``target``: value of the metric at which training is done; None for a workload that is only profiled.
+    ``target``: value of the metric at which training is done; None for a workload that is only profiled. Of a proxy
+    also "auto" or a text such as "90%": ``target_share``, of the way from its first metric to its plateau, if no number
+    is known.
     ``budget_samples``: training samples after which a run ends without the target.
     ``evaluate_every``: samples between evaluations at every batch size; default: the largest batch size.
     ``batch_sizes``: of an optimizer step, ascending. ``batch_size``: the one that you train with today, which is kept
@@ -83,6 +85,7 @@ class Workload:
     optimizer: OptimizerOf
     metric: Metric
     target: float | None
+    target_share: float | None
     budget_samples: int
     evaluate_every: int
     batch_sizes: tuple[int, ...]
@@ -105,7 +108,8 @@ class Workload:
         loss: str | Loss | None = None,
         optimizer: OptimizerOf | None = None,
         metric: str | Metric | None = None,
-        target: float | None = None,
+        target: float | str | None = None,
+        target_share: float | None = None,
         evaluate_every: int | None = None,
         batch_sizes: Iterable[int] = (4, 8, 16, 32, 64, 128),
         batch_size: int | None = None,
@@ -143,6 +147,9 @@ class Workload:
             raise WorkloadError("evaluate_every", value=every, allowed=f"at least the largest batch size, {sizes[-1]}")
         if whole("budget_samples", budget_samples) < every:
             raise WorkloadError("budget_samples", value=budget_samples, allowed=f"at least evaluate_every, {every}")
+        if isinstance(target, str):
+            target_share = plateau_share(target)
+            target = None
         values = {
             "name": name,
             "model": model if isinstance(model, Model) else Model(model),
@@ -151,6 +158,7 @@ class Workload:
             "optimizer": OptimizerRule() if optimizer is None else optimizer,
             "metric": METRICS[choice("metric", metric, METRICS)] if isinstance(metric, str) else metric,
             "target": target,
+            "target_share": None if target is not None else target_share,
             "budget_samples": budget_samples,
             "evaluate_every": every,
             "batch_sizes": sizes,
@@ -353,6 +361,8 @@ class Workload:
             "micro_batch_sizes": self.micro_batch_sizes,
             "data_type": self.data_type,
         }
+        if self.target_share is not None:
+            identity = {**identity, "target_share": self.target_share}
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 

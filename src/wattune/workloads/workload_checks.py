@@ -81,8 +81,9 @@ def check_proxy(workload: Workload) -> list[str]:
         raise WorkloadError(f"{workload.name} has no proxy", hint=NO_PROXY)
     if proxy.task != workload.task:
         raise WorkloadError("task of the proxy", value=proxy.task, allowed=f"{workload.task}, as the workload's")
-    if proxy.target is None:
-        raise WorkloadError(f"the proxy {proxy.name} has no target", hint="give it one")
+    check_own_target(workload)
+    if proxy.target is None and proxy.target_share is None:
+        raise WorkloadError(f"the proxy {proxy.name} has no target", hint='give it one, or "auto"')
     if missing := sorted(set(workload.batch_sizes) - set(proxy.batch_sizes)):
         raise WorkloadError("the proxy lacks batch sizes of the workload", value=missing, hint="give it the same ones")
     warnings = []
@@ -95,6 +96,13 @@ def check_proxy(workload: Workload) -> list[str]:
     if proxy.optimizer != workload.optimizer:
         warnings.append("the proxy's optimizer or learning rate differs from the workload's")
     return warnings
+
+
+def check_own_target(workload: Workload) -> None:
+    """Check that the target is a number, since its plateau is known after training alone. Raises: WorkloadError."""
+    if workload.target_share is not None:
+        allowed = "a number: only the target of a proxy may be a share of its plateau"
+        raise WorkloadError("target", value=f"{workload.target_share:.0%} of the way to the plateau", allowed=allowed)
 
 
 def _check_samples(workload: Workload, part: str, x: Tensor, y: Tensor) -> None:

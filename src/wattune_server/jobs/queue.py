@@ -85,8 +85,11 @@ def batch_sizes(model: ServedModel, request: SweepRequest) -> tuple[int, ...]:
     return tuple(sorted(set(request.batch_sizes or model.batch_sizes)))
 
 
-def proxy_target(model: ServedModel, request: SweepRequest) -> float | None:
-    """Target metric of the proxy runs; None if neither the request nor the model has one."""
+def proxy_target(model: ServedModel, request: SweepRequest) -> float | str | None:
+    """Target of the proxy runs, a metric or a share of the way to the plateau.
+
+    None if neither the request nor the model has one.
+    """
     return next((t for t in (request.target, model.proxy.target, model.target) if t is not None), None)
 
 

@@ -95,12 +95,12 @@ def estimate_sweep(config: SweepConfig) -> SampleEfficiency:
     )
 
 
-def served_proxy(model: ServedModel, file: Callable[[str], Path], target: float | None) -> Workload:
+def served_proxy(model: ServedModel, file: Callable[[str], Path], target: float | str | None) -> Workload:
     """Build the proxy workload of a model; ``file`` maps a hash to a path, ``target`` is the metric to reach."""
     from wattune.workloads.served import proxy_workload
 
     weights = None if model.weights is None else file(model.weights.sha256)
-    return replace(proxy_workload(model, weights, file), target=target)
+    return proxy_workload(model, weights, file, target=target)
 
 
 def outcome_of(config: SweepConfig) -> dict[str, Any]:
