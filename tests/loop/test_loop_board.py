@@ -15,6 +15,10 @@ from wattune.errors import OutOfDeviceMemory, SafetyStop
 from wattune.goal import TIME, Goal
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import SessionRecord, Supply
+from wattune.search.observation import Stretch
+from wattune.search.policy import SESSION
+from wattune.search.search import Search
+from wattune.search.staged import StagedSearch
 
 
 def trained(device, *, passes=8, model=None, **options):
@@ -104,6 +108,30 @@ def test_all_clocks_of_a_board_are_chosen_under_a_cap():
     assert device.seconds(record.point.knobs) <= 1.05 * best_s < 0.9 * gpu_alone_s
     assert device.watts(record.point.knobs) <= cap_w
     assert device.current() == found
+
+
+def test_where_the_best_clocks_turn_out_above_the_cap_others_that_were_measured_are_chosen():
+    device, cap_w, rows = ThreeClocks(), 5.5, [BatchShape(4, 4), BatchShape(4, 2)]
+
+    def search_of(rows, settings):
+        return Search(rows, settings, cap_w=cap_w, start=BatchShape(4, 4), manner=SESSION, **device.sensor.searched)
+
+    def finish():
+        while (point := search.next()) is not None:
+            taken_s[point] = device.seconds(point.knobs) * (1.5 if point.shape.micro == 2 else 1.0)
+            watts = device.watts(point.knobs)
+            search.tell(point, Stretch(taken_s[point], watts, watts, 10.0))
+
+    search, taken_s = StagedSearch(search_of, rows, device.combinations(), rows[0]), {}
+    finish()
+    first = search.best()
+    assert search.state_dict()["rows_at"] == dict(first.knobs)
+    again = StagedSearch(search_of, rows, device.combinations(), rows[0])
+    again.load_state_dict(search.state_dict())
+    for one in (search, again):
+        one.above(first, cap_w + 0.1)
+        kept = [point for point in taken_s if device.watts(point.knobs) <= cap_w and point != first]
+        assert one.best() == min(kept, key=taken_s.get)
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ NewSearch = Callable[[Sequence[BatchShape], Sequence[Knobs]], Search]
 
 class StagedSearch:
     """A ``Search`` in two stages, for a device with several knobs: all ``settings`` of the row ``start``, then all
-    ``rows`` along the first knob, at the values of the other knobs that are best for ``start``."""
+    ``rows`` along the first knob, at the values of the other knobs that are best for ``start``, and at each setting
+    that the first stage has measured: the best one may turn out to be above the cap."""
 
     def __init__(self, new: NewSearch, rows: Sequence[BatchShape], settings: Sequence[Knobs], start: BatchShape):
         self._new = new
@@ -34,12 +35,15 @@ class StagedSearch:
         point, best = self._stage.next(), self._stage.best()
         if point is not None or best is None or self._rows_at is not None or len(self._rows) == 1:
             return point
-        self._begin_rows(best.knobs)
+        self._begin_rows(best.knobs, self._stage.state_dict())
         return self._stage.next()
 
-    def _begin_rows(self, at: Knobs) -> None:
-        measured, self._rows_at, self._own = self._stage.state_dict(), at, self._stage.own_recipe()
-        self._stage = self._new(self._rows, self._settings_at(at))
+    def _begin_rows(self, at: Knobs, measured: dict[str, Any]) -> None:
+        self._rows_at, self._own = at, self._stage.own_recipe()
+        names, seen = list(at), {tuple(place[2:]) for place, _ in measured["seen"]}
+        along = self._settings_at(at)
+        others = [k for k in self._settings if tuple(k[name] for name in names) in seen and k not in along]
+        self._stage = self._new(self._rows, sorted([*along, *others]))
         self._stage.load_state_dict(measured)
 
     def _settings_at(self, at: Knobs) -> list[Knobs]:
@@ -92,7 +96,7 @@ class StagedSearch:
         rows_at = None if state.get("rows_at") is None else Knobs(state["rows_at"])
         # A board in another mode may have none of these settings: its search stays in the first stage.
         if rows_at is not None and self._rows_at is None and self._settings_at(rows_at):
-            self._begin_rows(rows_at)
+            self._begin_rows(rows_at, state)
             if state.get("own") is not None:
                 knobs, step_s, is_measured = state["own"]
                 self._own = OwnRecipe(OperatingPoint(self._start, Knobs(knobs)), step_s, is_measured)
