@@ -1,44 +1,50 @@
-"""Federated training of 20 clients on four kinds of simulated boards, each under a cap of its own.
+"""Federated training in Flower's own simulation: 12 clients on four kinds of simulated boards, each under a cap.
 
-`python -m benchmarks federated IMAGES`: images of a folder (train.npz and test.npz, MNIST's digits), a
-convolutional network, real training; seconds and joules are the boards' exact figures of the same network's steps.
-Labels are split by a Dirichlet distribution, so that clients have different digits and different numbers of them. Caps
-are drawn between the lowest and the highest power of each board.
+`python -m benchmarks federated IMAGES` in the environment of `make test-flower` with `flwr[simulation]`: images of a
+folder (train.npz and test.npz, MNIST's digits), a convolutional network, real training. Seconds and joules are those of
+the boards, which replay the exact tables of the network's steps. Labels are split by a Dirichlet distribution, so that
+clients have different digits and different numbers of them. Caps are drawn between the lowest and the highest power of
+each board.
 
-Time and energy until the test accuracy is ``TARGET``, beside FedAvg with equal steps, and with a time-out.
+Time and energy until the test accuracy is ``TARGET``: wattune's strategy, FedAvg with a time-out, and FedProx with the
+same steps for each client. Both of these train at the fastest point under each cap.
 """
 
 from __future__ import annotations
 
-import copy
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.groups import counted
-from benchmarks.timing import keep
-from wattune.cap import PowerCap
+from benchmarks.timing import keep, measured_at
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError
-from wattune.planning.fleet import ClientRound, FleetClient, plan_round, points_under
+from wattune.integrations.flower import JOULES, SECONDS, FleetStrategy, PowerCapMod
+from wattune.planning.fleet import ClientRound
 from wattune.point import BatchShape, OperatingPoint
 from wattune.records import ProfileCell, ProfileTable
 
 BOARDS = ("jetson-nano", "jetson-tx2", "jetson-orin-nano", "jetson-agx-orin")
 """Of the two TX2 boards the one whose power is fitted to recordings, and whose three clocks can be set."""
-CLIENTS = 20
-SEEDS = range(5)
+CLIENTS = 12
+SEEDS = range(3)
 BATCH = 32
-STEPS = 32
-"""Local steps of a round: two passes over a client's 500 images on average."""
+STEPS = 52
+"""Local steps of a round: two passes over a client's 833 images on average."""
 
 RATE = 0.05
 DIRICHLET = 0.3
@@ -49,54 +55,10 @@ LINK_BITS_PER_S, LINK_S = 100e6, 0.01
 """A local network: seconds of a message are its bits over this, and a latency."""
 
 TIMEOUT = 1.5
-"""Time-out of a round over the median client's time."""
+"""Time-out of FedAvg's rounds over the median client's time."""
 
-
-class Fleet(NamedTuple):
-    """Clients with the points under their caps, their data, and the data to test on."""
-
-    clients: tuple[FleetClient, ...]
-    data: tuple[tuple[Tensor, Tensor], ...]
-    test: tuple[Tensor, Tensor]
-
-
-class Round(NamedTuple):
-    """Parts of a round, its seconds, its joules, and the weight of each part's update."""
-
-    parts: Sequence[ClientRound]
-    seconds: float
-    energy_j: float
-    weights: Sequence[float]
-
-
-Policy = Callable[[Fleet], Round]
-
-
-def main(arguments: Sequence[str] = ()) -> None:
-    """Measure, and store the results."""
-    if len(arguments) != 1:
-        allowed = "the folder with train.npz and test.npz"
-        raise InputError("arguments of federated", value=" ".join(arguments) or None, allowed=allowed)
-    images = Path(arguments[0])
-    for name in ("train.npz", "test.npz"):
-        if not (images / name).is_file():
-            raise InputError("no such images", value=str(images / name), hint="give the folder with them")
-    with ProcessPoolExecutor(2) as pool:
-        runs = [run for own in pool.map(runs_of, [images] * len(SEEDS), SEEDS) for run in own]
-    keep(
-        "federated",
-        {
-            "clients": CLIENTS,
-            "boards": BOARDS,
-            "target": TARGET,
-            "seeds": len(SEEDS),
-            "runs": runs,
-            "time": [summed(name, runs) for name in POLICIES],
-        },
-    )
-
-
-# --------------------------------------------------------------------------------------------------------------- fleet
+MU = 0.01
+"""Weight of FedProx's proximal term. Source: Li et al. 2020, one of the values that they tried."""
 
 
 def network() -> nn.Module:
@@ -105,8 +67,9 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def board(name: str) -> ProfileTable:
-    """The exact table of a simulated board's GPU."""
+@cache
+def profile_of(name: str) -> ProfileTable:
+    """The exact table of a simulated board."""
     device, digits = SimulatedDevice(builtin_board(name)), torch.randn(BATCH, 1, 28, 28)
     work = counted(network(), digits, torch.randint(10, (BATCH,)))
     cells = []
@@ -116,172 +79,214 @@ def board(name: str) -> ProfileTable:
     return ProfileTable(device=f"sim:{name}", workload="federated", cells=tuple(cells))
 
 
-def clients_of(seed: int) -> tuple[FleetClient, ...]:
-    """The clients of a fleet, with a cap each."""
-    draw, boards = np.random.default_rng([seed, 1]), [board(name) for name in BOARDS]
-    bits = 32 * sum(parameter.numel() for parameter in network().parameters())
-    fixed_s = 2 * (bits / LINK_BITS_PER_S + LINK_S)
-    clients = []
-    for index in range(CLIENTS):
-        one = boards[index % len(boards)]
-        peaks_w = [cell.power_peak_w or 0.0 for cell in one.measured]
-        limit_w = float(draw.uniform(min(peaks_w), max(peaks_w)))
-        cap = PowerCap(limit_w, window="peak")
-        clients.append(FleetClient(f"{index}", points_under(one, cap, BATCH), fixed_s=fixed_s))
-    return tuple(clients)
+@cache
+def mod_of(seed: int, client: int) -> PowerCapMod:
+    """The mod of a client, with its board and its cap."""
+    name = BOARDS[client % len(BOARDS)]
+    peaks_w = [cell.power_peak_w or 0.0 for cell in profile_of(name).measured]
+    cap_w = float(np.random.default_rng([seed, client, 1]).uniform(min(peaks_w), max(peaks_w)))
+    return PowerCapMod(cap_w, profile=profile_of(name), device=f"sim:{name}")
 
 
-def fleet_of(folder: Path, seed: int) -> Fleet:
-    """Clients and their images: of each digit, shares that a Dirichlet distribution draws."""
-    draw = np.random.default_rng([seed, 2])
-    images, labels = _read(folder / "train.npz")
-    while True:
-        owners = np.empty(len(labels), dtype=int)
-        for digit in range(10):
-            own = np.flatnonzero(labels.numpy() == digit)
-            owners[own] = draw.choice(CLIENTS, size=len(own), p=draw.dirichlet([DIRICHLET] * CLIENTS))
-        counts = np.bincount(owners, minlength=CLIENTS)
-        if counts.min() >= LEAST_SAMPLES:
-            break
-    data = tuple((images[owners == index], labels[owners == index]) for index in range(CLIENTS))
-    return Fleet(clients_of(seed), data, _read(folder / "test.npz"))
-
-
-def _read(path: Path) -> tuple[Tensor, Tensor]:
-    with np.load(path) as arrays:
+@cache
+def images_of(folder: str, file: str) -> tuple[Tensor, Tensor]:
+    """Images (N, 1, 28, 28) and their digits."""
+    with np.load(Path(folder) / file) as arrays:
         images = torch.from_numpy(arrays["images"]).float().div(255).unsqueeze(1)
         return images, torch.from_numpy(arrays["labels"])
 
 
-# ------------------------------------------------------------------------------------------------------------ policies
+@cache
+def owners_of(folder: str, seed: int) -> np.ndarray[Any, Any]:
+    """The client of each image: of each digit, shares that a Dirichlet distribution draws."""
+    draw, labels = np.random.default_rng([seed, 2]), images_of(folder, "train.npz")[1].numpy()
+    while True:
+        owners = np.empty(len(labels), dtype=int)
+        for digit in range(10):
+            own = np.flatnonzero(labels == digit)
+            owners[own] = draw.choice(CLIENTS, size=len(own), p=draw.dirichlet([DIRICHLET] * CLIENTS))
+        if np.bincount(owners, minlength=CLIENTS).min() >= LEAST_SAMPLES:
+            return owners
 
 
-def _sizes(fleet: Fleet, parts: Sequence[ClientRound]) -> list[float]:
-    return [float(len(fleet.data[int(part.name)][1])) for part in parts]
+# ------------------------------------------------------------------------------------------------------------- clients
 
 
-def _at_top(clients: Sequence[FleetClient], steps: int = STEPS) -> list[ClientRound]:
-    """Each client at the highest clocks under its cap."""
-    parts = []
-    for client in clients:
-        one = max(client.points, key=lambda point: point.point)
-        energy_j = steps * one.step_s * one.power_w
-        parts.append(ClientRound(client.name, one.point, steps, client.ends_s(one, steps), energy_j))
-    return parts
+def held(seed: int, message: Message, context: Context, call_next: Any) -> Message:
+    """Train at a client's point, below its cap."""
+    return mod_of(seed, int(context.node_config["partition-id"]))(message, context, call_next)
 
 
-def equal_steps(fleet: Fleet) -> Round:
-    """FedAvg: the same steps for each, at the top; the round waits for the slowest."""
-    parts = _at_top(fleet.clients)
-    seconds = max(part.seconds for part in parts)
-    energy_j = sum(part.energy_j for part in parts)
-    return Round(parts, seconds, energy_j, _sizes(fleet, parts))
+def train(message: Message, context: Context) -> Message:
+    """The local steps of a client, as a user writes them."""
+    torch.set_num_threads(1)
+    config, model = message.content["config"], network()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    folder, seed, client = config["folder"], config["seed"], int(context.node_config["partition-id"])
+    images, labels = (part[owners_of(folder, seed) == client] for part in images_of(folder, "train.npz"))
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    begin, mu = [parameter.detach().clone() for parameter in model.parameters()], config["mu"]
+    draw = np.random.default_rng([seed, client, config["server-round"], 3])
+    order = np.concatenate(
+        [draw.permutation(len(labels)) for _ in range(-(-config["local-steps"] * BATCH // len(labels)))]
+    )
+    for chosen in torch.from_numpy(order).split(BATCH)[: config["local-steps"]]:
+        loss = functional.cross_entropy(model(images[chosen]), labels[chosen])
+        if mu:
+            apart = zip(model.parameters(), begin, strict=True)
+            loss = loss + mu / 2 * sum((parameter - first).square().sum() for parameter, first in apart)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    metrics = MetricRecord({"num-examples": len(labels)})
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
-def with_timeout(fleet: Fleet) -> Round:
-    """The same, but the round ends at a time-out, and what is late is lost."""
-    parts = _at_top(fleet.clients)
-    seconds = TIMEOUT * statistics.median(part.seconds for part in parts)
-    in_time = [part for part in parts if part.seconds <= seconds]
-    late = [part for part in parts if part.seconds > seconds]
-    energy_j = sum(part.energy_j for part in in_time) + sum(p.energy_j * seconds / p.seconds for p in late)
-    return Round(in_time, seconds, energy_j, _sizes(fleet, in_time))
+# ---------------------------------------------------------------------------------------------------------- strategies
 
 
-def by_speed(fleet: Fleet) -> Round:
-    """Steps by speed, averaged by the samples that were trained on: wattune's strategy."""
-    plan = plan_round(fleet.clients, steps=STEPS)
-    return Round(plan.parts, plan.seconds, plan.energy_j, [float(part.steps) for part in plan.parts])
+class Fleet(FleetStrategy):  # type: ignore[misc]
+    """Wattune's strategy, until the target is reached. ``spent``: seconds and joules of each round."""
+
+    mu = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(local_steps=STEPS, batch_size=BATCH, fraction_evaluate=0.0)
+        self.spent: list[tuple[float, float]] = []
+        self.is_over = False
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Plan the round, or none any more."""
+        config["mu"] = self.mu
+        return [] if self.is_over else super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average what arrived, and note what the round took."""
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if metrics is not None:
+            self.spent.append((float(metrics[SECONDS]), float(metrics[JOULES])))
+        return arrays, metrics
 
 
-POLICIES: dict[str, Policy] = {
-    "FedAvg, equal steps": equal_steps,
-    "FedAvg, time-out": with_timeout,
-    "wattune": by_speed,
+class EqualSteps(Fleet):
+    """The same steps for each client, at its fastest point. What comes after ``timeout`` times the median is lost."""
+
+    timeout = float("inf")
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask each client for the same steps."""
+        if not list(super().configure_train(server_round, arrays, config, grid)):
+            return []
+        parts = {}
+        for node in self._parts:
+            top, client = self.clients[node].fastest, self.clients[node]
+            seconds = client.ends_s(top, STEPS)
+            parts[node] = ClientRound(str(node), top.point, STEPS, seconds, STEPS * top.step_s * top.power_w)
+        self._parts = parts
+        return [self._message(node, arrays, config) for node in parts]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average what arrives in time by the samples of the clients."""
+        own = [(next(iter(reply.content.metric_records.values())), reply) for reply in replies]
+        if not own:
+            return None, None
+        until_s = self.timeout * statistics.median(float(figures[SECONDS]) for figures, _ in own)
+        end_s = min(until_s, max(float(figures[SECONDS]) for figures, _ in own))
+        joules = sum(figures[JOULES] * min(1.0, end_s / figures[SECONDS]) for figures, _ in own)
+        self.spent.append((end_s, joules))
+        in_time = [reply for figures, reply in own if figures[SECONDS] <= end_s]
+        return FedAvg.aggregate_train(self, server_round, in_time)
+
+
+class WithTimeout(EqualSteps):
+    """FedAvg whose rounds end at a time-out."""
+
+    timeout = TIMEOUT
+
+
+class Proximal(EqualSteps):
+    """FedProx, which waits for all."""
+
+    mu = MU
+
+
+STRATEGIES: dict[str, type[Fleet]] = {
+    "FedAvg, time-out": WithTimeout,
+    "FedProx, equal steps": Proximal,
+    "wattune": Fleet,
 }
 
 
-# ------------------------------------------------------------------------------------------------------------ training
+def run_of(name: str, folder: str, seed: int) -> dict[str, Any]:
+    """Train with a strategy until the target."""
+    client, server, strategy = ClientApp(mods=[partial(held, seed)]), ServerApp(), STRATEGIES[name]()
+    client.train()(train)
+    images, labels = images_of(folder, "test.npz")
+    best = 0.0
+
+    def accuracy(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        nonlocal best
+        if not strategy.is_over:
+            model = network()
+            model.load_state_dict(arrays.to_torch_state_dict())
+            with torch.no_grad():
+                best = max(best, float((model(images).argmax(1) == labels).float().mean()))
+            strategy.is_over = best >= TARGET
+        return MetricRecord({"accuracy": best})
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        torch.manual_seed(seed)
+        config = ConfigRecord({"folder": folder, "seed": seed})
+        first = ArrayRecord(network().state_dict())
+        strategy.start(grid=grid, initial_arrays=first, num_rounds=ROUNDS, train_config=config, evaluate_fn=accuracy)
+
+    # "local": a file of Ray's may name a cluster that has ended.
+    backend = {"init_args": {"address": "local", "include_dashboard": False}, "client_resources": {"num_cpus": 1}}
+    run_simulation(server, client, CLIENTS, backend_config=backend)
+    bits = 32 * sum(parameter.numel() for parameter in network().parameters())
+    link_s = 2 * (bits / LINK_BITS_PER_S + LINK_S) * len(strategy.spent)
+    time_s, energy_j = (sum(column) for column in zip(*strategy.spent, strict=True))
+    figures = {"rounds": len(strategy.spent), "time_s": time_s + link_s, "energy_j": energy_j, "best_accuracy": best}
+    return {"policy": name, "seed": seed, "reached": strategy.is_over, **figures}
 
 
-def runs_of(folder: Path, seed: int) -> list[dict[str, Any]]:
-    """The runs of all policies. Those with the same steps and weights, at other points only, train alike: once."""
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    fleet, model = fleet_of(folder, seed), network()
-    trained, runs = dict[Any, list[float]](), []
-    for name, policy in POLICIES.items():
-        round_ = policy(fleet)  # the same in every round: nothing about the boards changes
-        shares = tuple(weight / sum(round_.weights) for weight in round_.weights)
-        updates = tuple((part.name, part.steps, share) for part, share in zip(round_.parts, shares, strict=True))
-        if updates not in trained:
-            trained[updates] = accuracies_of(fleet, copy.deepcopy(model), updates, seed)
-        accuracies = trained[updates]
-        rounds = len(accuracies) if accuracies[-1] >= TARGET else None
-        runs.append(
-            {
-                "policy": name,
-                "seed": seed,
-                "rounds": rounds,
-                "round_s": round_.seconds,
-                "time_s": None if rounds is None else rounds * round_.seconds,
-                "energy_j": None if rounds is None else rounds * round_.energy_j,
-            }
-        )
-        print(runs[-1], flush=True)
-    return runs
-
-
-def accuracies_of(fleet: Fleet, model: nn.Module, updates: Sequence[tuple[str, int, float]], seed: int) -> list[float]:
-    """Test accuracies of the rounds until the target is reached, or of ``ROUNDS``. ``updates``: each client's name, its
-    local steps, and the factor of its update."""
-    batches = [_endless(images, labels, [seed, index]) for index, (images, labels) in enumerate(fleet.data)]
-    accuracies: list[float] = []
-    while len(accuracies) < ROUNDS and (not accuracies or accuracies[-1] < TARGET):
-        begin = [parameter.detach().clone() for parameter in model.parameters()]
-        change = [torch.zeros_like(parameter) for parameter in begin]
-        for name, steps, factor in updates:
-            local = copy.deepcopy(model)
-            _train(local, batches[int(name)], steps)
-            for total, own, start in zip(change, local.parameters(), begin, strict=True):
-                total += factor * (own.detach() - start)
-        with torch.no_grad():
-            for parameter, total in zip(model.parameters(), change, strict=True):
-                parameter += total
-            images, labels = fleet.test
-            accuracies.append(float((model(images).argmax(1) == labels).float().mean()))
-    return accuracies
-
-
-def _train(model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
-    for _ in range(steps):
-        images, labels = next(batches)
-        functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def _endless(images: Tensor, labels: Tensor, seed: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    draw = np.random.default_rng([*seed, 3])
-    while True:
-        order = torch.from_numpy(draw.permutation(len(labels)))
-        for chosen in order[: len(order) // BATCH * BATCH].split(BATCH):
-            yield images[chosen], labels[chosen]
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure, and store the results."""
+    if len(arguments) != 1 or not all((Path(arguments[0]) / name).is_file() for name in ("train.npz", "test.npz")):
+        allowed = "the folder with train.npz and test.npz"
+        raise InputError("arguments of federated", value=" ".join(arguments) or None, allowed=allowed)
+    measured, runs = measured_at(), list[dict[str, Any]]()
+    for seed in SEEDS:
+        for name in STRATEGIES:
+            runs.append(run_of(name, arguments[0], seed))
+            print(runs[-1], flush=True)
+        figures = {"clients": CLIENTS, "boards": BOARDS, "target": TARGET, "seeds": seed + 1, "measured_at": measured}
+        keep("federated", {**figures, "runs": runs, "time": [summed(name, runs) for name in STRATEGIES]})
 
 
 def summed(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians and spread over the seeds; gains are over equal steps of the same seed."""
-    base = {run["seed"]: run for run in runs if run["policy"] == "FedAvg, equal steps"}
+    """Medians and spread over the seeds; wattune's gains over this strategy with the same seed."""
+    ours = {run["seed"]: run for run in runs if run["policy"] == "wattune" and run["reached"]}
     own = [run for run in runs if run["policy"] == name]
-    reached = [run for run in own if run["rounds"] is not None and base[run["seed"]]["rounds"] is not None]
-    faster = sorted(base[run["seed"]]["time_s"] / run["time_s"] for run in reached)
-    saved = sorted(1 - run["energy_j"] / base[run["seed"]]["energy_j"] for run in reached)
+    reached = [run for run in own if run["reached"] and run["seed"] in ours]
+    faster = sorted(run["time_s"] / ours[run["seed"]]["time_s"] for run in reached)
+    energy = sorted(ours[run["seed"]]["energy_j"] / run["energy_j"] for run in reached)
     return {
         "policy": name,
-        "reached": len(reached),
-        "round_s": statistics.median(run["round_s"] for run in own),
-        "rounds": statistics.median(run["rounds"] for run in reached) if reached else None,
+        "reached": sum(run["reached"] for run in own),
+        "rounds": statistics.median(run["rounds"] for run in own),
+        "round_s": statistics.median(run["time_s"] / run["rounds"] for run in own),
+        "time_s": statistics.median(run["time_s"] for run in own),
+        "energy_j": statistics.median(run["energy_j"] for run in own),
         "faster": [statistics.median(faster), faster[0], faster[-1]] if faster else None,
-        "energy_saved": [statistics.median(saved), saved[0], saved[-1]] if saved else None,
+        "of_energy": [statistics.median(energy), energy[0], energy[-1]] if energy else None,
     }

@@ -13,7 +13,9 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -39,8 +41,11 @@ from wattune.loop.capped import capped
 from wattune.point import Knobs
 from wattune.records import SessionRecord, StepWork
 
-CAPS_W = {"jetson-nano": (4.2, 4.5, 6.0), "jetson-tx2": (4.0, 5.0, 8.0)}
-"""Board of a trainer (one clock, and three) -> caps from near its lowest setting to near its highest."""
+CAPS_W = {
+    "Lightning": {"jetson-nano": (4.2, 4.5, 6.0), "jetson-tx2": (4.0, 5.0, 8.0)},
+    "Transformers": {"jetson-nano": (4.6,)},
+}
+"""Trainer -> board (of one clock, and of three) -> caps."""
 
 EPOCHS, STEPS = 30, 2000
 """Length of Lightning's training runs, and of those of Transformers."""
@@ -76,6 +81,7 @@ class OwnLoop(NamedTuple):
     batch_size: int
 
 
+@cache
 def own_loops(folder: Path) -> list[OwnLoop]:
     """Two networks on the simulated TX2, and two recordings that no constant was chosen by."""
     board, loops = faster(builtin_board("jetson-tx2"), SLOWER), []
@@ -106,6 +112,13 @@ def own_loops(folder: Path) -> list[OwnLoop]:
     return loops
 
 
+def own_case(job: tuple[str, int, float]) -> dict[str, Any]:
+    """One own loop under one cap."""
+    folder, number, share = job
+    torch.set_num_threads(1)
+    return with_capped(own_loops(Path(folder))[number], share, number)
+
+
 def best_s(truth: Truth, cap_w: float) -> float:
     """The shortest step under a cap."""
     return min(step_s for step_s, power_w in truth.values() if power_w <= cap_w)
@@ -134,6 +147,7 @@ def with_capped(loop: OwnLoop, share: float, seed: int) -> dict[str, Any]:
     assert record is not None
     regret = {str(moment): loop.truth[knobs].step_s / best_s(loop.truth, cap_w) - 1 for moment, knobs in at.items()}
     above_s = record.above_cap_s if record.exact is None else record.exact.above_cap_s
+    print(loop.name, cap_w, regret, above_s, flush=True)
     return {"loop": loop.name, "cap_w": cap_w, "regret": regret, "above_cap_s": above_s}
 
 
@@ -219,14 +233,16 @@ TRAINERS: dict[str, Callable[[Observed, float], SessionRecord | None]] = {
 }
 
 
-def with_trainer(library: str, board: str, cap_w: float) -> dict[str, Any]:
+def with_trainer(job: tuple[str, str, float]) -> dict[str, Any]:
     """Train with a library; its time over that at the best setting."""
+    library, board, cap_w = job
     device = Observed(board)
     record = TRAINERS[library](device, cap_w)
     assert record is not None
     assert record.exact is not None
     over = record.exact.time_s / device.best_s(cap_w)
     figures = {"time_s": record.exact.time_s, "over_best": over, "above_cap_s": record.exact.above_cap_s}
+    print(library, board, cap_w, figures, flush=True)
     return {"library": library, "board": board, "cap_w": cap_w, **figures}
 
 
@@ -234,16 +250,13 @@ def main(arguments: Sequence[str]) -> None:
     """Run all loops, and store the figures. Raises: InputError without the recordings."""
     if len(arguments) != 1:
         raise InputError("loops", value=" ".join(arguments), allowed="the folder of BoFL's recordings")
-    measured, own, trainers = measured_at(), [], []
-    for seed, loop in enumerate(own_loops(Path(arguments[0]))):
-        for share in SHARES:
-            own.append(with_capped(loop, share, seed))
-            print(own[-1], flush=True)
-    for library in TRAINERS:
-        for board, caps in CAPS_W.items():
-            for cap_w in caps:
-                trainers.append(with_trainer(library, board, cap_w))
-                print(trainers[-1], flush=True)
+    measured = measured_at()
+    jobs = [(arguments[0], number, share) for number in range(4) for share in SHARES]
+    runs = [
+        (library, board, cap_w) for library, boards in CAPS_W.items() for board in boards for cap_w in boards[board]
+    ]
+    with ProcessPoolExecutor(2) as pool:
+        own, trainers = list(pool.map(own_case, jobs)), list(pool.map(with_trainer, runs))
     regret = {str(moment): fmean(row["regret"][str(moment)] for row in own) for moment in MOMENTS_S}
     over = {name: fmean(row["over_best"] for row in trainers if row["library"] == name) for name in TRAINERS}
     keep("loops", {"measured_at": measured, "regret": regret, "over_best": over, "own": own, "trainers": trainers})
