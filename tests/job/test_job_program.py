@@ -117,8 +117,9 @@ def test_what_cannot_be_run_is_one_line(tmp_path, given, says):
 
 def test_a_simulated_board_without_torch_is_refused_before_a_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
+    command = f"{sys.executable} x.py {{batch_size}}"
     with pytest.raises(ModuleNotFoundError, match="torch"):
-        wattune.run("sim:jetson-nano", output=tmp_path / "run", command="python x.py {batch_size}", cap="8W", **LEARNS)
+        wattune.run("sim:jetson-nano", output=tmp_path / "run", command=command, cap="8W", **LEARNS)
     assert not (tmp_path / "run").exists()
 
 
