@@ -10,7 +10,7 @@ from torch import nn
 
 from wattune.algorithms import ALGORITHMS, open_algorithm
 from wattune.algorithms.backprop import Backprop
-from wattune.errors import InputError, UnknownName
+from wattune.errors import InputError, UnknownName, WorkloadError
 
 
 class TestBackprop(TrainingAlgorithmContract):
@@ -84,24 +84,37 @@ def test_autocast_computes_in_lower_precision() -> None:
     assert seen == [torch.bfloat16]
 
 
-def test_parameters_below_a_layer_without_a_derivative_are_named_once() -> None:
-    class Engine(nn.Module):
-        """A frozen engine in NumPy."""
+class Engine(nn.Module):
+    """A frozen engine in NumPy."""
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.from_numpy(x.detach().numpy() + 1)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.detach().numpy() + 1)
 
-    def build() -> nn.Module:
-        below = [nn.Linear(12, 12), nn.Linear(12, 12), nn.LayerNorm(12)]
-        return nn.Sequential(*below, Engine(), nn.Linear(12, 4))
 
-    trainable = Example(build, vectors())
-    algorithm = Backprop(trainable, 8)
-    named = "0.weight, 0.bias, 1.weight, 1.bias and 2 more; make the layers above them differentiable"
-    with pytest.warns(UserWarning, match=f"no gradient for 6 of the model's trainable parameters.*: {named}") as caught:
-        list(algorithm.run(islice(trainable.batches(8), 3)))
+@pytest.mark.parametrize("spec", ["backprop", "async-fgd", "forward-gradient:perturb=activities"])
+def test_parameters_below_a_layer_without_a_derivative_are_named_once(spec: str) -> None:
+    trainable = Example(
+        lambda: nn.Sequential(nn.Linear(12, 12), nn.LayerNorm(12), Engine(), nn.Linear(12, 4)), vectors()
+    )
+
+    def train() -> None:
+        list(open_algorithm(spec, trainable, 8).run(islice(trainable.batches(8), 3)))
+
+    named = "0.weight, 0.bias, 1.weight, 1.bias; make the layers above them differentiable"
+    with pytest.warns(UserWarning, match=f"no gradient for 4 of the model's trainable parameters.*: {named}") as caught:
+        train()
     assert len(caught) == 1
     assert "\n" not in str(caught[0].message)
+
+
+@pytest.mark.parametrize("spec", ["async-fgd", "async-fgd:modules=3", "forward-gradient:perturb=activities"])
+def test_activities_refuse_a_layer_that_loses_the_derivative_of_a_block_below(spec: str) -> None:
+    """It would learn from noise alone."""
+    trainable = Example(
+        lambda: nn.Sequential(*(nn.Linear(12, 12) for _ in range(2)), Engine(), nn.Linear(12, 4)), vectors()
+    )
+    with pytest.raises(WorkloadError, match=r"without a forward derivative: (Engine|the last module); train"):
+        open_algorithm(spec, trainable, 8)
 
 
 @pytest.mark.parametrize(("batch_size", "micro_batch_size"), [(0, None), (-1, None), (8, 0), (8, 9)])

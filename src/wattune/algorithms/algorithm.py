@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ from wattune.algorithms.placement import memory_errors
 from wattune.algorithms.spec import SpecOption
 from wattune.errors import InputError
 from wattune.records import StepWork
+
+NAMED = 4
+"""Parameters that a warning names."""
 
 
 def part(batch: Batch, start: int, end: int, device: torch.device) -> Batch:
@@ -57,6 +61,19 @@ def preserved(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
             for module, training in modes:
                 module.training = training
+
+
+def warn_of_untrained(model: nn.Module, learning: Iterable[nn.Parameter]) -> None:
+    """Name the parameters to train that a step gave no gradient, as below a layer that is not differentiable."""
+    untrained = {id(p) for p in learning if p.requires_grad and p.grad is None}
+    names = [name for name, p in model.named_parameters() if id(p) in untrained]
+    if names:
+        named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        warnings.warn(
+            f"no gradient for {len(names)} of the model's trainable parameters, which stay as they are: {named}; "
+            f"make the layers above them differentiable, or train with async-fgd:perturb=differences",
+            stacklevel=2,
+        )
 
 
 class TrainingAlgorithm(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from wattune.algorithms import recomputation
-from wattune.algorithms.algorithm import TrainingAlgorithm, cpu_copy, state_errors
+from wattune.algorithms.algorithm import TrainingAlgorithm, cpu_copy, state_errors, warn_of_untrained
 from wattune.algorithms.base import Batch, Step, Trainable, differentiable_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
@@ -19,9 +18,6 @@ from wattune.algorithms.placement import autocast, matrix_precision
 from wattune.algorithms.random_state import own_random, random_state, set_random_state
 from wattune.algorithms.spec import SpecOption, format_spec, whole
 from wattune.errors import InputError
-
-NAMED = 4
-"""Parameters that a warning names."""
 
 
 class Backprop(TrainingAlgorithm):
@@ -116,22 +112,10 @@ class Backprop(TrainingAlgorithm):
                     loss = differentiable_loss(self._trainable, self._forward(x), y) * share
                 self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 mean_loss += loss.detach()
-            self._warn_of_untrained()
+            if not self._is_checked:
+                warn_of_untrained(self.module, self.module.parameters())
+                self._is_checked = True
             self._scaler.step(self._optimizer)
             self._scaler.update()
             self._random = random_state(self._device)
         return Step(samples=samples_of(batch), loss=float(mean_loss))
-
-    def _warn_of_untrained(self) -> None:
-        """Name once what the first step gives no gradient, as below a layer that is not differentiable."""
-        if self._is_checked:
-            return
-        self._is_checked = True
-        names = [name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None]
-        if names:
-            named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-            warnings.warn(
-                f"no gradient for {len(names)} of the model's trainable parameters, which stay as they are: {named}; "
-                f"make the layers above them differentiable, or train with async-fgd:perturb=differences",
-                stacklevel=2,
-            )

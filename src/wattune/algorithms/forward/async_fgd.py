@@ -143,14 +143,17 @@ class AsyncForwardGradient(ForwardGradient):
         return replace(estimate, ends=tuple(ends), has_exact_end=exact)
 
     def _even_ends(self, layers: Sequence[nn.Module], perturb: Perturbation) -> list[int]:
-        """Ends of modules with equal numbers of parts, or of blocks: no perturbation comes between a layer and its
-        activation."""
+        """Ends of modules with equal numbers of parts, the last ones with one more, for the end may be exact.
+
+        With activities of blocks: no perturbation comes between a layer and its activation.
+        """
         unit, groups = ("blocks", blocks_of(layers)) if perturb == "activities" else ("parts", [[x] for x in layers])
         if self._modules > len(groups):
             allowed = f"1 to {len(groups)}, the number of the model's {unit}"
             raise InputError("number of modules", value=self._modules, allowed=allowed)
-        ends = list(accumulate(map(len, groups)))
-        return [ends[count - 1] for count in even_ends(len(groups), self._modules)]
+        starts = list(accumulate(map(len, reversed(groups))))
+        behind = [starts[count - 1] for count in even_ends(len(groups), self._modules)]
+        return [len(layers) - count for count in (*behind[-2::-1], 0)]
 
     def _differentiable_from(self, layers: Sequence[nn.Module]) -> int:
         """The first part whose input the loss has a gradient for, by trying: the number of parts if there is none."""

@@ -81,7 +81,9 @@ def along(layer: nn.Module, x: Any, tangents: list[Tensor], *, draws: bool = Fal
         dual_x = forward_ad.dual(own(layer, x), tangent)
         output = functional_call(layer, copied_buffers(layer), (dual_x,)) if j else layer(dual_x)
         output, moved = forward_ad.unpacked(one_tensor(output))
-        tangents[j] = torch.zeros_like(output) if moved is None else moved
+        if moved is None:  # as of an engine outside PyTorch: the blocks below it would learn from noise alone
+            raise forward_ad.no_derivative(type(layer).__name__)
+        tangents[j] = moved
     return output
 
 
@@ -175,8 +177,10 @@ class ExactEnd(Stage):
             raise no_gradient(loss)
         gradients = torch.autograd.grad(loss, inputs, allow_unused=True) if inputs else ()
         self._gradients = gradients[: len(parameters)]
-        derivatives = loss.new_zeros((len(tangents or ()), samples_of(x)))
-        if tangents is not None and (slope := gradients[-1]) is not None:
+        derivatives = loss.new_zeros((0, samples_of(x)))
+        if tangents is not None:
+            if (slope := gradients[-1]) is None:
+                raise forward_ad.no_derivative("the last module")
             derivatives = torch.stack([(slope * tangent).flatten(1).sum(1) for tangent in tangents])
         return loss.detach(), samples_of(x) * derivatives if self.distance is None else derivatives.sum()
 

@@ -79,8 +79,13 @@ def derivative_errors() -> Iterator[None]:
         _, found, said = str(error).partition("Trying to use forward AD with ")
         if not found:
             raise
-        raise WorkloadError(
-            "an operation of the model or its loss without a forward derivative",
-            value=said.partition(" ")[0],
-            hint="train with backprop, or with perturb=differences",
-        ) from error
+        raise no_derivative(said.partition(" ")[0]) from error
+
+
+def no_derivative(name: str) -> WorkloadError:
+    """The error for an operation or a layer through which no forward derivative passes."""
+    return WorkloadError(
+        "an operation of the model or its loss without a forward derivative",
+        value=name,
+        hint="train with backprop, or with perturb=differences",
+    )

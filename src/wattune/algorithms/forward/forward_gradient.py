@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from wattune.algorithms.algorithm import TrainingAlgorithm, part, preserved, state_errors
+from wattune.algorithms.algorithm import TrainingAlgorithm, part, preserved, state_errors, warn_of_untrained
 from wattune.algorithms.base import Batch, Step, Trainable, evaluated_loss
 from wattune.algorithms.counting import step_counting
 from wattune.algorithms.counting.aten import samples_of
@@ -145,6 +145,8 @@ class ForwardGradient(TrainingAlgorithm):
 
     The other options are those of ``alpha.Schedule``.
 
+    With activities, a warning names trainable parameters that have no gradient, below a layer without a derivative.
+
     Raises: InputError for invalid sizes, layers or data type, or for activities of a model whose examples interact;
     WorkloadError if an operation of the model has no forward derivative, or for activities of a model without parts;
     OutOfDeviceMemory if model or step do not fit.
@@ -185,6 +187,7 @@ class ForwardGradient(TrainingAlgorithm):
         self._alpha.check(self._optimizer)
         with self._trial() as few, self._estimate.running():
             self._estimate.add(self.stages, trainable, few, RandomKey(0, FINAL_STEP))
+        warn_of_untrained(self.module, self._alpha.learning(self.module.parameters(), FINAL_STEP))
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
