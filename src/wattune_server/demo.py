@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, cycle
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,6 @@ from typing import Any, NamedTuple
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from wattune.errors import ServerRefused, ServerUnavailable, WattuneError
-from wattune.remote import Client
 
 MODEL = "resnet8-digits"
 
@@ -50,24 +50,46 @@ BOARDS = (
 )
 
 
+def load() -> None:
+    """Begin to import what the boards need, in the process from which they are forked. The server needs none of it."""
+    multiprocessing.set_forkserver_preload(["wattune.job.run", "wattune_server.ingest", "sklearn.datasets"])
+    forkserver.ensure_running()
+
+
 @contextmanager
-def start(url: str) -> Iterator[list[BaseProcess]]:
+def start(url: str, store: Path | None = None) -> Iterator[list[BaseProcess]]:
     """Run one process per board until the context is left or this process dies; yield the processes.
 
-    ``url``: URL of the server, which may become ready later.
+    ``url``: URL of the server, which may become ready later. ``store``: its store, to which another process adds the
+    built-in example; None if it has a model.
     """
+    load()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["wattune.job.run", "wattune.workloads.example"])  # torch takes seconds, so once
     with tempfile.TemporaryDirectory(prefix="wattune-demo-boards-", ignore_cleanup_errors=True) as folder:
         boards: list[BaseProcess] = [context.Process(target=main, args=(url, board, folder)) for board in BOARDS]
+        makers = [] if store is None else [context.Process(target=add_model, args=(store,))]
+        started: list[BaseProcess] = []
         try:
-            for board in boards:
-                board.start()
+            for process in (*makers, *boards):
+                process.start()
+                started.append(process)
             yield boards
         finally:
-            for board in boards:
-                board.kill()
-                board.join()
+            for process in started:
+                process.kill()
+                process.join()
+
+
+def add_model(store: Path) -> None:
+    """Add the built-in example to a store. A process of the server would import torch once more."""
+    from wattune_server.ingest import add_example
+    from wattune_server.settings import sqlite_url
+    from wattune_server.store import Database, FileStore
+
+    _end_with_parent()
+    database = Database(sqlite_url(store))
+    add_example(database, FileStore(store / "files"))
+    database.close()
 
 
 def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -> None:
@@ -78,6 +100,7 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
     import torch
 
     from wattune.job.run import run
+    from wattune.remote import Client
     from wattune.workloads.example import Digits
 
     torch.set_num_threads(1)
@@ -100,8 +123,7 @@ def play(url: str, board: DemoBoard, folder: Path, *, runs: int | None = None) -
 
 def main(url: str, board: DemoBoard, folder: str) -> None:
     """Run a board in a process of its own, which ends with the process that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal goes to all processes: the server ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _end_with_parent()
     os.nice(10)  # below the server, its workers and the browser
     os.environ["XDG_CACHE_HOME"] = folder  # what a device keeps does not belong in the user's own folders
     try:
@@ -111,7 +133,13 @@ def main(url: str, board: DemoBoard, folder: str) -> None:
 
 
 def _end_with_parent() -> None:
+    """Let this process end with the server, also if the server is killed, and not at Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal goes to all processes: the server ends this one
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(0)
+
+    def wait() -> None:
+        parent.join()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()

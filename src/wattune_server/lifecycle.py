@@ -61,7 +61,11 @@ def serve(settings: Settings, *, say: Say, is_demo: bool = False) -> None:
             database.upgrade()
             check_address(settings, database)
             _clean_up(settings, database)
-            stack.enter_context(Runners(settings, database, keep_lock))
+            if is_demo:
+                from wattune_server import demo
+
+                stack.enter_context(demo.start(url, settings.store))
+            stack.enter_context(Runners(settings, database, keep_lock, adds_example=not is_demo))
         else:  # it answers calls beside the server that has the workers
             if not settings.store.is_dir():
                 raise InputError("--store", value=str(settings.store), allowed="the store of a server with --workers")
@@ -69,9 +73,6 @@ def serve(settings: Settings, *, say: Say, is_demo: bool = False) -> None:
             check_address(settings, database)
         ready = f"wattune is serving on {url}, store: {settings.store}"
         if is_demo:
-            from wattune_server import demo
-
-            stack.enter_context(demo.start(url))
             ready += "\nOpen the address in a browser: the boards show their power once they profile. Ctrl-C stops."
         app = create_app(settings, database, FileStore(settings.store / "files"))
         _answer_promptly()

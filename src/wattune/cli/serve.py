@@ -24,6 +24,9 @@ def serve(
 
     A server of devices has a command of its own: wattune-server serve, store and token.
     """
+    from wattune_server import demo as boards
+
+    boards.load()  # it takes seconds, as the next line does
     from wattune_server import lifecycle
     from wattune_server.settings import Settings, sqlite_url
 

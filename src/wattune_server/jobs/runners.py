@@ -64,11 +64,20 @@ class Sweep:
 class Runners:
     """Context manager that works on the queue with ``settings.workers`` sweeps at a time.
 
-    ``keep_lock`` is called before each look, and raises if the database is not this server's.
+    ``keep_lock`` is called before each look, and raises if the database is not this server's. ``adds_example``: a store
+    without a model gets the built-in example.
     """
 
-    def __init__(self, settings: Settings, database: Database, keep_lock: Callable[[], None] = lambda: None):
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        keep_lock: Callable[[], None] = lambda: None,
+        *,
+        adds_example: bool = True,
+    ):
         self._settings, self._database, self._keep_lock = settings, database, keep_lock
+        self._is_filled = not adds_example
         self._files = FileStore(settings.store / "files")
         self._sweeps: list[Sweep] = []
         self._stopping = threading.Event()
@@ -84,16 +93,15 @@ class Runners:
 
     def _work(self) -> None:
         example: list[subprocess.Popen[bytes]] = []
-        is_filled = False
         while not self._stopping.is_set():
             try:
                 self._keep_lock()
-                if not is_filled:  # asked until the database answers, and not at every look
+                if not self._is_filled:  # asked until the database answers, and not at every look
                     with self._database.session(reads_only=True) as session:
                         has_model = session.scalar(select(ModelRow.name).limit(1)) is not None
                     if not has_model:
                         example.append(start({"store": str(self._settings.store), "database_url": self._database.url}))
-                    is_filled = True
+                    self._is_filled = True
                 self.look()
             except WattuneError as error:  # the database or the disk may be back at the next look
                 log.warning("%s", error)
