@@ -94,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     setting.add_argument(
         "cap",
         type=limit,
-        metavar="9W",
-        help="watts at the board's sensor, which the client has to read (wattune does); none: its own again",
+        metavar="WATTS",
+        help="such as 9W, at the board's sensor, which the client has to read (wattune does); none: its own again",
     )
     setting.add_argument("--socket", metavar="PATH", default=SOCKET)
     add("restore", _restore, "Restore a board that a killed process left changed.")

@@ -117,8 +117,9 @@ def in_words(
         elif board["window_s"]:
             by += ", each a mean over {:.2g} s".format(board["window_s"])
         at_supply = "" if request.supply_cap_w is None else " ({:g} W at the supply)".format(request.supply_cap_w)
-        text = "above {:g} W{} for {:.1f} s by {}"
-        lines.append(text.format(request.cap_w, at_supply, report.above_cap_s, by))
+        is_set = any(event["kind"] == "cap set" for event in report.events)
+        what = "{:g} W{}{}".format(request.cap_w, at_supply, ", or the cap set in its place," if is_set else "")
+        lines.append("above {} for {:.1f} s by {}".format(what, report.above_cap_s, by))
     if report.settings_s and (request.cap_w is not None or request.caps is not None):
         lines.append("held {}".format(_held(report.settings_s, unit)))
     if request.caps is not None and report.cap_intervals is not None:

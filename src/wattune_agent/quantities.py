@@ -7,6 +7,8 @@ MHZ = {"MHz": 1.0, "kHz": 1e-3, "GHz": 1e3, "Hz": 1e-6}
 WATTS = {"W": 1.0, "w": 1.0, "mW": 1e-3, "kW": 1e3}
 CELSIUS = {"C": 1.0}
 SECONDS = {"s": 1.0, "ms": 1e-3}
+SIDES = {"module": "module", "sensor": "module", "supply": "supply"}
+"""Words behind the @ of a cap, as `wattune` takes them, and the side of each in a record."""
 
 
 def quantity(units: Dict[str, float]) -> Callable[[str], float]:
@@ -43,7 +45,7 @@ def _watts(text: str) -> float:
 
 
 def limit(text: str) -> Tuple[Optional[float], str]:
-    """Watts, and the side where they apply: "10W", "5A@5V", "10W@module", "12W@supply", or "none"."""
+    """Watts, and the side where they apply: "10W", "5A@5V", "10W@sensor", "12W@supply", or "none"."""
     watts, at, side = text.rpartition("@")
     if not at or side.strip().upper().endswith("V"):
         watts, at, side = text, "", ""
@@ -51,6 +53,6 @@ def limit(text: str) -> Tuple[Optional[float], str]:
         raise argparse.ArgumentTypeError("{!r}: a cap that changes needs `wattune guard`".format(text))
     if text.strip().lower() == "none":
         return None, "module"
-    if at and side.strip().lower() not in ("module", "supply"):
-        raise argparse.ArgumentTypeError("{!r}: only module or supply may follow the @".format(text))
-    return _watts(watts), side.strip().lower() or "module"
+    if at and side.strip().lower() not in SIDES:
+        raise argparse.ArgumentTypeError("{!r}: only sensor or supply may follow the @".format(text))
+    return _watts(watts), SIDES.get(side.strip().lower(), "module")

@@ -314,6 +314,7 @@ def test_another_shell_sets_the_cap_of_a_client(tmp_path, capsys):
         ("5 A @ 5 V", 25.0, "module"),
         ("1.5A@12V@supply", 18.0, "supply"),
         ("12W@Module", 12.0, "module"),
+        ("12W@sensor", 12.0, "module"),
         ("none", None, "module"),
     ],
 )

@@ -27,6 +27,16 @@ def test_a_step_of_an_agents_own_guard_is_an_event_like_any_other():
     assert "400 MHz" in words(report, clock_mhz=400.0, cap_w=5.0)[0]
 
 
+def test_a_cap_that_another_client_set_is_named_beside_the_time_above_it():
+    board, time = MadeBoard(), VirtualTime()
+    read = board.read
+    board.read = lambda: {**read(), "set_cap_w": 2.5}
+    board.noticed = [{"time_s": time.now_s() + 0.1, "kind": "cap set", "text": "the cap is 2.5 W now"}]
+    report = guard_for(board, 1.5, time, clock_mhz=500.0, cap_w=9.0)
+    assert report.above_cap_s > 0
+    assert any("above 9 W, or the cap set in its place, for" in line for line in words(report, cap_w=9.0))
+
+
 def test_a_change_that_waits_for_its_clock_is_no_gap_of_the_guard():
     """The program ends meanwhile, and the guard's thread is the only one that is busy."""
     board, time = MadeBoard(), VirtualTime()
