@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic_core import to_json
 from sqlalchemy.orm import Session
@@ -30,7 +31,6 @@ from wattune_server.security import Identity, check_device, require
 from wattune_server.store import model_catalog, records
 from wattune_server.store.schema import JobRow, ProfileRow, TrainingRow
 from wattune_server.store.statuses import READER_S
-from wattune_server.threads import write
 
 READY_S = 1.0
 """Cache time of a successful readiness check, which needs no authentication."""
@@ -211,7 +211,8 @@ async def _added(request: Request, add: Callable[[Session], tuple[str, bool]]) -
         with request.app.state.database.session() as session:
             return add(session)
 
-    record_id, is_new = await write(request, call)
+    # In a thread of another kind than reads, which need not wait while the disk is slow.
+    record_id, is_new = await to_thread.run_sync(call, limiter=request.app.state.writes)
     return _answer({"id": record_id}, 201 if is_new else 200)
 
 

@@ -1,4 +1,4 @@
-"""Work in other threads: reads that many requests wait for at once, and writes, which wait for the disk."""
+"""Reads in other threads that many requests wait for at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from anyio import to_thread
-from starlette.requests import Request
 
 T = TypeVar("T")
 
@@ -37,8 +36,3 @@ class SharedReads:
     def _end(self, key: object, task: asyncio.Task[Any]) -> None:
         if self._reads.get(key) is task:
             del self._reads[key]
-
-
-async def write(request: Request, call: Callable[[], T]) -> T:
-    """Call a function that writes, in a thread of its own kind: reads need not wait while the disk is slow."""
-    return await to_thread.run_sync(call, limiter=request.app.state.writes)

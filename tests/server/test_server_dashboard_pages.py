@@ -163,7 +163,7 @@ def test_devices_that_need_a_look_are_on_top(fleet):
     top = page.partition("power now")[0]
     assert "4 devices need a look" in top
     for text in (
-        "failed-1 : stopped for safety",
+        "failed-1 : failed: stopped for safety",
         "silent-1 : no report for 95 s",
         "over-1 : 5.50 W, above its cap of 5 W",
         "well-1 : throttled by gpu-alert",

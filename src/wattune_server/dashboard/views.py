@@ -70,7 +70,7 @@ class DeviceView:
         """Reason to look at the device; None if there is none."""
         status = self.status
         if status.step == "failed":
-            return status.says or "failed"
+            return f"failed: {status.says}" if status.says else "failed"
         if self.is_offline:
             return f"no report for {seconds(round(self.silent_s))}"
         if self.is_active and self.is_above_cap:
