@@ -136,6 +136,7 @@ def ways(part: str) -> Callable[[], str]:
 PARTS: dict[str, Callable[[], str]] = {
     **{f"decisions_{part}": ways(part) for part in ("profiling", "pipeline")},
     "decisions_gpus": decisions_gpus,
+    "decisions_levels": decisions_levels,
     "decisions_mlperf": decisions_mlperf,
     "gpus": gpus,
     "mlperf": mlperf,
