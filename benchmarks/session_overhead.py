@@ -1,8 +1,8 @@
 """Overhead of a session on a real loop once it has found its point.
 
-The same small model is trained in two threads that take turns of several steps in random order: by the plain loop, and
-by the same loop in an open session at the whole batch. The CPU time of the active thread is compared, since other
-processes disturb it less than wall time: medians of the pairs, with a confidence band of the median. With a model of
+The same small model is trained by two loops that take turns of several steps in random order: a plain loop, and the
+same loop in an open session at the whole batch. The CPU time of the thread is compared, since other processes disturb
+it less than wall time: medians of the pairs, with a confidence band of the median. With a model of
 one small layer, the difference is the session's time per step, for any model, with the least noise. The CPU time of the
 thread that reads the sensor is counted apart, as its share of the time. ``least_step_s``: the step time of which the
 upper end of the band and this thread take 1 % together.
@@ -14,11 +14,10 @@ import math
 import random
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -36,8 +35,6 @@ PASS_STEPS = 400
 AIM = 0.01
 STEPS, PAIRS = 5, 400
 """Steps of a turn, and pairs of turns: short and many, since the machine is shared."""
-
-OnStep = Callable[[], None]
 
 
 class FileDevice(UncontrolledDevice):
@@ -76,76 +73,20 @@ class Classifier(nn.Module):
         return scores
 
 
-class StopTurns(Exception):
-    """End of an infinite training loop."""
+def plain_loop() -> Generator[None, None, None]:
+    """Train for ever without a session, and yield after each step."""
+    model, optimizer, loader = training()
+    while True:
+        for rows, classes in loader:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(rows), classes).backward()
+            optimizer.step()
+            yield
 
 
-class Turns(threading.Thread):
-    """A run in a thread of its own, which is paused between its turns.
-
-    ``train`` is called with the function that it calls after each step.
-    """
-
-    def __init__(self, train: Callable[[OnStep], None]):
-        super().__init__(daemon=True)
-        self._train = train
-        self._go: SimpleQueue[int] = SimpleQueue()
-        self._done: SimpleQueue[float | BaseException] = SimpleQueue()
-        self._left = 0
-        self._begun_s = 0.0
-
-    def take(self, steps: int) -> float:
-        """Run the next ``steps`` steps; return the CPU seconds per step."""
-        self._go.put(steps)
-        result = self._done.get()
-        if isinstance(result, BaseException):
-            raise result
-        return result / steps
-
-    def end(self) -> None:
-        """End the thread."""
-        self._go.put(0)
-        self.join()
-
-    def run(self) -> None:
-        """Run the turns."""
-        torch.set_flush_denormal(True)  # random data leads to denormal numbers, which would slow one of the two
-        try:
-            self._wait()
-            self._train(self._step)
-        except StopTurns:
-            pass
-        except BaseException as error:  # noqa: BLE001 - `take` raises it
-            self._done.put(error)
-
-    def _step(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._done.put(time.thread_time() - self._begun_s)
-            self._wait()
-
-    def _wait(self) -> None:
-        self._left = self._go.get()
-        if not self._left:
-            raise StopTurns
-        self._begun_s = time.thread_time()
-
-
-def train(device: FileDevice | None, sessions: list[Any], on_step: OnStep) -> None:
-    """Train in a plain loop, in ``wattune.capped`` if there is a device."""
-    model, draw = Classifier(), torch.Generator().manual_seed(0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    samples = PASS_STEPS * BATCH_SIZE
-    ids = torch.randint(0, 64, (samples, TOKENS), generator=draw)
-    labels = torch.randint(0, CLASSES, (samples,), generator=draw)
-    loader = DataLoader(TensorDataset(ids, labels), batch_size=BATCH_SIZE, shuffle=True)
-    if device is None:
-        while True:
-            for rows, classes in loader:
-                optimizer.zero_grad()
-                functional.cross_entropy(model(rows), classes).backward()
-                optimizer.step()
-                on_step()
+def session_loop(device: FileDevice, sessions: list[Any]) -> Generator[None, None, None]:
+    """Train for ever in a session, which is added to ``sessions``, and yield after each step."""
+    model, optimizer, loader = training()
     with capped(device=device, cap_w=10, model=model, optimizer=optimizer, loader=loader, keep_recipe=True) as session:
         sessions.append(session)
         while True:
@@ -153,7 +94,25 @@ def train(device: FileDevice | None, sessions: list[Any], on_step: OnStep) -> No
                 rows, classes = part.data
                 session.backward(functional.cross_entropy(model(rows), classes))
                 if part.last:
-                    on_step()
+                    yield
+
+
+def training() -> tuple[Classifier, torch.optim.Optimizer, DataLoader[tuple[Tensor, ...]]]:
+    """Model, optimizer and loader of a loop."""
+    model, draw = Classifier(), torch.Generator().manual_seed(0)
+    samples = PASS_STEPS * BATCH_SIZE
+    ids = torch.randint(0, 64, (samples, TOKENS), generator=draw)
+    labels = torch.randint(0, CLASSES, (samples,), generator=draw)
+    loader = DataLoader(TensorDataset(ids, labels), batch_size=BATCH_SIZE, shuffle=True)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3), loader
+
+
+def cpu_s(loop: Generator[None, None, None]) -> float:
+    """CPU seconds a step of the loop's next turn."""
+    begun_s = time.thread_time()
+    for _ in range(STEPS):
+        next(loop)
+    return (time.thread_time() - begun_s) / STEPS
 
 
 def measure() -> dict[str, Any]:
@@ -165,25 +124,18 @@ def measure() -> dict[str, Any]:
         path = Path(folder) / "in_power0_input"
         path.write_text("4321\n")
         device = FileDevice(path)
-        plain = Turns(lambda on_step: train(None, [], on_step))
-        in_session = Turns(lambda on_step: train(device, sessions, on_step))
-        for turns in (plain, in_session):
-            turns.start()
-        try:
-            plain.take(STEPS)
-            in_session.take(1)
+        with closing(plain_loop()) as plain, closing(session_loop(device, sessions)) as in_session:
+            cpu_s(plain)
+            next(in_session)
             run = sessions[0].run
             run.can_split = False  # so that both run the same passes
             while run.controller.probing:
-                in_session.take(1)
+                next(in_session)
             begin = len(device.read_at) - 1
             while len(times) < PAIRS:
                 first, second = (plain, in_session) if shuffle.random() < 0.5 else (in_session, plain)
-                step_s = {first: first.take(STEPS), second: second.take(STEPS)}
+                step_s = {first: cpu_s(first), second: cpu_s(second)}
                 times.append((step_s[in_session], step_s[plain]))
-        finally:
-            plain.end()
-            in_session.end()
         (wall_from, cpu_from), (wall_to, cpu_to) = device.read_at[begin], device.read_at[-2]
     thread = (cpu_to - cpu_from) / (wall_to - wall_from)
     ranked, away = sorted(session_s - plain_s for session_s, plain_s in times), 0.98 * math.sqrt(PAIRS)
@@ -200,4 +152,5 @@ def measure() -> dict[str, Any]:
 def main() -> None:
     """Measure, and store the results."""
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # random data leads to denormal numbers, which would slow one of the two
     keep("session_overhead", {"aim": AIM, **measure()})
