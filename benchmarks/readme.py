@@ -35,6 +35,7 @@ PAGES = (
     ROOT / "docs" / "server.md",
     ROOT / "docs" / "several-devices.md",
     ROOT / "docs" / "works-with.md",
+    ROOT / "docs" / "decisions" / "0013-one-level-under-a-cap.md",
     ROOT / "benchmarks" / "decisions" / "README.md",
     ROOT / "benchmarks" / "asyncfgd" / "README.md",
     ROOT / "benchmarks" / "paper" / "README.md",
