@@ -111,7 +111,7 @@ def test_all_clocks_of_a_board_are_chosen_under_a_cap():
 
 
 def test_where_the_best_clocks_turn_out_above_the_cap_others_that_were_measured_are_chosen():
-    device, cap_w, rows = ThreeClocks(), 5.5, [BatchShape(4, 4), BatchShape(4, 2)]
+    device, cap_w, rows = ThreeClocks(), 5.0, [BatchShape(4, 4), BatchShape(4, 2)]
 
     def search_of(rows, settings):
         return Search(rows, settings, cap_w=cap_w, start=BatchShape(4, 4), manner=SESSION, **device.sensor.searched)
