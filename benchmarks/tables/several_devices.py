@@ -52,15 +52,21 @@ def ranks() -> str:
         of_best = f"{kind['of_best_mean']:.0%} ({kind['of_best_lowest']:.0%} to {kind['of_best_highest']:.0%})"
         above = f"{kind['above_cap_s']:.3g} of {kind['time_s']:.0f} s"
         lines.append(f"| {words} | {kind['cases']} | {over} | {of_best} | {above} |")
-    result = killed["summary"]
     lines += [
         "",
-        f"One of {killed['ranks']} ranks was killed, at {result['moments']} moments, on boards that are folders with "
-        f"the files of real ones: in {result['restored']} cases all files were restored (after "
-        f"{result['restored_s_median']:.1f} s, {result['restored_s_longest']:.1f} s at most), and in "
-        f"{result['ended_clearly']} the others ended with an error that names it (after "
-        f"{result['ended_s_median']:.1f} s, {result['ended_s_longest']:.1f} s at most).",
+        "One rank was killed (SIGKILL), rank 0 or another, on boards that are folders with the files of real ones:",
+        "",
+        "| job | kills | files restored: kills, seconds (longest) | others ended and named it: the same |",
+        "|---|---|---|---|",
     ]
+    jobs = {"session": "sessions of 3 ranks", "script": "a script of 2 ranks under `wattune guard -- torchrun`"}
+    for way, words in jobs.items():
+        result = killed["summary"][way]
+        lines.append(
+            f"| {words} | {result['moments']} "
+            f"| {result['restored']}, {result['restored_s_median']:.1f} ({result['restored_s_longest']:.1f}) "
+            f"| {result['ended_clearly']}, {result['ended_s_median']:.1f} ({result['ended_s_longest']:.1f}) |"
+        )
     return "\n".join(lines) + "\n"
 
 
