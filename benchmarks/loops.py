@@ -97,7 +97,7 @@ def own_loops(folder: Path) -> list[OwnLoop]:
     for file in bofl.WORKLOADS:
         if file not in TUNE:
             own = load(folder, file)
-            truth = {knobs: Figures(*figures) for knobs, figures in own.truth.items()}
+            truth = {point.knobs: Figures(*figures) for point, figures in own.truth.items()}
             table = own.table()
             loops.append(
                 OwnLoop(
@@ -106,7 +106,7 @@ def own_loops(folder: Path) -> list[OwnLoop]:
                     truth,
                     perceptron,
                     Numbered(2048),
-                    own.batch_size,
+                    bofl.WORKLOADS[file][1],
                 )
             )
     return loops
