@@ -28,7 +28,7 @@ MEASURED = {
     "carbon": ("benchmarks/carbon.py", "src/wattune/planning/grains.py", "src/wattune/planning/over_time.py"),
     "decisions": ("benchmarks/decisions", *SEARCH, *SAMPLES),
     "example": ("benchmarks/example.py", *SEARCH, *SAMPLES, *SIMULATOR),
-    "federated": ("benchmarks/federated.py", "benchmarks/groups.py", "src/wattune/planning/fleet.py"),
+    "federated": ("benchmarks/federated.py", "src/wattune/integrations/flower.py", "src/wattune/planning/fleet.py"),
     "growth": ("benchmarks/growth.py", "src/wattune/training", "src/wattune/reporting", "src/wattune_agent/guarded.py"),
     "guard": ("benchmarks/guard", "src/wattune_agent/cap_level.py", "src/wattune_agent/power_log.py"),
     "jetsons": ("benchmarks/jetsons.py", *SEARCH),
