@@ -94,8 +94,7 @@ def delayed(trainable: Example, ends: list[int], count: int) -> tuple[dict[str, 
     return versions[-1], losses
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("modules", [1, 2, 3, 4])
+@pytest.mark.parametrize("modules", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 3, 4))])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_each_module_learns_with_its_delay(modules: int, optimizer: str) -> None:
     trainable = layers(optimizer=OPTIMIZERS[optimizer])

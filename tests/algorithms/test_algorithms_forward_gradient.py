@@ -12,10 +12,8 @@ from tests.support import training_runs as made
 from tests.support.algorithm_examples import Example, points, vectors
 from tests.support.pipeline_examples import noisy_layers
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
 
 from wattune.algorithms import load_checkpoint, open_algorithm
-from wattune.algorithms.forward.masks import RandomKey
 from wattune.errors import InputError, WorkloadError
 from wattune.training import train
 
@@ -54,32 +52,6 @@ class TestActivities(ForwardGradientContract):
             lambda: nn.Sequential(nn.Linear(12, 20), nn.LayerNorm(20), nn.ReLU(), nn.Dropout(0.3), nn.Linear(20, 4)),
             vectors(),
         )
-
-
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
-def test_it_is_a_forward_gradient_descent_written_on_jvp(optimizer):
-    """The plain loop: a direction, ``torch.func.jvp``, the derivative times the direction as the gradient."""
-    trainable = points(optimizer=lambda p: optimizer(p, lr=1e-2))
-    algorithm = open_algorithm("forward-gradient", trainable, 8, seed=3)
-    steps = list(algorithm.run(islice(trainable.batches(8), 20)))
-
-    model = trainable.model(3)
-    updates = optimizer(model.parameters(), lr=1e-2)
-    losses = []
-    for step, (x, y) in enumerate(islice(trainable.batches(8), 20)):
-        draws = RandomKey(3, step).generator(torch.device("cpu"))
-        values = {name: p.detach() for name, p in model.named_parameters()}
-        u = {name: torch.empty_like(p).normal_(generator=draws) for name, p in values.items()}
-        loss, derivative = jvp(
-            lambda at, x=x, y=y: trainable.loss(functional_call(model, at, (x,)), y), (values,), (u,)
-        )
-        for name, p in model.named_parameters():
-            p.grad = derivative * u[name]
-        updates.step()
-        losses.append(loss.item())
-    assert [s.loss for s in steps] == pytest.approx(losses, rel=1e-5)
-    for actual, wanted in zip(algorithm.module.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("perturb", ["weights", "activities", "differences"])
@@ -220,6 +192,3 @@ def test_peak_memory_in_a_process_of_its_own():
     assert deep["forward-gradient"] <= 0.2 * deep["backprop"]
     assert deep["forward-gradient"] <= 0.45 * deep["backprop:checkpoint=8"]
     assert deep["forward-gradient:perturb=activities"] <= 0.2 * deep["backprop"]
-
-
-# ------------------------------------------------------------------------------------------------------- accuracy

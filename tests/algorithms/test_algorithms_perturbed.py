@@ -18,7 +18,7 @@ from wattune.algorithms.forward.alpha import Alpha
 from wattune.algorithms.forward.forward_gradient import Estimate
 from wattune.algorithms.forward.masks import RandomKey, copied_buffers
 from wattune.algorithms.forward.perturbed import Differences, Perturbed
-from wattune.workloads.models import CharacterTransformer, Embedded, resnet8, small_cnn
+from wattune.workloads.models import CharacterTransformer, Embedded, small_cnn
 
 LOSS = points()
 """Its loss is the cross-entropy of any model here."""
@@ -33,12 +33,6 @@ def encoder() -> nn.Module:
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     "small perceptron": (lambda: nn.Sequential(nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 4)), vectors()),
     "perceptron": (lambda: perceptron(dropout=0.3), vectors()),
-    "convolutions": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(4, 4)
-        ),
-        images(size=8, classes=4),
-    ),
     "normalised convolutions": (
         lambda: nn.Sequential(
             nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.GroupNorm(2, 4), nn.ReLU()),
@@ -50,7 +44,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
         images(size=8, classes=4),
     ),
     "convolutions with batch normalisation": (lambda: small_cnn(width=4), images(size=16)),
-    "resnet8": (lambda: resnet8(width=4), images(size=16)),
     "character transformer": (
         lambda: CharacterTransformer(vocabulary=11, length=6, layers=2, heads=2, width=8),
         texts(6, 11),
