@@ -28,6 +28,7 @@ PAGES = (
     ROOT / "docs" / "boards.md",
     ROOT / "docs" / "carbon.md",
     ROOT / "docs" / "fleet.md",
+    ROOT / "docs" / "install.md",
     ROOT / "docs" / "calibration.md",
     ROOT / "docs" / "moving-caps.md",
     ROOT / "docs" / "own-loop.md",

@@ -39,6 +39,7 @@ MEASURED = {
     "planning": ("benchmarks/planning.py", "src/wattune/planning"),
     "program_flow": ("benchmarks/program_flow.py", "src/wattune/profiling/program", "src/wattune/program"),
     "program_metrics": ("benchmarks/program_metrics.py", "src/wattune/program/learning.py", *SAMPLES),
+    "pythons": (".ci", "Makefile", "pyproject.toml"),
     "ranks_division": ("benchmarks/ranks_division.py", "benchmarks/groups.py", *SESSION, "src/wattune/search"),
     "ranks_killed": ("benchmarks/ranks_killed.py", *SESSION, "src/wattune_agent"),
     "script": ("benchmarks/script", "src/wattune/script", "src/wattune/search", "src/wattune/power/limiter.py"),

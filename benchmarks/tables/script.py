@@ -66,6 +66,16 @@ def program_metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
+def pythons() -> str:
+    """Tests under the oldest and the newest releases, which their targets of the Makefile run; and an installation."""
+    data = read("pythons")
+    lines = ["| target | Python | torch | passed | failed |", "|---|---|---|---|---|"]
+    for run in data["runs"]:
+        lines.append(f"| {run['target']} | {run['python']} | {run['torch']} | {run['passed']:,} | {run['failed']} |")
+    ways = (f"`{way}` {one['seconds']:.0f} s and {one['mb']} MB" for way, one in data["install"].items())
+    return "\n".join([*lines, "", f"Without torch, from a warm cache: {', '.join(ways)}."]) + "\n"
+
+
 def trainers() -> str:
     """What differs from the plain program in each library's loop, and what was tried meanwhile."""
     data = read("trainers")
@@ -89,5 +99,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "script": script,
     "program_flow": program_flow,
     "program_metrics": program_metrics,
+    "pythons": pythons,
     "trainers": trainers,
 }

@@ -11,7 +11,6 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from tests.support.board_records import unpack
 from tests.support.cli_boards import limits
 from tests.support.live_board import COMMAND, ENVIRONMENT, live, wait_for
 from tests.support.programs import running
@@ -41,24 +40,6 @@ def started(words, **options):
             yield process
         finally:
             process.kill()
-
-
-@pytest.mark.slow
-def test_without_torch(tmp_path):
-    board = unpack("orin-nano-jp6", tmp_path / "board")
-    code = f"""
-import sys
-from wattune.cli import main
-sys.argv = ["wattune"]
-options = ["--device", "jetson", "--sysfs-root", {str(board)!r}, "--batch-sizes", "1", "--strategy", "full"]
-command = 'sh -c "for i in 1 2 3 4; do echo 1 s; sleep 0.3; done; exit 5" {{batch_size}} {{steps}}'
-assert main(["profile", *options, "--command", command, "--step-time", "(.*) s"]) == 2
-print(sorted({{"torch", "sklearn"}} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert done.stdout == "[]\n", done.stderr
-    assert "exit code 5" in done.stderr.splitlines()[-1]
-    assert not (tmp_path / "profile.json").exists()
 
 
 @pytest.mark.parametrize(

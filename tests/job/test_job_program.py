@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.board_records import unpack
 from tests.support.programs import Files, is_gone, trainer
 
 import wattune
@@ -139,13 +140,25 @@ def test_a_profile_with_other_batch_sizes_is_refused_at_once(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_estimate_of_a_program_loads_no_torch(tmp_path):
+TOLD = ["--metric", "acc ([0-9.]+)", "--samples", "of ([0-9]+)", "--target", "0.9", "--seeds", "1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "says"),
+    [
+        ("estimate", TOLD, "the program trains the same at batch sizes 4 and 8; does it use {batch_size}?"),
+        ("profile", ["--step-time", "of ([0-9]+)"], "add up to"),
+    ],
+)
+def test_a_program_needs_no_torch_of_wattune(tmp_path, command, options, says):
     """A board's wattune may have none: the program has its own."""
     lines = "import sys, time\nfor n in range(1, 30): print(f'acc {n / 20} of {n * 50}', flush=True); time.sleep(0.02)"
     (tmp_path / "train.py").write_text(lines)
-    words = ["estimate", "--command", f"{sys.executable} -S train.py {{batch_size}}", "--batch-sizes", "4,8"]
-    words += ["--metric", "acc ([0-9.]+)", "--samples", "of ([0-9]+)", "--target", "0.9", "--seeds", "1"]
+    if command == "profile":
+        options = [*options, "--device", f"jetson?root={unpack('orin-nano-jp6', tmp_path / 'board')}"]
+    words = [command, "--command", f"{sys.executable} -S train.py {{batch_size}}", "--batch-sizes", "4,8", *options]
     code = f"import sys; from wattune.cli import main; assert main({words}) == 2; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "the program trains the same at batch sizes 4 and 8; does it use {batch_size}?" in done.stderr
+    assert says in done.stderr
+    assert not (tmp_path / "profile.json").exists()

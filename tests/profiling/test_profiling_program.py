@@ -201,16 +201,13 @@ def test_a_program_whose_steps_are_not_seen_is_ended_early(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("command", "options", "words"),
     [
-        ("true --steps {steps}", {}, "{batch_size}"),
         ("true {batch_size}", {}, "put {steps} into the command"),
         ("true '{batch_size}", {}, "No closing quotation"),
-        ("no-such-program {batch_size} {steps}", {}, "no-such-program"),
         ("true {batch_size} {steps}", {"step_time": "("}, "pattern"),
         ("true {batch_size} {steps}", {"step_time": "no group"}, "one group"),
         ("true {batch_size} {steps}", {"batch_sizes": [4, 4]}, "4,4"),
         ("true {batch_size} {steps}", {"batch_sizes": []}, "none"),
         ("true {batch_size} {steps}", {"strategy": "staircase"}, "only with a cap"),
-        ("true {batch_size} {steps}", {"run_limit_s": -1.0}, "limit"),
     ],
 )
 def test_what_cannot_be_asked_for(tmp_path, command, options, words):

@@ -23,11 +23,6 @@ def test_two_run_lengths_give_the_step_back(step_s, other_s, before, few, more, 
     assert stretch.end_s <= begun_s + before * other_s + many * step_s + 1e-6 * (1 + other_s + many * step_s)
 
 
-def test_a_longer_run_that_is_not_longer_says_nothing():
-    assert by_lengths((5, 2.0), (50, 2.0), 0.0) is None
-    assert by_lengths((5, 2.0), (50, 1.9), 0.0) is None
-
-
 def test_lines_in_time_and_late_ones():
     times = PrintedStepTimes(re.compile(r"took (\S+)"))
     for n in range(SKIPPED + 4):

@@ -232,7 +232,12 @@ class ProgramProbe:
                         raise meter.lost
                     run_s = meter.elapsed_s - program.begun_s
                     if run_s > self._limit_s:
-                        raise self._too_long(batch_size, program)
+                        raise WorkloadError(
+                            f"the program did not end within {self._limit_s:g} s at batch size {batch_size}; its last "
+                            "line",
+                            value=program.last_line,
+                            hint="give more time by --run-limit",
+                        )
                     if times.is_unseen(run_s):
                         what = "no step of the program is seen; its last line"
                         raise WorkloadError(what, value=program.last_line, hint=times.hint)
@@ -251,10 +256,3 @@ class ProgramProbe:
             program.check_ending(f"at batch size {batch_size}" + (f" and {knobs}" if knobs else ""))
         readings, last = tuple(self._readings), program.last_line
         return ProgramRun(program.begun_s, ended_s, readings, times, health.fields(), last)
-
-    def _too_long(self, batch_size: int, program: Process) -> WorkloadError:
-        return WorkloadError(
-            f"the program did not end within {self._limit_s:g} s at batch size {batch_size}; its last line",
-            value=program.last_line,
-            hint="give more time by --run-limit",
-        )
