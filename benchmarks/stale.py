@@ -43,6 +43,7 @@ MEASURED = {
     "ranks_division": ("benchmarks/ranks_division.py", "benchmarks/groups.py", *SESSION, "src/wattune/search"),
     "ranks_killed": ("benchmarks/ranks_killed.py", *SESSION, "src/wattune_agent"),
     "script": ("benchmarks/script", "src/wattune/script", "src/wattune/search", "src/wattune/power/limiter.py"),
+    "search_speed": ("benchmarks/search_speed.py", "src/wattune/search"),
     "server_fleet": ("benchmarks/server", "src/wattune_server"),
     "session": ("benchmarks/session.py", "benchmarks/session_worlds.py", "src/wattune/search", *SIMULATOR),
     "session_overhead": ("benchmarks/session_overhead.py", *SESSION),

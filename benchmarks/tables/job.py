@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 
 from benchmarks.tables.results import ms, percent, read
 
@@ -67,13 +68,16 @@ def profiling_cost() -> str:
 
 def speed() -> str:
     """Speed of the tool itself."""
-    startup, planning = read("startup"), read("planning")
+    startup, planning, search = read("startup"), read("planning"), read("search_speed")
     machine, over = startup["machine"], startup["over_imports"]
+    ratios = [f"{median(one['over_before']):.2f}" for one in search["settings"].values()]
     return (
         f"Measured on {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}: median (fastest to "
         "slowest).\n\n"
         "| | aim | measured |\n|---|---|---|\n"
         f"| planning {planning['cells']} points | 1 ms | {ms(planning)} |\n"
+        f"| CPU time of a search's decision among {', '.join(search['settings'])} settings, over that of "
+        f"{search['before'][:7]} | 0.25 | {', '.join(ratios)} |\n"
         "| CPU time of `wattune --help` over importing typer, rich and pydantic | 1.3 | "
         f"{over['median']:.2f} ({over['min']:.2f} to {over['max']:.2f}) |\n"
     )
