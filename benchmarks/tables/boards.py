@@ -115,6 +115,33 @@ def jetsons() -> str:
             f"{percent(row['worst_over'])} at most | {row['picks_over']} "
             f"| {percent(row['more_than_ours'])} ± {percent(row['more_than_ours_se'])} |"
         )
+    with_room, limits = data["strategies"]["wattune"]["with_room"], data["power_limits"]
+    lines += ["", f"Where there is room, {with_room['probes_over_a_case']:.2f} probes a case are above the cap by 1%."]
+    lines += [
+        "",
+        "| caps that some GPU clock keeps | fastest with 1.5% of room | wattune | probes | over by 1% | picks |",
+    ]
+    lines.append("|---|---|---|---|---|---|")
+    names = {"judged": "two workloads", "all": "three, with the one tuned on"}
+    for name, one in ((words, data["of_gpu_clock"][key]) for key, words in names.items()):
+        row = one["strategies"]["wattune"]
+        floor = " / ".join(percent(share) for share in one["oracle"]["room"]["0.015"].values())
+        ours = " / ".join(percent(row[f"regret_{key}"]) for key in ("mean", "p90", "worst"))
+        lines.append(
+            f"| {name} | {floor} | {ours} | {row['probes']:.1f} | {row['probes_over_a_case']:.2f} a case "
+            f"| {row['picks_over']} |"
+        )
+    short, long = data["training"].values()
+    lines += [
+        "",
+        f"Within a training run of ten minutes the search takes {short['probes']:.1f} probes and "
+        f"{percent(short['loss'])} of the time; of ten hours, {long['probes']:.1f} probes and {percent(long['loss'])}.",
+        "",
+        f"Batch sizes and power limits of Zeus' GPUs, {limits['cases']} cases: wattune loses "
+        f"{percent(limits['strategies']['wattune']['beyond_room'])} beyond the fastest point with room "
+        f"({percent(limits['oracle']['regret_with_room'])}), and has no pick in "
+        f"{limits['strategies']['wattune']['without_a_pick']}.",
+    ]
     return "\n".join(lines) + "\n"
 
 
