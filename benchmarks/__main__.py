@@ -33,6 +33,7 @@ ALONE = {
     "fleet": "benchmarks.server.fleet",
     "guard": "benchmarks.guard.command",
     "jetsons": "benchmarks.jetsons",
+    "memory": "benchmarks.asyncfgd.memory",
     "loops": "benchmarks.loops",
     "moving_caps": "benchmarks.moving_caps",
     "paper": "benchmarks.paper.command",

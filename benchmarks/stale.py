@@ -23,6 +23,7 @@ MEASURED = {
     "asyncfgd_accuracy": ("benchmarks/asyncfgd/accuracy.py", "src/wattune/algorithms/forward"),
     "asyncfgd_engines": ("benchmarks/asyncfgd/engines.py", "examples/engines", "src/wattune/algorithms/forward"),
     "asyncfgd_feasibility": ("benchmarks/asyncfgd", "src/wattune/algorithms", *SIMULATOR),
+    "asyncfgd_memory": ("benchmarks/asyncfgd/memory_probe.py", "src/wattune/algorithms"),
     "asyncfgd_schedule": ("benchmarks/asyncfgd/schedule.py", "examples/engines", "src/wattune/algorithms/forward"),
     "boards": ("benchmarks/boards.py", "src/wattune_agent", "src/wattune/power"),
     "carbon": ("benchmarks/carbon.py", "src/wattune/planning/grains.py", "src/wattune/planning/over_time.py"),

@@ -3,7 +3,7 @@
 Cases are generated: a model and a memory limit, on a simulated board under a cap, with batches that may be trained in
 parts. Memory is counted from the operations of a step (modelled), step times and powers come from the board's formulas
 (simulated), and samples relative to backprop from recorded runs (measured, on other and smaller models). The point is
-then chosen as `wattune plan --also` does. The memory of a deep model is measured besides.
+then chosen as `wattune plan --also` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.asyncfgd.memory_probe import measure
 from benchmarks.asyncfgd.synthetic_models import MODELS, SyntheticModel
 from benchmarks.timing import RESULTS, keep
 from wattune.algorithms import open_algorithm, takes_micro_batches
@@ -99,12 +98,6 @@ def curve(spec: str, times: float | None, sizes: Sequence[int]) -> SampleEfficie
 
 ROWS = ((1, 1), (8, 1), (8, 8), (BATCH, 1), (BATCH, 8), (BATCH, BATCH))
 """Batch sizes and micro-batch sizes that may be chosen."""
-
-DEEP, MODELLED = (
-    "CNN, 64 layers",
-    ("CNN, 16 layers", "ResNet8", "ResNet20", "transformer, 6 layers of 64", "MLP, 8 x 256", "LSTM"),
-)
-"""The model that each algorithm's memory is measured with, and those that the modelled memory is compared on."""
 
 SHARES = (0.8, 0.5, 0.3, 0.15, 0.1, 0.06, 0.03, 0.015, 0.006)
 """Memory limits as shares of backprop's memory with one whole batch of ``BATCH``, from nearly enough to too little for
@@ -195,8 +188,6 @@ def main(arguments: Sequence[str] = ()) -> None:
     torch.set_num_threads(1)
     samples = ratios(json.loads(ACCURACY.read_text()))
     results: dict[str, Any] = {"boards": BOARDS, "batch_size": BATCH, "ratios": samples}
-    results["memory"] = {name: measure(spec, DEEP, 2 * BATCH) for name, spec in ALGORITHMS.items()}
-    results["modelled"] = {name: measure("backprop", name, BATCH) for name in MODELLED}
     keep("asyncfgd_feasibility", {**results, "cases": list(cases(samples))})
 
 

@@ -38,7 +38,10 @@ def paper_verdict() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    **{f"asyncfgd_{name}": partial(asyncfgd, name) for name in ("accuracy", "engines", "feasibility", "schedule")},
+    **{
+        f"asyncfgd_{name}": partial(asyncfgd, name)
+        for name in ("accuracy", "engines", "feasibility", "memory", "schedule")
+    },
     "asyncfgd_verdict": asyncfgd_verdict,
     "paper": paper,
     "paper_verdict": paper_verdict,

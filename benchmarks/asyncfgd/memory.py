@@ -1,0 +1,40 @@
+"""Peak memory of a step by each algorithm, and how far the modelled memory is from it: `python -m benchmarks memory`.
+
+Each is measured on the CPU, in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.asyncfgd.feasibility import ALGORITHMS
+from benchmarks.asyncfgd.memory_probe import measure
+from benchmarks.timing import keep
+from wattune.errors import InputError
+
+DEEP, BATCH = "CNN, 64 layers", 64
+"""The model and the batch of each algorithm's step."""
+
+MODELLED = ("CNN, 16 layers", "ResNet8", "ResNet20", "transformer, 6 layers of 64", "MLP, 8 x 256", "LSTM")
+"""Models that backprop's modelled memory is compared on, with a batch of 32."""
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure and store. Raises: InputError for any argument."""
+    if arguments:
+        raise InputError("arguments of memory", value=" ".join(arguments), allowed="none")
+    results = {"algorithms": {name: measure(spec, DEEP, BATCH) for name, spec in ALGORITHMS.items()}}
+    results["models"] = {name: measure("backprop", name, BATCH // 2) for name in MODELLED}
+    keep("asyncfgd_memory", results)
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """A row for each algorithm, and the difference for each model."""
+    whole = results["algorithms"]["backprop"]["peak_mb"]
+    lines = ["| algorithm | memory | modelled | relative to backprop |", "|---|---|---|---|"]
+    for name, one in results["algorithms"].items():
+        ratio = f"{one['peak_mb'] / whole:.2f}"
+        lines.append(f"| {name} | {one['peak_mb']:.1f} MB | {one['modelled_mb']:.1f} MB | {ratio} |")
+    off = (f"{name} {100 * (one['modelled_mb'] / one['peak_mb'] - 1):+.0f}%" for name, one in results["models"].items())
+    return "\n".join(lines) + f"\n\nModelled memory of backprop, batch of 32, off a CPU's: {'; '.join(off)}.\n"
