@@ -197,9 +197,9 @@ def _grids(families: Sequence[dict[str, Any]]) -> str:
     """How finely each family was evaluated, since that was changed for some of them."""
     fine = [one for one in families if "evaluate_every" in one]
     coarse = [one["family"] for one in families if one not in fine]
-    texts = [f"Of {', '.join(coarse)}: evaluated each 512 samples, and the mean of three reaches it."] if coarse else []
+    texts = [f"Of {'; '.join(coarse)}: evaluated each 512 samples, and the mean of three reaches it."] if coarse else []
     if fine:
-        names = ", ".join(f"{one['family']} (to {one['budget_samples']:,} samples)" for one in fine)
+        names = "; ".join(f"{one['family']} (to {one['budget_samples']:,} samples)" for one in fine)
         texts.append(
             f"Of {names}: evaluated each {fine[0]['evaluate_every']} samples, at larger batch sizes after each step; "
             "the mean over 512 samples reaches it, interpolated."
