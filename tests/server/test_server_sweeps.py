@@ -251,6 +251,16 @@ def attempt(store, job_id, **more):
 
 
 @pytest.mark.slow
+def test_a_proxy_with_a_share_of_its_plateau_as_target_is_trained_to_there(sqlite_store):
+    share = {"data": model().proxy.data, "target": "80%"}
+    job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[16, 64]), proxy=share)
+    record = attempt(sqlite_store, job_id)["curve"]
+    assert (record["target_share"], len(record["levels"])) == (0.8, 2)
+    names = sorted(path.name for path in (sqlite_store.settings.store / "work" / job_id).glob("b*.json"))
+    assert names == ["b016-s0.json", "b064-s0.json"]
+
+
+@pytest.mark.slow
 def test_damaged_folder_is_made_anew(sqlite_store):
     job_id = submitted(sqlite_store, request(seeds=1, batch_sizes=[32]))
     folder = sqlite_store.settings.store / "work" / job_id

@@ -82,7 +82,9 @@ def estimate_sweep(config: SweepConfig) -> SampleEfficiency:
             if path is not None and not path.exists():
                 curve.save(path)
     # The device trains on data of its own, which is not here.
-    workload = replace(proxy, name=model.model, proxy=proxy, data=lambda: proxy.data, batch_size=None)
+    workload = replace(
+        proxy, name=model.model, proxy=proxy, data=lambda: proxy.data, batch_size=None, target_share=None
+    )
     return estimate(
         workload,
         strategy=request.strategy,
