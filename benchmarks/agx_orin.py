@@ -23,15 +23,13 @@ from torch import nn
 
 from benchmarks.paper.calibration_model import changed, value_of
 from benchmarks.timing import keep
-from benchmarks.tx2_recordings import Encoder, no_data
-from wattune.algorithms import open_algorithm
+from benchmarks.tx2_recordings import Encoder, counted_step
 from wattune.devices import SimulatedBoard
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.roofline import segments
 from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.records import StepWork
-from wattune.workloads import Model, OptimizerRule, Workload
 
 NAME, BOARD = "agx_orin", "jetson-agx-orin"
 FILE = "energy_by_gpu_clock.csv"
@@ -39,6 +37,7 @@ MODEL = "deberta-v2-xlarge"
 TOKENS = {"qnli": 256, "sst2": 128}
 FITTED = "qnli"
 LAYERS, COUNTED = 24, 2
+COUNTS = ("flops", "bytes", "kernels")
 HIGHEST_V, LOWEST_V = 0.95, 0.55
 """Voltage at the highest clock and at the lowest ones: energies tell the ratio of the squares alone, and the fit to
 QNLI changes by less than 0.3 % from 0.95 to 1.2 V."""
@@ -64,25 +63,12 @@ class Blocks(nn.Module):
 
 def counted(tokens: int) -> StepWork:
     """The work of a training step over 16 samples of this many tokens."""
-    workload = Workload(
-        "recorded",
-        model=Model(Blocks),
-        data=no_data,
-        input_shape=(tokens, 1536),
-        batch_sizes=(16,),
-        optimizer=OptimizerRule("adam", learning_rate=1e-3, reference_batch_size=16),
-        budget_samples=16,
-    )
-    step, times = open_algorithm("backprop", workload, 16).work(), LAYERS // COUNTED
+    step, times = counted_step(Blocks, (tokens, 1536), 16), LAYERS // COUNTED
     phases = []
     for phase in step.phases:
-        operations = tuple(
-            one.model_copy(
-                update={name: times * getattr(one, name) for name in ("flops", "bytes", "kernels")},
-            )
-            for one in phase.operations
-        )
-        phases.append(phase.model_copy(update={"operations": operations}))
+        scaled = [{name: times * getattr(one, name) for name in COUNTS} for one in phase.operations]
+        operations = [one.model_copy(update=counts) for one, counts in zip(phase.operations, scaled, strict=True)]
+        phases.append(phase.model_copy(update={"operations": tuple(operations)}))
     return step.model_copy(update={"phases": tuple(phases)})
 
 

@@ -33,11 +33,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import optuna
 
 from benchmarks import bofl
 from benchmarks.bofl import Figures
-from benchmarks.decisions import optuna_way, sweeps
+from benchmarks.decisions import sweeps
 from benchmarks.decisions.scoring import spread_of_mean
 from benchmarks.decisions.traces import Task, read_runs
 from benchmarks.timing import keep, measured_at
@@ -45,7 +44,7 @@ from wattune.cap import PowerCap
 from wattune.devices.replay import Noise, ReplayDevice
 from wattune.devices.replay_table import read_profile
 from wattune.errors import CapError
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling import profile
 from wattune.records import EfficiencyPoint, ProfileCell, ProfileTable, SampleEfficiency, provenance
 from wattune.search.observation import Stretch
@@ -65,7 +64,6 @@ ROOMS = (0.015, 0.01)
 """Shares of the cap that a pick may leave unused. The first is two standard errors of eight readings with that noise,
 and some drift."""
 
-PROBES = 15
 REACH = 3
 """Half-width of the smoothing in values of a knob, at which a cell's weight is 0."""
 
@@ -277,28 +275,9 @@ def as_recorded(recording: Recording, cap_w: float, seed: int) -> Outcome:
     return Outcome([], _picked(recording.recorded, (1 - ROOMS[0]) * cap_w).pick, 0)
 
 
-def with_optuna(recording: Recording, cap_w: float, seed: int) -> Outcome:
-    """Probe as Optuna's Gaussian process says, under the cap as a constraint, from the lowest clocks on."""
-    draw = random.Random(f"{recording.name} {cap_w:.4f} {seed}")
-    first = next(iter(recording.recorded))
-    values = {name: sorted({point.knobs[name] for point in recording.recorded}) for name in first.knobs}
-    probed: dict[OperatingPoint, Figures] = {}
-
-    def objective(trial: optuna.Trial) -> float:
-        knobs = {name: levels[trial.suggest_int(name, 0, len(levels) - 1)] for name, levels in values.items()}
-        point = OperatingPoint(first.shape, Knobs(knobs))
-        probed[point] = read = _read(recording, draw, point)
-        trial.set_constraint("cap", read.power_w / cap_w - 1)
-        return math.log(read.step_s)
-
-    optuna_way.optimize(objective, optuna_way.gaussian, seed, first=dict.fromkeys(values, 0), trials=PROBES)
-    return _picked(probed, cap_w)
-
-
 STRATEGIES: dict[str, Strategy] = {
     "wattune": ours,
     "50 settings at random": at_random,
-    "Optuna GP, 15": with_optuna,
     "every recorded cell known": as_recorded,
 }
 

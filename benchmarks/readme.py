@@ -3,58 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
-from benchmarks.tables import (
-    boards,
-    decisions,
-    growth,
-    job,
-    moving_budgets,
-    papers,
-    script,
-    server,
-    session,
-    several_devices,
-)
+from benchmarks.tables import boards, choices, papers, running
 from benchmarks.tables.results import with_moment
+from benchmarks.timing import ROOT
 
-ROOT = Path(__file__).parent.parent
-PAGES = (
-    ROOT / "README.md",
-    ROOT / "docs" / "algorithms.md",
-    ROOT / "docs" / "any-program.md",
-    ROOT / "docs" / "boards.md",
-    ROOT / "docs" / "carbon.md",
-    ROOT / "docs" / "fleet.md",
-    ROOT / "docs" / "install.md",
-    ROOT / "docs" / "calibration.md",
-    ROOT / "docs" / "moving-caps.md",
-    ROOT / "docs" / "own-loop.md",
-    ROOT / "docs" / "results.md",
-    ROOT / "docs" / "server.md",
-    ROOT / "docs" / "several-devices.md",
-    ROOT / "docs" / "works-with.md",
-    ROOT / "docs" / "decisions" / "0013-one-level-under-a-cap.md",
-    ROOT / "benchmarks" / "decisions" / "README.md",
-    ROOT / "benchmarks" / "asyncfgd" / "README.md",
-    ROOT / "benchmarks" / "paper" / "README.md",
-    ROOT / "benchmarks" / "server" / "README.md",
-)
 MARK = re.compile(r"(<!-- (?P<name>\w+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
-PARTS: dict[str, Callable[[], str]] = {
-    **boards.PARTS,
-    **decisions.PARTS,
-    **growth.PARTS,
-    **job.PARTS,
-    **moving_budgets.PARTS,
-    **papers.PARTS,
-    **script.PARTS,
-    **server.PARTS,
-    **session.PARTS,
-    **several_devices.PARTS,
-}
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "benchmarks").rglob("*.md"))]
+PAGES = [page for page in TEXTS if MARK.search(page.read_text())]
+PARTS = {name: part for tables in (boards, choices, papers, running) for name, part in vars(tables).items()}
+"""Each part by the name of the function that writes it."""
 
 
 def filled(text: str) -> str:

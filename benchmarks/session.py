@@ -1,7 +1,6 @@
 """Regret of a run that searches for the best point while it trains: random boards, five workloads, several caps.
 
 Every run trains on a simulated board, under wattune's meter and limiter: probes and training are steps of counted work.
-It is compared with the user's batch size at a clock found by bisection.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Run:
 
 
 class Trainer:
-    """Training on a simulated board, at points chosen by a strategy."""
+    """Training on a simulated board, at points that the search chooses."""
 
     def __init__(self, place: World, cap_w: float, seed: int, *, knows_curve: bool):
         self.place, self.cap_w, self.knows_curve = place, cap_w, knows_curve
@@ -191,7 +190,7 @@ class Trainer:
             self.above.append(self._window.mean_w)
 
 
-# ----------------------------------------------------------------------------------------------------------- strategies
+# ----------------------------------------------------------------------------------------------------------- search
 
 
 def guided(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
@@ -229,31 +228,6 @@ def _tell(search: Search, point: OperatingPoint, figures: tuple[float, float, fl
         search.tell(point, Stretch(*figures))
 
 
-def bisection(trainer: Trainer, relative: Mapping[int, tuple[float, float]]) -> None:
-    """Train the user's own row at the highest setting whose mean power stays under the cap, found by bisection."""
-    row = BatchShape(trainer.place.task.user, trainer.place.task.user)
-    settings = trainer.device.combinations()
-    low, high = 0, len(settings)
-    while high - low > 1:
-        middle = (low + high) // 2
-        trainer.force = OperatingPoint(row, settings[low])
-        figures = trainer.probe(OperatingPoint(row, settings[middle]))
-        if figures is None:
-            break
-        low, high = (middle, high) if isinstance(figures, tuple) else (low, middle)
-    _train_to_end(trainer, [OperatingPoint(row, settings[level]) for level in range(low, -1, -1)])
-
-
-def _train_to_end(trainer: Trainer, points: Sequence[OperatingPoint]) -> None:
-    left = list(points)
-    while not trainer.over:
-        if isinstance(trainer.train(left[0], math.inf), float) and len(left) > 1:
-            left.pop(0)
-
-
-WAYS = {"guided": guided, "user's batch, bisected clock": bisection}
-
-
 # -------------------------------------------------------------------------------------------------------------- figures
 
 
@@ -268,7 +242,7 @@ def knowledge(place: World, kind: str, draw: random.Random) -> dict[int, tuple[f
 
 
 def cases(seed: int) -> list[dict[str, Any]]:
-    """Run all strategies on one board."""
+    """Search on one board, with each task, knowledge and cap."""
     runs = []
     for task in TASKS:
         for kind in KNOWLEDGE:
@@ -285,21 +259,11 @@ def cases(seed: int) -> list[dict[str, Any]]:
                 free, capped = place.best(cap_w), place.best(cap_w - place.allowance_w())
                 assert free is not None
                 assert capped is not None
-                for way, train in WAYS.items():
-                    trainer = Trainer(place, cap_w, seed, knows_curve=kind == "curve")
-                    with trainer.training():
-                        train(trainer, relative)
-                    runs.append(
-                        {
-                            "seed": seed,
-                            "task": task.name,
-                            "kind": kind,
-                            "cap": share,
-                            "way": way,
-                            "noise_price": place.cost(capped) / place.cost(free) - 1,
-                            **vars(trainer.run),
-                        }
-                    )
+                trainer = Trainer(place, cap_w, seed, knows_curve=kind == "curve")
+                with trainer.training():
+                    guided(trainer, relative)
+                noise_price = place.cost(capped) / place.cost(free) - 1
+                runs.append({"kind": kind, "noise_price": noise_price, **vars(trainer.run)})
     return runs
 
 
@@ -322,9 +286,5 @@ def main(seeds: Sequence[int] = FRESH) -> None:
     """Run all boards, in as many processes as there are cores, and store the results."""
     with ProcessPoolExecutor() as pool:
         runs = [run for part in pool.map(cases, seeds) for run in part]
-    figures: dict[str, Any] = {}
-    for kind in KNOWLEDGE:
-        for way in WAYS:
-            if chosen := [run for run in runs if run["kind"] == kind and run["way"] == way]:
-                figures.setdefault(kind, {})[way] = summary(chosen)
+    figures = {kind: summary([run for run in runs if run["kind"] == kind]) for kind in KNOWLEDGE}
     keep("session", {"boards": len(seeds), "workloads": len(TASKS), "caps": list(CAPS), "regret": figures})

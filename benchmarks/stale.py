@@ -50,7 +50,7 @@ MEASURED = {
     "session_overhead": ("benchmarks/session_overhead.py", *SESSION),
     "startup": ("benchmarks/startup.py", "src/wattune/cli"),
     "trainers": ("benchmarks/trainers.py", "examples/trainers", "src/wattune/integrations", *SESSION),
-    "tx2_calibration": ("benchmarks/tx2_fit.py", "benchmarks/tx2_calibration.py", *SIMULATOR),
+    "tx2_calibration": ("benchmarks/tx2_calibration.py", "benchmarks/tx2_recordings.py", *SIMULATOR),
 }
 """Results -> the code that they measure, the benchmark's own included."""
 

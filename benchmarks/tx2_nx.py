@@ -15,8 +15,7 @@ from typing import Any
 from benchmarks.paper.calibration_model import SOUND_RATIOS, fit, rms, value_of
 from benchmarks.paper.models import work
 from benchmarks.paper.published import NANO, RESNET18, TX2_NX
-from benchmarks.tx2_fit import FittedBoard, spread
-from benchmarks.tx2_recordings import FILES, TOP_CPU_MHZ, Cell
+from benchmarks.tx2_recordings import FILES, TOP_CPU_MHZ, Cell, FittedBoard, spread
 from wattune.devices import SimulatedBoard
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.exact_steps import exact

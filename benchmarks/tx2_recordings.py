@@ -7,6 +7,8 @@ sequence length are not stated, nor what TensorRT made of VGG19: their work is a
 from __future__ import annotations
 
 import csv
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -16,11 +18,14 @@ import torch
 from torch import nn
 
 from benchmarks.bofl import points
+from benchmarks.paper.models import no_data
 from wattune.algorithms import open_algorithm
-from wattune.errors import InputError, WorkloadError
+from wattune.devices import SimulatedBoard
+from wattune.devices.simulator.roofline import segments
+from wattune.errors import InputError
 from wattune.point import Knobs
 from wattune.records import Operation, PhaseWork, StepWork
-from wattune.workloads import Data, Model, OptimizerRule, Workload
+from wattune.workloads import Model, OptimizerRule, Workload
 
 TOP_MEMORY_MHZ, TOP_CPU_MHZ = 1866.0, 2035.2
 VIT, RESNET50, LSTM, VGG19 = "ViT-B/16", "ResNet50", "LSTM", "VGG19"
@@ -113,18 +118,18 @@ class VisionTransformer(nn.Module):
         return scores
 
 
-def no_data() -> Data:
-    raise WorkloadError("this workload is only counted", hint="give it data to train it")
-
-
 def counted(name: str) -> StepWork:
     """The counted work of a training step of ViT-B/16 (batch size 32) or ResNet50 (8) with Adam."""
-    model, pixels, batch_size = {VIT: (VisionTransformer, 32, 32), RESNET50: (ResNet50, 224, 8)}[name]
+    return counted_step(*{VIT: (VisionTransformer, (3, 32, 32), 32), RESNET50: (ResNet50, (3, 224, 224), 8)}[name])
+
+
+def counted_step(model: type[nn.Module], input_shape: tuple[int, ...], batch_size: int) -> StepWork:
+    """The counted work of a training step of a model with Adam."""
     workload = Workload(
         "recorded",
         model=Model(model),
         data=no_data,
-        input_shape=(3, pixels, pixels),
+        input_shape=input_shape,
         batch_sizes=(batch_size,),
         optimizer=OptimizerRule("adam", learning_rate=1e-3, reference_batch_size=batch_size),
         budget_samples=batch_size,
@@ -153,6 +158,41 @@ class Cell:
     step_s: float
     power_w: float | None
     is_fitted: bool
+
+
+@dataclass(frozen=True)
+class FittedBoard:
+    """A board, and the work of each workload."""
+
+    board: SimulatedBoard
+    works: dict[str, StepWork]
+
+    def step(self, cell: Cell) -> tuple[float, float]:
+        """Seconds of the cell's step, and mean watts."""
+        parts = segments(self.works[cell.workload], self.board.chip("gpu"), cell.knobs)
+        step_s = math.fsum(part.seconds for part in parts)
+        energy_j = math.fsum(part.seconds * part.power_w(0.0, 25.0) for part in parts)
+        return step_s, energy_j / step_s
+
+    def time_errors(self, cells: Iterable[Cell]) -> list[float]:
+        """ln(predicted / recorded seconds) of each cell."""
+        return [math.log(self.step(cell)[0] / cell.step_s) for cell in cells]
+
+    def power_errors(self, cells: Iterable[Cell]) -> list[float]:
+        """Predicted over recorded power less one, of each cell that has one."""
+        return [self.step(cell)[1] / cell.power_w - 1 for cell in cells if cell.power_w is not None]
+
+
+def spread(errors: Sequence[float]) -> dict[str, float]:
+    """Root mean square, mean, 95th percentile and worst of relative errors."""
+    sizes = np.abs(errors)
+    return {
+        "cells": len(errors),
+        "rms": round(float(np.sqrt(np.mean(np.square(errors)))), 4),
+        "mean": round(float(np.mean(errors)), 4),
+        "p95": round(float(np.quantile(sizes, 0.95)), 4),
+        "worst": round(float(sizes.max()), 4),
+    }
 
 
 @dataclass(frozen=True)

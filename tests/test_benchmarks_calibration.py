@@ -155,7 +155,6 @@ def test_the_recorded_predictions_are_those_of_the_boards_today():
         before = recorded[cell.device, cell.model, cell.dataset, cell.batch_size, cell.rung]["as shipped"]
         again = "python -m benchmarks paper calibration"
         assert ratio.predicted_s(FILES) == pytest.approx(before, rel=2e-3), f"run `{again}`"
-    assert all(board["met"] for board in data["met"]["as shipped"].values())
 
 
 # --------------------------------------------------------------------------------------------------- memory and power

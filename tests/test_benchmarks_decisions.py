@@ -13,7 +13,6 @@ from benchmarks.decisions import (
     command,
     estimators,
     mlperf_part,
-    optuna_way,
     profilers,
     scoring,
     sweeps,
@@ -139,19 +138,15 @@ def test_a_pick_over_the_cap_is_charged_the_clock_below_that_keeps_it() -> None:
     assert place.power_w[place.place(lower)] <= cap_w
 
 
-@pytest.mark.parametrize(
-    "way", [profilers.full_grid, profilers.staircase, profilers.largest_batch, optuna_way.tpe, guided_way]
-)
+@pytest.mark.parametrize("way", [profilers.full_grid, profilers.staircase, guided_way])
 def test_every_way_to_probe_picks_a_cell_that_it_measured(way: object) -> None:
     place, samples = board("table", 3), {size: 1 + size / 200 for size in BATCH_SIZES}
     cap_w = place.cap_w(0.6)
-    rig = Rig(place, cap_w, 0, budget_s=30.0)
+    rig = Rig(place, cap_w, 0)
     found = way(rig, samples)  # type: ignore[operator]
     assert found.pick in found.measured
     if way is guided_way:
         assert rig.probes <= 16
-    if way is optuna_way.tpe:
-        assert rig.seconds >= 30.0 > rig.seconds - 5.0
     assert score(place, cap_w, samples, rig, found)["regret"] > -0.2
 
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 from benchmarks.paper.calibration_model import changed, value_of
+from benchmarks.tables import boards as tables
 from benchmarks.timing import RESULTS
-from benchmarks.tx2_figures import markdown
-from benchmarks.tx2_fit import FittedBoard, fit_powers, work_of
+from benchmarks.tx2_calibration import fit_powers, work_of
 from benchmarks.tx2_nx import FITTED, MEMORY_MHZ, derived
-from benchmarks.tx2_recordings import LSTM, Cell
+from benchmarks.tx2_recordings import LSTM, Cell, FittedBoard
 
 from wattune.devices import builtin_board
 from wattune.devices.base import combinations
@@ -37,7 +37,7 @@ def test_the_results_meet_what_was_asked_of_them_and_belong_to_this_board():
     constants = data["shipped"]["constants"]
     assert constants["gpu.voltage_v"] == list(BOARD.gpu.voltage_v)
     assert constants["power.base_w"] == BOARD.power.base_w
-    assert f"{load['ratio']:.2f}-fold" in markdown(data)
+    assert f"{load['ratio']:.2f}-fold" in tables.tx2_calibration()
 
 
 def test_the_tx2_nx_is_the_tx2_at_its_own_clocks_but_for_what_is_fitted_to_its_times():

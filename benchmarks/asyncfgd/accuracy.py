@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from benchmarks.asyncfgd.engines import spread
+from benchmarks.tables.results import table
 from benchmarks.timing import RESULTS, keep, measured_at
 from wattune.algorithms import open_algorithm
 from wattune.errors import InputError
@@ -124,10 +125,7 @@ def _samples(found: Sequence[float], target: float) -> int | None:
 
 def markdown(results: dict[str, Any]) -> str:
     """A row for each task and algorithm."""
-    lines = [
-        "| task | algorithm | accuracy, mean (least to most) | samples relative to backprop |",
-        "|---|---|---|---|",
-    ]
+    rows = []
     for name in TASKS:
         task = results["tasks"][name]
         backprops = statistics.mean(task["algorithms"]["backprop"]["samples_to_target"])
@@ -136,6 +134,7 @@ def markdown(results: dict[str, Any]) -> str:
             reached = [samples for samples in needed if samples is not None]
             ratio = f"{statistics.mean(reached) / backprops:.2f}" if len(reached) == len(needed) else ""
             shown = ratio or f"{len(reached)} of {len(needed)} seeds reach the target"
-            lines.append(f"| {name} | {algorithm} | {spread(one['accuracies'])} | {shown} |")
+            rows.append((name, algorithm, spread(one["accuracies"]), shown))
     steps = " and ".join(f"{results['tasks'][name]['steps']:,}" for name in TASKS)
-    return "\n".join(lines) + f"\n\nThree seeds of {steps} steps of {results['batch_size']} samples.\n"
+    text = table("task | algorithm | accuracy, mean (least to most) | samples relative to backprop", rows)
+    return f"{text}\nThree seeds of {steps} steps of {results['batch_size']} samples.\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.tables.results import table
 from benchmarks.timing import ROOT, keep
 from wattune.algorithms import open_algorithm
 
@@ -95,13 +96,12 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def markdown(results: dict[str, Any]) -> str:
     """The results as a table, and the times of a step as ratios."""
-    lines = ["| trained | accuracy, mean (least to most) | memory, modelled |", "|---|---|---|"]
-    for name, one in results["methods"].items():
-        lines.append(f"| {name} | {spread(one['accuracies'])} | {one['bytes'] / 1000:.0f} kB |")
+    methods = results["methods"].items()
+    rows = [(name, spread(one["accuracies"]), f"{one['bytes'] / 1000:.0f} kB") for name, one in methods]
     ratios = {k: [each["1"] / each[k] for each in results["step_ms"]] for k in ("2", "4")}
     two, four = (f"{statistics.median(own):.1f} ({min(own):.1f} to {max(own):.1f})" for own in ratios.values())
-    return "\n".join(lines) + (
-        f"\n\nFive seeds of {results['steps']:,} steps, rates chosen on another rotation. With engines of 20 ms, two "
+    return table("trained | accuracy, mean (least to most) | memory, modelled", rows) + (
+        f"\nFive seeds of {results['steps']:,} steps, rates chosen on another rotation. With engines of 20 ms, two "
         f"and four modules in threads are {two} and {four} times as fast as one, median and range of "
         f"{len(results['step_ms'])} rounds.\n"
     )

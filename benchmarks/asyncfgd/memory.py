@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.asyncfgd.feasibility import ALGORITHMS
 from benchmarks.asyncfgd.memory_probe import measure
+from benchmarks.tables.results import table
 from benchmarks.timing import keep
 from wattune.errors import InputError
 
@@ -32,9 +33,10 @@ def main(arguments: Sequence[str] = ()) -> None:
 def markdown(results: dict[str, Any]) -> str:
     """A row for each algorithm, and the difference for each model."""
     whole = results["algorithms"]["backprop"]["peak_mb"]
-    lines = ["| algorithm | memory | modelled | relative to backprop |", "|---|---|---|---|"]
-    for name, one in results["algorithms"].items():
-        ratio = f"{one['peak_mb'] / whole:.2f}"
-        lines.append(f"| {name} | {one['peak_mb']:.1f} MB | {one['modelled_mb']:.1f} MB | {ratio} |")
+    rows = [
+        (name, f"{one['peak_mb']:.1f} MB", f"{one['modelled_mb']:.1f} MB", f"{one['peak_mb'] / whole:.2f}")
+        for name, one in results["algorithms"].items()
+    ]
     off = (f"{name} {100 * (one['modelled_mb'] / one['peak_mb'] - 1):+.0f}%" for name, one in results["models"].items())
-    return "\n".join(lines) + f"\n\nModelled memory of backprop, batch of 32, off a CPU's: {'; '.join(off)}.\n"
+    text = table("algorithm | memory | modelled | relative to backprop", rows)
+    return f"{text}\nModelled memory of backprop, batch of 32, off a CPU's: {'; '.join(off)}.\n"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.asyncfgd.engines import BATCH, spread, trained
+from benchmarks.tables.results import table
 from benchmarks.timing import keep
 from wattune.algorithms.forward.alpha import Schedule
 
@@ -39,10 +40,8 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def markdown(results: dict[str, Any]) -> str:
     """The results as a table."""
-    lines = ["| trained | learning rate | accuracy, mean (least to most) |", "|---|---|---|"]
-    for name, one in results["methods"].items():
-        lines.append(f"| {name} | {one['rate']:g} | {spread(one['accuracies'])} |")
-    return "\n".join(lines) + (
-        f"\n\nFive seeds of {results['epochs']:.0f} epochs; the schedule ends after 20 of them, with an alpha of "
+    rows = [(name, f"{one['rate']:g}", spread(one["accuracies"])) for name, one in results["methods"].items()]
+    return table("trained | learning rate | accuracy, mean (least to most)", rows) + (
+        f"\nFive seeds of {results['epochs']:.0f} epochs; the schedule ends after 20 of them, with an alpha of "
         f"{results['alpha']:g}. Each rate is chosen on another rotation.\n"
     )

@@ -119,14 +119,12 @@ def probe_length(board: Board, true_s: float, windows: int) -> tuple[int, int]:
 class Rig:
     """One board under one cap, cold at first: counts probes, their time, and how far they exceeded the cap.
 
-    The cap is on the mean power over a second, or over the sensor's own window if that is longer. ``budget_s``: probing
-    time after which a search without an end of its own stops.
+    The cap is on the mean power over a second, or over the sensor's own window if that is longer.
     """
 
     board: Board
     cap_w: float
     seed: int
-    budget_s: float = math.inf
     probes: int = 0
     seconds: float = 0.0
     over: list[float] = field(default_factory=list)

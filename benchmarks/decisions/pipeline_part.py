@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.decisions import optuna_way, profilers
+from benchmarks.decisions import profilers
 from benchmarks.decisions.boards import Board, Rig
 from benchmarks.decisions.estimators import SEEDS, Bank
 from benchmarks.decisions.generators import board
@@ -61,10 +61,6 @@ WAYS: dict[str, Callable[[Rig, Bank], ProbeOutcome]] = {
     "ours": _ours,
     "full grid + 6 x 5": _with_sweep(profilers.full_grid),
     "paper: staircase + 6 x 5": _with_sweep(profilers.staircase),
-    "batch first, then clock (6 x 5)": _with_sweep(profilers.batch_first),
-    "Optuna TPE, same time + 6 x 5": _with_sweep(optuna_way.tpe),
-    "largest batch": lambda rig, bank: profilers.largest_batch(rig, dict.fromkeys(bank.runs, 1.0)),
-    "fastest sample, full grid": lambda rig, bank: profilers.fastest_sample(rig, dict.fromkeys(bank.runs, 1.0)),
 }
 
 
@@ -80,16 +76,9 @@ def cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
             while place.best(GUARD * cap_w, true) is None:
                 cap_w = place.cap_w(draw.uniform(*CAPS))
             runs = proxy.some(draw.sample(range(len(next(iter(proxy.runs.values())))), SEEDS))
-            budget_s = math.inf
             for name, way in WAYS.items():
-                rig, bank = Rig(place, cap_w, number, budget_s), Bank(runs)
+                rig, bank = Rig(place, cap_w, number), Bank(runs)
                 outcome = way(rig, bank)
-                budget_s = rig.seconds if name == "ours" else budget_s
-                rows.append(
-                    score(place, cap_w, true, rig, outcome)
-                    | {
-                        "way": name,
-                        "group": f"{target.key.family} {target.key.workload} {target.key.rate:g}",
-                    }
-                )
+                group = f"{target.key.family} {target.key.workload} {target.key.rate:g}"
+                rows.append(score(place, cap_w, true, rig, outcome) | {"way": name, "group": group})
     return rows

@@ -45,40 +45,6 @@ def staircase(rig: Rig, samples: Samples) -> ProbeOutcome:
     return _picked(rig, outcome, samples)
 
 
-def batch_first(rig: Rig, samples: Samples) -> ProbeOutcome:
-    """Take the batch size with the fewest samples, then raise its clock as far as the cap allows."""
-    return _one_row(rig, samples, sorted(rig.board.batch_sizes, key=lambda size: samples[size]))
-
-
-def largest_batch(rig: Rig, samples: Samples) -> ProbeOutcome:
-    """Take the largest batch size, then raise its clock as far as the cap allows."""
-    return _one_row(rig, samples, sorted(rig.board.batch_sizes, reverse=True))
-
-
-def fastest_sample(rig: Rig, samples: Samples) -> ProbeOutcome:
-    """Probe the full grid, and pick as if all batch sizes needed the same number of samples."""
-    return full_grid(rig, dict.fromkeys(samples, 1.0))
-
-
-def pick(rig: Rig, measured: Mapping[Cell, Reading], samples: Samples) -> Cell | None:
-    """The cell with the least time to the target, of those that stay under the cap by what was read."""
-    cells = [cell for cell, reading in measured.items() if capped_w(rig, _cell(cell, reading)) <= rig.cap_w]
-    cells = [cell for cell in cells if math.isfinite(samples.get(cell.batch_size, math.inf))]
-    return min(cells, key=lambda c: measured[c].step_s / c.batch_size * samples[c.batch_size], default=None)
-
-
-def _one_row(rig: Rig, samples: Samples, order: list[int]) -> ProbeOutcome:
-    outcome = ProbeOutcome()
-    measure = _measure(rig, outcome)
-    for size in order:
-        for clock in rig.board.clocks_mhz:
-            if isinstance(measure(OperatingPoint.of(size, clock_mhz=clock)), AbortedProbe):
-                break
-        if outcome.measured:
-            break
-    return _picked(rig, outcome, samples)
-
-
 def _rows(rig: Rig) -> list[BatchShape]:
     return [BatchShape.of(size) for size in rig.board.batch_sizes]
 
@@ -88,7 +54,11 @@ def _climbs(rig: Rig) -> list[list[Knobs]]:
 
 
 def _picked(rig: Rig, outcome: ProbeOutcome, samples: Samples) -> ProbeOutcome:
-    outcome.pick = pick(rig, outcome.measured, samples)
+    """Pick the cell with the least time to the target, of those that stay under the cap by what was read."""
+    measured = outcome.measured
+    cells = [cell for cell, reading in measured.items() if capped_w(rig, _cell(cell, reading)) <= rig.cap_w]
+    cells = [cell for cell in cells if math.isfinite(samples.get(cell.batch_size, math.inf))]
+    outcome.pick = min(cells, key=lambda c: measured[c].step_s / c.batch_size * samples[c.batch_size], default=None)
     return outcome
 
 

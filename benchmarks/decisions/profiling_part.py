@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.decisions import optuna_way, profilers
+from benchmarks.decisions import profilers
 from benchmarks.decisions.boards import Board, Cell, Rig
 from benchmarks.decisions.generators import board
 from benchmarks.decisions.guided_way import guided_way
@@ -24,9 +24,6 @@ from benchmarks.decisions.scoring import regrets
 
 BOARDS = 120
 """Boards of each kind."""
-
-GP_BOARDS = 50
-"""Boards of each kind for the slowest method."""
 
 CAPS = (0.25, 0.9)
 GUARD = 0.98
@@ -42,13 +39,7 @@ WAYS: dict[str, Way] = {
     "ours, strict": partial(guided_way, strict=True),
     "full grid": profilers.full_grid,
     "staircase": profilers.staircase,
-    "batch first, then clock": profilers.batch_first,
-    "largest batch": profilers.largest_batch,
-    "fastest sample, full grid": profilers.fastest_sample,
-    "Optuna TPE, same time": optuna_way.tpe,
-    "Optuna GP, same time": optuna_way.gp,
 }
-"""Ours first: it sets the probing time of Optuna's searches."""
 
 
 def case(kind: str, seed: int) -> tuple[Board, float, dict[int, float]]:
@@ -62,19 +53,15 @@ def case(kind: str, seed: int) -> tuple[Board, float, dict[int, float]]:
             return place, cap_w, samples
 
 
-def cases(boards: int = BOARDS, gp_boards: int = GP_BOARDS) -> list[dict[str, Any]]:
+def cases() -> list[dict[str, Any]]:
     """One row per board and method."""
     rows = []
     for kind in KINDS:
-        for seed in range(boards):
+        for seed in range(BOARDS):
             place, cap_w, samples = case(kind, seed)
-            budget_s = math.inf
             for name, way in WAYS.items():
-                if name.startswith("Optuna GP") and seed >= gp_boards:
-                    continue
-                rig = Rig(place, cap_w, seed, budget_s)
+                rig = Rig(place, cap_w, seed)
                 outcome = way(rig, samples)
-                budget_s = rig.seconds if way is guided_way else budget_s
                 rows.append({"way": name} | score(place, cap_w, samples, rig, outcome))
     return rows
 

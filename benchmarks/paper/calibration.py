@@ -27,7 +27,7 @@ from benchmarks.paper.calibration_model import (
     rms,
     value_of,
 )
-from benchmarks.paper.published import CELLS, NANO, RESNET18, TX2_NX
+from benchmarks.paper.published import NANO, RESNET18, TX2_NX
 from benchmarks.timing import keep
 from wattune.devices import SimulatedBoard, builtin_board
 
@@ -74,21 +74,12 @@ def measure() -> dict[str, Any]:
         "as shipped": files,
     }
     used = {"i": set(only_resnet), "ii": set(ON_NANO), "iii": set(SOUND_RATIOS), "as shipped": set[Ratio]()}
-    fits = {
-        "i": _described(first),
-        "ii": _described(second),
-        "iii": _described(third),
-    }
     return {
         "source": "arXiv 2502.18323, Tables 2 to 4; clocks and batch sizes are inferred",
         "level_s": {"published": LEVEL_S, **{way: level_s(by_board[NANO]) for way, by_board in boards.items()}},
-        "fits": fits,
+        "fits": {way: _described(one) for way, one in {"i": first, "ii": second, "iii": third}.items()},
         "errors": {way: _errors(boards[way], used[way]) for way in WAYS},
-        "allowed": ALLOWED,
-        "met": {way: _met(boards[way]) for way in ("iii", "as shipped")},
-        "cells": [_row(ratio, boards, used) for ratio in RATIOS],
-        "doubtful": {cell.name: cell.doubt for cell in CELLS if cell.doubt},
-        "constants_as_shipped": {name: {place: value_of(b, place) for place in FREE} for name, b in files.items()},
+        "cells": [_row(ratio, boards) for ratio in RATIOS],
     }
 
 
@@ -133,76 +124,10 @@ def _errors(boards: dict[str, SimulatedBoard], used: set[Ratio]) -> dict[str, An
     return by_group
 
 
-def _met(boards: dict[str, SimulatedBoard]) -> dict[str, Any]:
-    """Board -> the largest error of a time ratio within it, the allowed one, and if it is met."""
-    met = {}
-    for name, allowed in ALLOWED.items():
-        errors = [r.error(boards) for r in SOUND_RATIOS if r.cell.device == name and not r.between_boards]
-        largest = max(errors, key=abs)
-        met[name] = {"largest": largest, "allowed": allowed, "met": abs(largest) <= allowed}
-    return met
-
-
-def _row(ratio: Ratio, boards: dict[str, dict[str, SimulatedBoard]], used: dict[str, set[Ratio]]) -> dict[str, Any]:
+def _row(ratio: Ratio, boards: dict[str, dict[str, SimulatedBoard]]) -> dict[str, Any]:
     available = [way for way in WAYS if {ratio.cell.device, ratio.anchor.device} <= set(boards[way])]
-    return {
-        **dataclasses.asdict(ratio.cell),
-        "clock_mhz": ratio.cell.clock_mhz,
-        "against": f"{ratio.anchor.device}, no limit",
-        "predicted_s": {way: ratio.predicted_s(boards[way]) for way in available},
-        "error": {way: ratio.error(boards[way]) for way in available},
-        "fitted": [way for way in WAYS if ratio in used[way]],
-    }
-
-
-# ---------------------------------------------------------------------------------------------------------- as a table
-
-
-def markdown(data: dict[str, Any]) -> str:
-    """The fits as a table, with what they say of the clocks."""
-    lines = [
-        "| fit | constants | data points (cells) | " + " | ".join(GROUP_TITLES[group] for group in GROUPS) + " |",
-        "|---|---|---|" + "---|" * len(GROUPS),
-    ]
-    for way in WAYS:
-        fitted = data["fits"].get(way)
-        begin = (
-            f"| {way} | {fitted['number_of_constants']} | {fitted['data_points']} ({fitted['cells']}) |"
-            if fitted
-            else f"| {way} | those of the files | |"
-        )
-        shown = []
-        for group in GROUPS:
-            one = data["errors"][way].get(group)
-            mark = "*" if one and fitted and not one["fitted"] else ""
-            shown.append("" if one is None else f"{mark}{_percent(one['rms'])}, {_signed(one['largest'])}{mark}")
-        lines.append(f"{begin} {' | '.join(shown)} |")
-    level = data["level_s"]
-    lines += [
-        "",
-        "RMS error, largest error; *in italics* predicted, not fitted. The absolute level rests on one published time, "
-        f"{LEVEL_S:g} s for a step of ResNet18 at 224x224 with batch size 8; it becomes "
-        + ", ".join(f"{level[way]:.2f} s in {way}" for way in WAYS)
-        + ".",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-GROUP_TITLES = {
-    "jetson-nano resnet18": "Nano, ResNet18",
-    "jetson-nano mobilenet-v2": "Nano, MobileNetV2",
-    "jetson-nano character-transformer": "Nano, transformer",
-    TX2_NX: "TX2 NX, ResNet18",
-    "between": "TX2 NX against Nano",
-}
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.1f}%"
+    predicted_s = {way: ratio.predicted_s(boards[way]) for way in available}
+    return {**dataclasses.asdict(ratio.cell), "clock_mhz": ratio.cell.clock_mhz, "predicted_s": predicted_s}
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -23,7 +23,8 @@ FACTORIES = {RESNET18: resnet18, MOBILENET_V2: MobileNetV2, EFFICIENTVIT: Effici
 SMALL_PIXELS = 32
 
 
-def _no_data() -> Data:
+def no_data() -> Data:
+    """Raise WorkloadError: nothing is trained here."""
     raise WorkloadError("this workload is only profiled", hint="give it data to train it")
 
 
@@ -34,7 +35,7 @@ def workload(model: str, pixels: int = SMALL_PIXELS) -> Workload:
         return Workload(
             model,
             model=Model(CharacterTransformer),
-            data=_no_data,
+            data=no_data,
             input_shape=(64,),
             task="language",
             batch_sizes=SIZES,
@@ -45,7 +46,7 @@ def workload(model: str, pixels: int = SMALL_PIXELS) -> Workload:
     return Workload(
         model,
         model=Model(partial(FACTORIES[model], **large)),
-        data=_no_data,
+        data=no_data,
         input_shape=(3, pixels, pixels),
         batch_sizes=SIZES,
         optimizer=ADAM,

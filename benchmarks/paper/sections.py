@@ -9,6 +9,7 @@ from benchmarks.paper.families import WAYS
 from benchmarks.paper.published import LIMITS, NANO
 from benchmarks.paper.replay import HIGHER_CLOCK, METHODS, PRINTED
 from benchmarks.tables.results import read
+from benchmarks.tables.results import table as in_markdown
 from benchmarks.timing import RESULTS
 
 GOAL = 0.01
@@ -95,8 +96,9 @@ def _replay(data: dict[str, Any]) -> Iterator[str]:
     for table in data["tables"]:
         yield from _cells(table)
     yield from _section("Energy", "Simulated, to the target; in brackets relative to ours. The paper prints no values.")
-    yield from _table(
-        ("kJ: Baseline 1 / Baseline 2 / ours", *(WORDS[limit] for limit in LIMITS)),
+    limits = " | ".join(WORDS[limit] for limit in LIMITS)
+    yield in_markdown(
+        f"kJ: Baseline 1 / Baseline 2 / ours | {limits}",
         [(_name(table), *(_energies(table, limit) for limit in LIMITS)) for table in data["tables"]],
     )
     yield from _section(
@@ -111,8 +113,8 @@ def _replay(data: dict[str, Any]) -> Iterator[str]:
             else []
         ),
     )
-    yield from _table(
-        ("cell", "method", "published", "replayed", "time", "why"),
+    yield in_markdown(
+        "cell | method | published | replayed | time | why",
         [
             (
                 one["where"],
@@ -127,8 +129,8 @@ def _replay(data: dict[str, Any]) -> Iterator[str]:
     )
     parts = summary["ablation"]
     yield from _section("Clock only, batch size only, one after the other")
-    yield from _table(
-        ("chosen", "time relative to choosing both together (geometric mean of all cells)"),
+    yield in_markdown(
+        "chosen | time relative to choosing both together (geometric mean of all cells)",
         [
             ("clock only, for the largest batch", f"{parts['clock only']:.2f}"),
             ("batch size only, at the conservative clock", f"{parts['batch only']:.2f}"),
@@ -166,7 +168,7 @@ def _cells(table: dict[str, Any]) -> Iterator[str]:
             texts.append(f"{time} ({cell['mean_s']:.0f} ± {cell['std_s']:.0f}{doubt})")
         rows.append((method, *texts))
     head = f"{table['device']}, {table['model']}, {table['dataset']}: s (published)"
-    yield from _table((head, *(WORDS[limit] for limit in LIMITS)), rows)
+    yield in_markdown(f"{head} | {' | '.join(WORDS[limit] for limit in LIMITS)}", rows)
 
 
 # --------------------------------------------------------------------------------------------------- the training runs
@@ -243,14 +245,3 @@ def _section(title: str, *texts: str) -> Iterator[str]:
     yield from (f"### {title}", "")
     for text in texts:
         yield from (text, "")
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield _line(heads)
-    yield "|" + "---|" * len(heads)
-    yield from map(_line, rows)
-    yield ""
-
-
-def _line(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(texts)} |"

@@ -1,11 +1,11 @@
-"""Boards: what reading and setting them costs, recorded ones, and how the simulated ones were calibrated."""
+"""Boards: what reading and guarding them costs, recorded ones, and how the simulated ones were calibrated."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from typing import Any
 
-from benchmarks.tables.results import percent, read
+from benchmarks.tables.results import percent, read, table
 
 
 def boards() -> str:
@@ -14,44 +14,52 @@ def boards() -> str:
     machine, pinning, cost = data["machine"], data["pinning"], data["cost"]
     files = data["boards"]
     slowest = max(files, key=lambda board: board["device"]["median_s"])
+    conditions = max((board["conditions"] for board in files), key=lambda costs: costs["median_s"])
+    longest_s = max(board["device"]["max_s"] for board in files)
+    rows = [
+        (f"one reading, slowest of {len(files)} boards ({slowest['board']})", "0.2 ms", worst_ms(slowest["device"])),
+        (f"one reading, worst of {data['readings']} on each of these boards", "", f"{longest_s * 1e3:.2f} ms"),
+        ("extra time, once a second, to check temperatures and counters, slowest board", "", worst_ms(conditions)),
+        ("one reading through an agent, round trip", "", f"{data['agent']['read']['median_s'] * 1e3:.2f} ms"),
+        (
+            "taking control: lock, snapshot on disk, limits, and a clock that settles after 50 ms",
+            "",
+            f"{pinning['first']['median_s'] * 1e3:.0f} ms",
+        ),
+        ("restoring the board", "", f"{pinning['restore']['median_s'] * 1e3:.0f} ms"),
+    ]
+    shares = [
+        (one["board"], f"{one['reads_per_s']:.0f}", f"{one['share']:.1%}", f"{one['longest_s'] * 1e3:.0f} ms")
+        for one in cost["boards"]
+    ]
     return (
         f"On {machine['cores']} cores of an {machine['cpu']}, Python {machine['python']}, with files in place of a "
         "board's, beside other work: readings in CPU time, median (worst), the rest as medians by the clock. "
         "The time that the kernel's driver needs to query the chip is not included.\n\n"
-        "| | aim | measured |\n|---|---|---|\n"
-        f"| one reading, slowest of {len(files)} boards ({slowest['board']}) | 0.2 ms "
-        f"| {worst_ms(slowest['device'])} |\n"
-        f"| one reading, worst of {data['readings']} on each of these boards | "
-        f"| {max(board['device']['max_s'] for board in files) * 1e3:.2f} ms |\n"
-        f"| extra time, once a second, to check temperatures and counters, slowest board | "
-        f"| {worst_ms(max((board['conditions'] for board in files), key=lambda costs: costs['median_s']))} |\n"
-        f"| one reading through an agent, round trip | | {data['agent']['read']['median_s'] * 1e3:.2f} ms |\n"
-        f"| taking control: lock, snapshot on disk, limits, and a clock that settles after 50 ms | "
-        f"| {pinning['first']['median_s'] * 1e3:.0f} ms |\n"
-        f"| restoring the board | | {pinning['restore']['median_s'] * 1e3:.0f} ms |\n"
+        f"{table(' | aim | measured', rows)}"
         f"\nTen readings a second, with {cost['read_s'] * 1e3:g} ms for each file: what one register of an INA3221 "
         "takes on an AGX Orin, and more than a temperature does.\n\n"
-        "| board | files read per second | share of one core | longest reading |\n|---|---|---|---|\n"
-        + "".join(
-            f"| {board['board']} | {board['reads_per_s']:.0f} | {board['share']:.1%} "
-            f"| {board['longest_s'] * 1e3:.0f} ms |\n"
-            for board in cost["boards"]
-        )
+        f"{table('board | files read per second | share of one core | longest reading', shares)}"
     )
+
+
+def worst_ms(figures: dict[str, float]) -> str:
+    """A median with the worst, in milliseconds."""
+    return f"{figures['median_s'] * 1e3:.2f} ms ({figures['max_s'] * 1e3:.2f})"
 
 
 def guard() -> str:
     """The guard's rule beside others, and what only a run of it shows."""
     data = read("guard")
-    head = "| rule | more than 2% above the cap | work over the best fixed clock | changes in 5 min |"
-    lines = [head, "|---|---|---|---|"]
+    rules = []
     for name, rule in {**data["rules"], "the former rule": data["former"]}.items():
         above, work, changes = (rule["all"][key] for key in ("above_percent", "work", "changes"))
-        lines.append(f"| {name} | {above:.2f}% of the time | {work:.3f} | {changes:.0f} |")
+        rules.append((name, f"{above:.2f}% of the time", f"{work:.3f}", f"{changes:.0f}"))
     day, cpu, rows, kills = data["day"], data["cpu"], data["training"], data["kills"]
     gains, above_s = [row["over_fixed"] for row in rows], sum(row["above_s"] for row in rows)
-    return "\n".join(lines) + (
-        "\n\nA day with an excursion each half hour: the mean clock of the last hour is "
+    head = "rule | more than 2% above the cap | work over the best fixed clock | changes in 5 min"
+    return table(head, rules) + (
+        "\nA day with an excursion each half hour: the mean clock of the last hour is "
         f"{day['slices on']['last_over_first']:.3f} of the first hour's, {day['slices off']['last_over_first']:.3f} "
         f"without slices. Training on three simulated boards under a guard that slices, {len(rows)} cases: "
         f"{statistics.fmean(gains):.3f} times the best fixed clock by exact power ({min(gains):.3f} to "
@@ -62,109 +70,102 @@ def guard() -> str:
     )
 
 
-def agx_orin() -> str:
-    """Energy over the GPU's clock of the simulated AGX Orin beside the recorded one."""
-    data = read("agx_orin")
-    lines = [
-        "| fine-tuning DeBERTa-v2-xlarge | least energy at (recorded) | highest clock over least (recorded) | RMS "
-        "error of the shape |",
-        "|---|---|---|---|",
-    ]
-    for name, one in data["shapes"].items():
-        kind = "fitted" if name == data["fitted"] else "predicted"
-        lines.append(
-            f"| {name}, {kind} | {one['least_mhz']:g} MHz ({one['recorded_least_mhz']:g}) | "
-            f"{one['highest_over_least']:.2f} ({one['recorded_highest_over_least']:.2f}) | {percent(one['rms'])} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def worst_ms(figures: dict[str, float], digits: int = 2) -> str:
-    """A median with the worst, in milliseconds."""
-    return f"{figures['median_s'] * 1e3:.{digits}f} ms ({figures['max_s'] * 1e3:.{digits}f})"
+# -------------------------------------------------------------------------------------------------------- calibration
 
 
 def calibration_fits() -> str:
-    """Fits of the simulated boards to the published times."""
-    from benchmarks.paper.calibration import NAME, markdown
-
-    return markdown(read(NAME))
-
-
-def jetsons() -> str:
-    """Strategies of profiling on the recorded TX2, with three clocks to set."""
-    data = read("jetsons")
-    oracle = data["oracle"]
-    lines = [
-        f"{data['cases']} cases: two workloads, {data['caps']} caps from the least power of all settings on, "
-        f"{data['seeds']} seeds (other strategies: one). In {oracle['without_gpu_clock_alone']} of them no GPU clock "
-        "alone stays below the cap; in the others, choosing all three clocks exactly right would be "
-        f"{oracle['over_gpu_clock_alone']:.2f} times as fast. The fastest setting that leaves 1.5% of the cap unused "
-        f"has a regret of {percent(oracle['regret_with_room'])}; in {oracle['without_room']} cases there is none. "
-        f"In the others, wattune loses {percent(data['strategies']['wattune']['beyond_room'])} beyond that.",
-        "",
-        "| strategy | probes | regret, mean | in 9 of 10 cases at most | worst | without a pick "
-        "| probes above the cap by more than 1% | picks above it by more than 0.5% "
-        "| more regret than wattune on the same caps and seed |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, row in data["strategies"].items():
-        lines.append(
-            f"| {name} | {row['probes']:.1f} | {percent(row['regret_mean'])} | {percent(row['regret_p90'])} "
-            f"| {percent(row['regret_worst'])} | {row['without_a_pick']} | {row['probes_over_a_case']:.2f} a case, by "
-            f"{percent(row['worst_over'])} at most | {row['picks_over']} "
-            f"| {percent(row['more_than_ours'])} ± {percent(row['more_than_ours_se'])} |"
-        )
-    with_room, limits = data["strategies"]["wattune"]["with_room"], data["power_limits"]
-    lines += ["", f"Where there is room, {with_room['probes_over_a_case']:.2f} probes a case are above the cap by 1%."]
-    lines += [
-        "",
-        "| caps that some GPU clock keeps | fastest with 1.5% of room | wattune | probes | over by 1% | picks |",
-    ]
-    lines.append("|---|---|---|---|---|---|")
-    names = {"judged": "two workloads", "all": "three, with the one tuned on"}
-    for name, one in ((words, data["of_gpu_clock"][key]) for key, words in names.items()):
-        row = one["strategies"]["wattune"]
-        floor = " / ".join(percent(share) for share in one["oracle"]["room"]["0.015"].values())
-        ours = " / ".join(percent(row[f"regret_{key}"]) for key in ("mean", "p90", "worst"))
-        lines.append(
-            f"| {name} | {floor} | {ours} | {row['probes']:.1f} | {row['probes_over_a_case']:.2f} a case "
-            f"| {row['picks_over']} |"
-        )
-    short, long = data["training"].values()
-    lines += [
-        "",
-        f"Within a training run of ten minutes the search takes {short['probes']:.1f} probes and "
-        f"{percent(short['loss'])} of the time; of ten hours, {long['probes']:.1f} probes and {percent(long['loss'])}.",
-        "",
-        f"Batch sizes and power limits of Zeus' GPUs, {limits['cases']} cases: wattune loses "
-        f"{percent(limits['strategies']['wattune']['beyond_room'])} beyond the fastest point with room "
-        f"({percent(limits['oracle']['regret_with_room'])}), and has no pick in "
-        f"{limits['strategies']['wattune']['without_a_pick']}.",
-    ]
-    return "\n".join(lines) + "\n"
+    """Fits of the simulated boards to the published times, with what they say of the clocks."""
+    data = read("paper_calibration")
+    groups = {
+        "jetson-nano resnet18": "Nano, ResNet18",
+        "jetson-nano mobilenet-v2": "Nano, MobileNetV2",
+        "jetson-nano character-transformer": "Nano, transformer",
+        "jetson-tx2-nx": "TX2 NX, ResNet18",
+        "between": "TX2 NX against Nano",
+    }
+    rows = []
+    for way, errors in data["errors"].items():
+        fitted = data["fits"].get(way)
+        row = [way, "those of the files", ""]
+        if fitted:
+            row = [way, fitted["number_of_constants"], f"{fitted['data_points']} ({fitted['cells']})"]
+        for group in groups:
+            one = errors.get(group)
+            mark = "*" if one and fitted and not one["fitted"] else ""
+            row.append("" if one is None else f"{mark}{percent(one['rms'])}, {100 * one['largest']:+.1f}%{mark}")
+        rows.append(row)
+    level = dict(data["level_s"])
+    published_s = level.pop("published")
+    return table(f"fit | constants | data points (cells) | {' | '.join(groups.values())}", rows) + (
+        "\nRMS error, largest error; *in italics* predicted, not fitted. The absolute level rests on one published "
+        f"time, {published_s:g} s for a step of ResNet18 at 224x224 with batch size 8; it becomes "
+        f"{', '.join(f'{time_s:.2f} s in {way}' for way, time_s in level.items())}.\n"
+    )
 
 
-def tx2_nx() -> str:
-    """The TX2 NX, derived from the TX2."""
-    from benchmarks.tx2_figures import markdown_nx
-
-    return markdown_nx(read("tx2_calibration")["tx2_nx"])
+def agx_orin() -> str:
+    """Energy over the GPU's clock of the simulated AGX Orin beside the recorded one."""
+    data = read("agx_orin")
+    return table(
+        "fine-tuning DeBERTa-v2-xlarge | least energy at (recorded) | highest clock over least (recorded) | RMS error "
+        "of the shape",
+        [
+            (
+                f"{name}, {'fitted' if name == data['fitted'] else 'predicted'}",
+                f"{one['least_mhz']:g} MHz ({one['recorded_least_mhz']:g})",
+                f"{one['highest_over_least']:.2f} ({one['recorded_highest_over_least']:.2f})",
+                percent(one["rms"]),
+            )
+            for name, one in data["shapes"].items()
+        ],
+    )
 
 
 def tx2_calibration() -> str:
-    """Errors of the simulated TX2 beside a recorded one."""
-    from benchmarks.tx2_figures import markdown
+    """Errors of the simulated TX2 beside a recorded one, fitted and predicted cells apart, and what is left out."""
+    data = read("tx2_calibration")
+    shipped, load = data["shipped"], data["shipped"]["full_load"]
+    clocks = {name: ", ".join(f"{mhz:g}" for mhz in mhz_s) for name, mhz_s in data["fitted_mhz"].items()}
+    steps = {f"{name}, {kind}": one for name, kinds in shipped["steps"].items() for kind, one in kinds.items()}
+    steps |= {f"{name}, board fitted to the others": one for name, one in data["left_out"].items()}
+    rows = [(name, one["time"]["cells"], _errors(one["time"]), _errors(one["power"])) for name, one in steps.items()]
+    return (
+        f"Fitted: the training steps at {clocks['clock_mhz']} MHz of the GPU, {clocks['cpu_clock_mhz']} MHz of the CPU "
+        "and all clocks of the memory. Predicted: all others. RMS error, 95th percentile and largest:\n\n"
+        f"{table('training steps | cells | time | power', rows)}"
+        f"\nVDD_IN at full load (VGG19 inference in TensorRT): {load['low_w']:.2f} W at the lowest GPU clock, "
+        f"{load['high_w']:.2f} W at the highest ({load['ratio']:.2f}-fold, recorded {load['recorded_ratio']:.2f}), the "
+        f"worst of {load['clocks']} clocks off by {percent(load['worst'])}. "
+        f"The training steps were recorded as the sum of four rails; VDD_IN is {data['vdd_in']['factor']:.3f} times "
+        f"that plus {data['vdd_in']['other_w']:.2f} W, as at full load (within {data['vdd_in']['worst_w']:.2f} W).\n"
+    )
 
-    return markdown(read("tx2_calibration"))
+
+def _errors(one: dict[str, Any]) -> str:
+    return ", ".join(percent(one[key]) for key in ("rms", "p95", "worst"))
 
 
-PARTS: dict[str, Callable[[], str]] = {
-    "boards": boards,
-    "guard": guard,
-    "agx_orin": agx_orin,
-    "calibration_fits": calibration_fits,
-    "jetsons": jetsons,
-    "tx2_calibration": tx2_calibration,
-    "tx2_nx": tx2_nx,
-}
+def tx2_nx() -> str:
+    """The TX2 NX with nothing fitted to it, and as shipped: published times, and the TX2's power."""
+    data = read("tx2_calibration")["tx2_nx"]
+    ways = [data[name] for name in ("nothing fitted", "as shipped")]
+    rows = [
+        [f"time ratios {there}", *(f"{percent(o['rms'])}, {100 * o['largest']:+.1f}%" for o in times)]
+        for there, times in (
+            ("within the board", [way["times"]["within"] for way in ways]),
+            ("against the Nano", [way["times"]["between"] for way in ways]),
+        )
+    ]
+    lowest = [f"{way['low_w']:.1f} to {way['high_w']:.1f} W" for way in ways]
+    rows.append(["power of ResNet18 (batch size 128), lowest to highest clock", *lowest])
+    for name, recorded in ways[0]["power"].items():
+        low_w, high_w = recorded["recorded_w"]
+        powers = [way["power"][name] for way in ways]
+        errors = [f"{percent(one['rms'])} ({one['low_w']:.1f} to {one['high_w']:.1f} W)" for one in powers]
+        rows.append([f"power of {name} (TX2: {low_w:.1f} to {high_w:.1f} W)", *errors])
+    slower = [[one["slower"] for one in way["power"].values()] for way in ways]
+    spans = [f"{min(times):.2f} to {max(times):.2f}" for times in slower]
+    rows.append(["the same three, time of a step relative to the TX2's", *spans])
+    fitted = "; ".join(f"{place} {one['fit']:.3g} ({one['known']})" for place, one in data["constants"].items())
+    text = table("RMS (and largest) error | nothing fitted | as shipped", rows)
+    return f"{text}\nFitted again, with two standard errors: {fitted}.\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from functools import partial
 
 from benchmarks.tables.results import read
@@ -13,6 +12,13 @@ def asyncfgd(name: str) -> str:
     """The table of one of the benchmarks of AsyncFGD."""
     markdown = importlib.import_module(f"benchmarks.asyncfgd.{name}").markdown
     return str(markdown(read(f"asyncfgd_{name}")))
+
+
+asyncfgd_accuracy = partial(asyncfgd, "accuracy")
+asyncfgd_engines = partial(asyncfgd, "engines")
+asyncfgd_feasibility = partial(asyncfgd, "feasibility")
+asyncfgd_memory = partial(asyncfgd, "memory")
+asyncfgd_schedule = partial(asyncfgd, "schedule")
 
 
 def asyncfgd_verdict() -> str:
@@ -35,14 +41,3 @@ def paper_verdict() -> str:
     from benchmarks.paper.sections import results, verdict
 
     return verdict(results())
-
-
-PARTS: dict[str, Callable[[], str]] = {
-    **{
-        f"asyncfgd_{name}": partial(asyncfgd, name)
-        for name in ("accuracy", "engines", "feasibility", "memory", "schedule")
-    },
-    "asyncfgd_verdict": asyncfgd_verdict,
-    "paper": paper,
-    "paper_verdict": paper_verdict,
-}

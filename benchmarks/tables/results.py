@@ -1,9 +1,9 @@
-"""Results of the benchmarks, and figures in words."""
+"""What the tables share: reading a result, saying when it was measured, and a table in Markdown."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.timing import RESULTS
@@ -42,6 +42,14 @@ def moment(where: dict[str, Any]) -> str:
         return " and ".join(f"{when} ({', '.join(own)})" for when, own in parts.items())
     commit = where["commit"][:7] if where["commit"] else "no commit"
     return f"{commit}{' with changes' if where.get('dirty') else ''}, {where['date']}"
+
+
+def table(heads: str, rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown; ``heads``: those of the columns, with ``|`` between them."""
+    columns = heads.split("|")
+    lines = [[head.strip() for head in columns], *([str(cell) for cell in row] for row in rows)]
+    head, *body = ("|" + "".join(f" {cell} |" if cell else " |" for cell in line) for line in lines)
+    return "\n".join([head, "|" + "---|" * len(columns), *body]) + "\n"
 
 
 def ms(figures: dict[str, float]) -> str:
