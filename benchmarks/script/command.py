@@ -27,7 +27,7 @@ from benchmarks.timing import keep, measured_at
 from wattune.cap import PowerCap
 from wattune.devices.replay import Noise, ReplayDevice
 from wattune.errors import InputError
-from wattune.point import Knobs
+from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.program.hook.sitecustomize import VARIABLE, Rounds, Stamps
 from wattune.program.rounds import StepPage
@@ -61,7 +61,7 @@ def run(
     """Run the program under the guard."""
     device = ReplayDevice(recording.table(), Noise(0.02, TICK_S, seed))
     limit = PowerCap(cap_w).at_sensor(None, device.sensor.window_s)
-    size = recording.batch_size
+    [size] = recording.samples
     work = StepWork(samples=size, micro_batch_size=size, data_type="fp32", phases=(), peak_memory_bytes=0)
     drawn: list[float] = []
     steps: list[tuple[float, Knobs]] = []
@@ -69,7 +69,7 @@ def run(
     controller: ScriptController
 
     def tick() -> None:
-        drawn.append(recording.recorded[capped.limiter.knobs].power_w)
+        drawn.append(recording.recorded[OperatingPoint(BatchShape.of(size), capped.limiter.knobs)].power_w)
 
     def read(_: float, power_w: float) -> None:
         controller.reading(device.now_s(), power_w)
@@ -97,8 +97,8 @@ def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
     """Figures of one workload, cap and seed, and of its second run."""
     folder, file, number, seed = job
     recording = load(Path(folder), file)
-    top = recording.top_of_others
-    powers = [true.power_w for knobs, true in recording.truth.items() if knobs.items() >= top.items()]
+    truth = {point.knobs: true for point, true in recording.truth.items()}
+    powers = [truth[point.knobs].power_w for point in recording.first_alone]
     # Over the range that the GPU's clock spans with the other clocks at their highest.
     caps_w = [min(powers) + (max(powers) - min(powers)) * i / (CAPS - 1) for i in range(CAPS)]
     cap_w = [*caps_w, NOT_BINDING * caps_w[-1]][number]
@@ -107,10 +107,10 @@ def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
     again = run(recording, cap_w, seed + 100, BEGIN_S + AGAIN_S, first.state)
 
     def regret(trace: Trace, time_s: int) -> float:
-        return recording.truth[trace.at[time_s]].step_s / best_s - 1
+        return truth[trace.at[time_s]].step_s / best_s - 1
 
     def loss(trace: Trace, until_s: float) -> float:
-        taken = [recording.truth[knobs].step_s for moment, knobs in trace.steps if moment <= until_s]
+        taken = [truth[knobs].step_s for moment, knobs in trace.steps if moment <= until_s]
         return sum(taken) / len(taken) / best_s - 1
 
     chosen = Knobs(first.state["choice"]["chosen"]) if first.state else None
@@ -119,11 +119,11 @@ def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
         "regret": {str(seconds): regret(first, seconds) for seconds in MOMENTS_S[1:]},
         "loss": {str(seconds): loss(first, seconds) for seconds in (60, 120, 300, 600)},
         "again_in_force": regret(again, 20),
-        "over_gpu_alone": recording.best_s(cap_w, **top) / recording.truth[chosen].step_s if chosen else None,
+        "over_gpu_alone": recording.best_s(cap_w, recording.first_alone) / truth[chosen].step_s if chosen else None,
         "probes": first.probes,
         "above_s": first.above_s,
-        "pick_above": chosen is not None and recording.truth[chosen].power_w > cap_w,
-        "pick_above_1_percent": chosen is not None and recording.truth[chosen].power_w > ABOVE * cap_w,
+        "pick_above": chosen is not None and truth[chosen].power_w > cap_w,
+        "pick_above_1_percent": chosen is not None and truth[chosen].power_w > ABOVE * cap_w,
     }
 
 
