@@ -135,6 +135,12 @@ def test_a_last_module_with_an_engine_learns_by_differences(backend):
     assert all(not torch.equal(value, begun[name]) for name, value in algorithm.module.state_dict().items())
 
 
+@pytest.mark.parametrize("spec", ["forward-gradient:perturb=weights", "async-fgd:modules=2,perturb=weights"])
+def test_weights_below_an_engine_are_not_trained_on_noise(spec):
+    with pytest.raises(WorkloadError, match=r"without a forward derivative: a layer above 1\.weight; train with back"):
+        open_algorithm(spec, engines(), 8)
+
+
 def test_the_derivative_before_an_exact_end_is_that_of_differences_alone():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from wattune.algorithms.algorithm import TrainingAlgorithm, part, preserved, state_errors, warn_of_untrained
 from wattune.algorithms.base import Batch, Step, Trainable, evaluated_loss
@@ -187,6 +188,8 @@ class ForwardGradient(TrainingAlgorithm):
         self._alpha.check(self._optimizer)
         with self._trial() as few, self._estimate.running():
             self._estimate.add(self.stages, trainable, few, RandomKey(0, FINAL_STEP))
+        if self._estimate.perturb == "weights":
+            self._check_derivatives_arrive()
         warn_of_untrained(self.module, self._alpha.learning(self.module.parameters(), FINAL_STEP))
         self._optimizer.zero_grad(set_to_none=True)
 
@@ -210,6 +213,21 @@ class ForwardGradient(TrainingAlgorithm):
         samples = min(2, self.batch_size)
         with model_errors(), derivative_errors(), memory_errors("a forward pass"), preserved(self.module):
             yield part(self._trainable.example(samples), 0, samples, self._device)
+
+    def _check_derivatives_arrive(self) -> None:
+        """Raise WorkloadError if no derivative of the first parameter that learns reaches the loss.
+
+        It, and others below the same engine outside PyTorch, would learn from noise alone.
+        """
+        learning = {id(p) for p in self._alpha.learning(self.module.parameters(), FINAL_STEP)}
+        name, first = next(((n, p) for n, p in self.module.named_parameters() if id(p) in learning), ("", None))
+        if first is None:
+            return
+        with self._trial() as (x, y), forward_ad.level():
+            values = {name: forward_ad.dual(first.detach(), torch.ones_like(first))}
+            loss = evaluated_loss(self._trainable, functional_call(self.module, values, (x,)), y)
+            if not isinstance(loss, Tensor) or forward_ad.unpacked(loss)[1] is None:
+                raise forward_ad.no_derivative(f"a layer above {name}")
 
     def _pass(self) -> step_counting.TrainingPass:
         return self._estimate
