@@ -9,81 +9,41 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
+from benchmarks.asyncfgd.synthetic_models import SyntheticModel
 from wattune.algorithms import open_algorithm
 from wattune.devices.simulator.board_file import BOARDS, SimulatedBoard, tomllib
-from wattune.devices.simulator.roofline import Segment, segments
+from wattune.devices.simulator.exact_steps import _highest_w
+from wattune.devices.simulator.roofline import segments
 from wattune.devices.simulator.simulated import NOISE_LIMIT, SimulatedDevice
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.records import StepWork
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet18, resnet20, small_cnn
 from wattune.workloads.optimizers import OptimizerRule
 
-
-@dataclass(frozen=True)
-class Task:
-    """A model with the shape of its data, its optimizer and the user's batch size, in the form that counting needs."""
-
-    name: str
-    user: int
-    shape: tuple[int, ...]
-    rule: OptimizerRule
-    data_type: str = "fp32"
-    host_s_per_sample: float = 0.0
-
-    def model(self, seed: int) -> nn.Module:
-        """The built-in model of this name."""
-        torch.manual_seed(seed)
-        return {
-            "small-cnn": lambda: small_cnn(width=32),
-            "resnet8": lambda: resnet8(),
-            "resnet20": lambda: resnet20(),
-            "resnet18": lambda: resnet18(stem="imagenet"),
-            "transformer": lambda: CharacterTransformer(),
-        }[self.name]()
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy, mean over the batch."""
-        return F.cross_entropy(output.flatten(0, -2), target.flatten())
-
-    def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """The optimizer by the task's rule."""
-        return self.rule(model, batch_size)
-
-    def example(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """A batch of zeros."""
-        if self.name == "transformer":
-            text = torch.zeros(batch_size, *self.shape, dtype=torch.int64)
-            return text, text
-        return torch.zeros(batch_size, *self.shape), torch.zeros(batch_size, dtype=torch.int64)
-
-
+SGD = OptimizerRule("sgd", scaling="linear", momentum=0.9)
 TASKS = (
-    Task("small-cnn", 64, (3, 32, 32), OptimizerRule("sgd", scaling="linear", momentum=0.9), host_s_per_sample=2e-4),
-    Task("resnet8", 128, (3, 32, 32), OptimizerRule("adam"), host_s_per_sample=2e-4),
-    Task("resnet20", 32, (3, 32, 32), OptimizerRule("adamw"), data_type="fp16"),
-    Task("resnet18", 16, (3, 112, 112), OptimizerRule("sgd", scaling="linear", momentum=0.9), host_s_per_sample=1e-3),
-    Task("transformer", 32, (64,), OptimizerRule("adamw")),
+    SyntheticModel(
+        lambda: small_cnn(width=32), (3, 32, 32), name="small-cnn", user=64, rule=SGD, host_s_per_sample=2e-4
+    ),
+    SyntheticModel(resnet8, (3, 32, 32), name="resnet8", user=128, host_s_per_sample=2e-4),
+    SyntheticModel(resnet20, (3, 32, 32), name="resnet20", rule=OptimizerRule("adamw"), data_type="fp16"),
+    SyntheticModel(
+        lambda: resnet18(stem="imagenet"), (3, 112, 112), name="resnet18", user=16, rule=SGD, host_s_per_sample=1e-3
+    ),
+    SyntheticModel(CharacterTransformer, (64,), 96, text=True, name="transformer", rule=OptimizerRule("adamw")),
 )
 
 
-def rows_of(task: Task, *, keep_recipe: bool) -> tuple[BatchShape, ...]:
+def rows_of(task: SyntheticModel, *, keep_recipe: bool) -> tuple[BatchShape, ...]:
     """Powers of two around the user's batch size, each in up to five micro-batch sizes."""
     sizes = [task.user] if keep_recipe else [b for k in range(-3, 4) if 4 <= (b := int(task.user * 2.0**k)) <= 512]
     return tuple(BatchShape(b, b >> k) for b in sizes for k in range(5) if b >> k >= 1)
 
 
 @cache
-def work_of(task: Task, row: BatchShape) -> StepWork:
+def work_of(task: SyntheticModel, row: BatchShape) -> StepWork:
     """The counted work of one step."""
-    return _algorithm(task, *row).work()
-
-
-def _algorithm(task: Task, batch_size: int, micro_batch_size: int) -> Any:
-    return open_algorithm("backprop", task, batch_size, micro_batch_size=micro_batch_size)
+    return open_algorithm("backprop", task, row.batch, micro_batch_size=row.micro).work()
 
 
 # ------------------------------------------------------------------------------------------------------------- boards
@@ -142,35 +102,12 @@ def exact_peak_w(board: SimulatedBoard, work: StepWork, knobs: Knobs) -> float:
     """Highest reading of a sensor without noise over endless steps, on a warm board."""
     chip = board.chip("gpu")
     parts = segments(work, chip, knobs)
-    temperature_c = 25.0
+    temperature_c, step_s = 25.0, sum(part.seconds for part in parts)
     for _ in range(20):
-        mean_w = _mean_w(parts, chip.power.leakage_per_degree, temperature_c)
+        powers = [part.power_w(chip.power.leakage_per_degree, temperature_c) for part in parts]
+        mean_w = sum(part.seconds * power_w for part, power_w in zip(parts, powers, strict=True)) / step_s
         temperature_c = board.thermal.ambient_c + board.thermal.rth_c_per_w * mean_w
-    powers = [(s.seconds, s.power_w(chip.power.leakage_per_degree, temperature_c)) for s in parts]
-    period_s, energy_j = sum(s for s, _ in powers), sum(s * p for s, p in powers)
-    window_s = board.sensor.window_s
-    whole, rest_s = divmod(window_s, period_s)
-    edges = [0.0]
-    for seconds, _ in powers:
-        edges.append(edges[-1] + seconds)
-    # The mean over a sliding window is largest if one of its ends is at a change of power.
-    starts = {e % period_s for e in edges} | {(e - rest_s) % period_s for e in edges}
-    best_j = max(_energy_j(powers, start, rest_s, period_s) for start in starts)
-    return (whole * energy_j + best_j) / window_s
-
-
-def _energy_j(powers: list[tuple[float, float]], start_s: float, length_s: float, period_s: float) -> float:
-    total, place = 0.0, 0.0
-    for shift in (0.0, period_s):
-        for seconds, power_w in powers:
-            total += power_w * max(0.0, min(place + seconds, start_s + length_s) - max(place, start_s))
-            place += seconds
-        assert place >= shift
-    return total
-
-
-def _mean_w(parts: tuple[Segment, ...], per_degree: float, temperature_c: float) -> float:
-    return sum(s.seconds * s.power_w(per_degree, temperature_c) for s in parts) / sum(s.seconds for s in parts)
+    return _highest_w(parts, powers, board.sensor.window_s)
 
 
 @dataclass(frozen=True)
@@ -178,7 +115,7 @@ class World:
     """One board with one workload, its relative samples, and exact step times and peak powers of its points."""
 
     board: SimulatedBoard
-    task: Task
+    task: SyntheticModel
     rows: tuple[BatchShape, ...]
     relative: Mapping[int, float]
     critical: float
@@ -198,7 +135,7 @@ class World:
         return min((p for p in self.step_s if self.peak_w[p] <= limit_w), key=self.cost, default=None)
 
 
-def world(seed: int, task: Task, *, keep_recipe: bool) -> World:
+def world(seed: int, task: SyntheticModel, *, keep_recipe: bool) -> World:
     """The board of this seed with the task."""
     board, draw = random_board(seed), random.Random(f"{seed} {task.name}")
     device = SimulatedDevice(board)

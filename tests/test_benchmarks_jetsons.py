@@ -3,16 +3,31 @@
 import math
 from itertools import product
 
+import pytest
 from benchmarks import jetsons
+from benchmarks.script import command as script
 
 
-def test_a_table_of_another_board_is_judged(tmp_path):
+@pytest.fixture
+def made(tmp_path):
+    """A folder with the table of a made-up board."""
     lines = ["batch_size,clock_mhz,memory_clock_mhz,cpu_clock_mhz,step_s,power_w"]
     for gpu, memory, cpu in product((200, 400, 800), (800, 1600), (600, 1200)):
         step_s, power_w = 100 / gpu + 100 / memory + 50 / cpu, 2 + gpu / 200 + memory / 800 + cpu / 600
         lines.append(f"8,{gpu},{memory},{cpu},{step_s},{power_w}")
     (tmp_path / "T.csv").write_text("\n".join(lines))
-    recording = jetsons.load(tmp_path, "T.csv")
+    return tmp_path
+
+
+def test_a_script_is_judged_on_the_table_of_a_board(made):
+    found = script.case((str(made), "T.csv", 4, 0))
+    assert 0 <= found["loss"]["300"] < found["loss"]["60"]
+    assert found["over_gpu_alone"] >= 1
+    assert not found["pick_above"]
+
+
+def test_a_table_of_another_board_is_judged(made):
+    recording = jetsons.load(made, "T.csv")
     assert {tuple(point.knobs.values())[1:] for point in recording.first_alone} == {(1600, 1200)}
     assert len(recording.truth) == 12
     cap_w = recording.caps_w(jetsons.CAPS)[-1]

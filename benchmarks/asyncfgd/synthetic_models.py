@@ -10,19 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wattune.workloads import OptimizerRule
 from wattune.workloads.models import CharacterTransformer, resnet8, resnet20
+
+ADAM = OptimizerRule("adam")
 
 
 @dataclass(frozen=True)
 class SyntheticModel:
     """A model with random data: ``build`` makes the model, ``shape`` is that of one input; with ``text`` inputs are
-    character indices and every position has a target."""
+    character indices and every position has a target. ``user``: the user's own batch size."""
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     classes: int = 10
     text: bool = False
     name: str = ""
+    user: int = 32
+    rule: OptimizerRule = ADAM
     data_type: str = "fp32"
     host_s_per_sample: float = 0.0
 
@@ -37,8 +42,8 @@ class SyntheticModel:
         return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
     def optimizer(self, model: nn.Module, batch_size: int) -> torch.optim.Optimizer:
-        """Adam of all trained parameters."""
-        return torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+        """The optimizer by the model's rule."""
+        return self.rule(model, batch_size)
 
     def example(self, batch_size: int) -> tuple[Any, Any]:
         """A batch of random numbers, always the same."""

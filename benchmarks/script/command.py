@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -96,11 +97,9 @@ def run(
 def case(job: tuple[str, str, int, int]) -> dict[str, Any]:
     """Figures of one workload, cap and seed, and of its second run."""
     folder, file, number, seed = job
-    recording = load(Path(folder), file)
+    recording = replace(load(Path(folder), file), of_first=True)
     truth = {point.knobs: true for point, true in recording.truth.items()}
-    powers = [truth[point.knobs].power_w for point in recording.first_alone]
-    # Over the range that the GPU's clock spans with the other clocks at their highest.
-    caps_w = [min(powers) + (max(powers) - min(powers)) * i / (CAPS - 1) for i in range(CAPS)]
+    caps_w = recording.caps_w(CAPS)
     cap_w = [*caps_w, NOT_BINDING * caps_w[-1]][number]
     best_s = recording.best_s(cap_w)
     first = run(recording, cap_w, seed)
