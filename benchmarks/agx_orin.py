@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 from torch import nn
 
 from benchmarks.paper.calibration_model import changed, value_of
-from benchmarks.timing import keep
+from benchmarks.timing import folder_of, keep
 from benchmarks.tx2_recordings import Encoder, counted_step
 from wattune.devices import SimulatedBoard
 from wattune.devices.simulator.board_file import builtin_board
@@ -140,9 +140,7 @@ def shape(board: SimulatedBoard, work: StepWork, joules: Mapping[float, float]) 
 
 def main(arguments: list[str]) -> None:
     """Fit, compare and store. Raises: InputError without the recordings."""
-    if len(arguments) != 1:
-        raise InputError(NAME, value=" ".join(arguments) or "no folder", allowed="FOLDER")
-    board, joules = builtin_board(BOARD), recorded(Path(arguments[0]))
+    board, joules = builtin_board(BOARD), recorded(folder_of(NAME, arguments, "the folder of the recordings"))
     works = {name: counted(tokens) for name, tokens in TOKENS.items()}
     again = fitted(board, works[FITTED], joules[FITTED])
     keep(

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from benchmarks.moving_caps import Case, simulated
-from benchmarks.timing import keep
+from benchmarks.timing import folder_of, keep
 from wattune.cap import NO_LIMIT, PowerCap
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
@@ -61,9 +61,7 @@ class Job(NamedTuple):
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure, and store the results."""
-    if len(arguments) != 1:
-        raise InputError("arguments of carbon", value=" ".join(arguments) or None, allowed="the folder with carbon.csv")
-    truth = recorded(Path(arguments[0]) / "carbon.csv")
+    truth = recorded(folder_of("carbon", arguments, "the folder with carbon.csv") / "carbon.csv")
     length = int(max(SLACKS) * JOB_S / STEP_S) + 1
     starts = range(0, len(truth) - length, int(EVERY_S / STEP_S))
     rows = []

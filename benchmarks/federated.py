@@ -28,15 +28,15 @@ from flwr.simulation import run_simulation
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.groups import counted
+from benchmarks.groups import counted, exact_cells
 from benchmarks.timing import keep, measured_at
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.errors import InputError
 from wattune.integrations.flower import JOULES, SECONDS, FleetStrategy, PowerCapMod
 from wattune.planning.fleet import ClientRound
-from wattune.point import BatchShape, OperatingPoint
-from wattune.records import ProfileCell, ProfileTable
+from wattune.point import BatchShape
+from wattune.records import ProfileTable
 
 BOARDS = ("jetson-nano", "jetson-tx2", "jetson-orin-nano", "jetson-agx-orin")
 """Of the two TX2 boards the one whose power is fitted to recordings, and whose three clocks can be set."""
@@ -72,11 +72,8 @@ def profile_of(name: str) -> ProfileTable:
     """The exact table of a simulated board."""
     device, digits = SimulatedDevice(builtin_board(name)), torch.randn(BATCH, 1, 28, 28)
     work = counted(network(), digits, torch.randint(10, (BATCH,)))
-    cells = []
-    for knobs, step in device.exact_steps(work).items():
-        figures = {"step_s": step.step_s, "power_mean_w": step.power_mean_w, "power_peak_w": step.power_peak_w}
-        cells.append(ProfileCell(**OperatingPoint(BatchShape.of(BATCH), knobs).fields(), **figures, steps=1))
-    return ProfileTable(device=f"sim:{name}", workload="federated", cells=tuple(cells))
+    cells = tuple(exact_cells(device, BatchShape.of(BATCH), work))
+    return ProfileTable(device=f"sim:{name}", workload="federated", cells=cells)
 
 
 @cache

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wattune.devices import Device
 from wattune.devices.base import ExactStep
 from wattune.devices.simulator.board_file import SimulatedBoard
 from wattune.devices.simulator.simulated import SimulatedDevice
 from wattune.loop.step_counter import StepWorkCounter
-from wattune.point import Knobs
-from wattune.records import StepWork
+from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.records import ProfileCell, StepWork
 
 ALIKE = 1 + 1e-9
 
@@ -62,6 +63,19 @@ def members_of(devices: Sequence[SimulatedDevice], work: StepWork) -> list[Membe
     return [
         Member(exact, {knobs: device._exact_rest_w(knobs) for knobs in exact})
         for device, exact in ((device, device.exact_steps(work)) for device in devices)
+    ]
+
+
+def exact_cells(device: Device, shape: BatchShape, work: StepWork) -> list[ProfileCell]:
+    """A profile's cell for each setting of a simulated board, with its exact figures of steps of this work."""
+    return [
+        ProfileCell(
+            **OperatingPoint(shape, knobs).fields(),
+            **step._asdict(),
+            memory_bytes=work.peak_memory_bytes,
+            steps=1,
+        )
+        for knobs, step in device.exact_steps(work).items()
     ]
 
 

@@ -20,7 +20,6 @@ settings are near each other. `training`: a search within a training run of ten 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import random
@@ -38,7 +37,7 @@ from benchmarks import bofl
 from benchmarks.bofl import Figures
 from benchmarks.decisions import sweeps
 from benchmarks.decisions.scoring import spread_of_mean
-from benchmarks.decisions.traces import Task, read_runs
+from benchmarks.decisions.traces import Task, powers, read_runs
 from benchmarks.timing import keep, measured_at
 from wattune.cap import PowerCap
 from wattune.devices.replay import Noise, ReplayDevice
@@ -169,15 +168,11 @@ def zeus(folder: Path) -> dict[str, Recording]:
         if len(reached) >= len(epochs.get(task, ())):
             epochs[task] = reached
     tables: dict[tuple[str, Task], dict[OperatingPoint, Figures]] = {}
-    for path in sorted(folder.glob("summary_power_*.csv")):
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                task, size = Task(row["dataset"], row["optimizer"]), int(row["batch_size"])
-                if size in epochs.get(task, ()):
-                    step_s = float(row["time_per_epoch"]) * size / EPOCH[task.dataset]
-                    point = OperatingPoint.of(size, power_limit_w=float(row["power_limit"]))
-                    table = tables.setdefault((path.stem.removeprefix("summary_power_"), task), {})
-                    table[point] = Figures(step_s, float(row["average_power"]))
+    for gpu, task, row in powers(folder):
+        if (size := int(row["batch_size"])) in epochs.get(task, ()):
+            step_s = float(row["time_per_epoch"]) * size / EPOCH[task.dataset]
+            point = OperatingPoint.of(size, power_limit_w=float(row["power_limit"]))
+            tables.setdefault((gpu, task), {})[point] = Figures(step_s, float(row["average_power"]))
     recordings = {}
     for (gpu, task), table in tables.items():
         samples = {size: epochs[task][size] for size in sorted({point.batch_size for point in table})}

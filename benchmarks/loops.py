@@ -31,10 +31,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from benchmarks import bofl
 from benchmarks.groups import counted, faster
 from benchmarks.jetsons import TUNE, load
-from benchmarks.timing import keep, measured_at
+from benchmarks.timing import folder_of, keep, measured_at
 from wattune.devices import Device, SimulatedDevice, builtin_board
 from wattune.devices.replay import Noise, ReplayDevice
-from wattune.errors import InputError
 from wattune.integrations.lightning import PowerCapCallback
 from wattune.integrations.transformers import attach
 from wattune.loop.capped import capped
@@ -248,10 +247,9 @@ def with_trainer(job: tuple[str, str, float]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> None:
     """Run all loops, and store the figures. Raises: InputError without the recordings."""
-    if len(arguments) != 1:
-        raise InputError("loops", value=" ".join(arguments), allowed="the folder of BoFL's recordings")
+    folder = folder_of("loops", arguments, "the folder of BoFL's recordings")
     measured = measured_at()
-    jobs = [(arguments[0], number, share) for number in range(4) for share in SHARES]
+    jobs = [(str(folder), number, share) for number in range(4) for share in SHARES]
     runs = [
         (library, board, cap_w) for library, boards in CAPS_W.items() for board in boards for cap_w in boards[board]
     ]

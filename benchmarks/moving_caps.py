@@ -11,7 +11,6 @@ Source of the GPU's table: You, Chung, Chowdhury (NSDI 2023), github.com/ml-ener
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 import statistics
@@ -20,15 +19,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.decisions.traces import rows_of
+from benchmarks.groups import exact_cells
 from benchmarks.session_worlds import TASKS, work_of
-from benchmarks.timing import keep
+from benchmarks.timing import folder_of, keep
 from wattune.cap import PowerCap, SensorLimit
 from wattune.cap_source import CalledCap, CapSource, CapTrace
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
-from wattune.errors import InputError, NoFeasiblePoint
+from wattune.errors import NoFeasiblePoint
 from wattune.planning import plan
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import BatchShape, Knobs
 from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
 from wattune.records import EfficiencyPoint, Plan, ProfileCell, ProfileTable, SampleEfficiency, StepWork
@@ -70,9 +71,9 @@ class Case(NamedTuple):
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure, and store the results."""
-    if len(arguments) > 1:
-        raise InputError("arguments of moving_caps", value=" ".join(arguments), allowed="the folder of the Zeus traces")
-    cases = [simulated(name) for name in BOARDS] + [recorded(Path(folder)) for folder in arguments]
+    cases = [simulated(name) for name in BOARDS]
+    if arguments:
+        cases.append(recorded(folder_of("moving_caps", arguments, "the folder of the Zeus traces")))
     keep(
         "moving_caps",
         {
@@ -86,11 +87,8 @@ def main(arguments: Sequence[str] = ()) -> None:
 def simulated(name: str) -> Case:
     """The exact table of a simulated board's GPU, at every clock that it begins with."""
     device = SimulatedDevice(builtin_board(name))
-    cells = []
-    for size in SIZES:
-        for knobs, step in device.exact_steps(work_of(TASK, BatchShape.of(size))).items():
-            figures = {"step_s": step.step_s, "power_mean_w": step.power_mean_w, "power_peak_w": step.power_peak_w}
-            cells.append(ProfileCell(**OperatingPoint(BatchShape.of(size), knobs).fields(), **figures, steps=1))
+    shapes = [BatchShape.of(size) for size in SIZES]
+    cells = [cell for shape in shapes for cell in exact_cells(device, shape, work_of(TASK, shape))]
     relative = {size: (1 + size / HALF_SAMPLES) / (1 + SIZES[-1] / HALF_SAMPLES) for size in SIZES}
     return _case(f"sim:{name}", "simulated", cells, relative)
 
@@ -127,10 +125,7 @@ def _case(name: str, kind: str, cells: list[ProfileCell], relative: dict[int, fl
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    if not path.is_file():
-        raise InputError("no such table", value=str(path), hint="give the folder of the Zeus traces")
-    with path.open(newline="") as file:
-        yield from (row for row in csv.DictReader(file) if (row["dataset"], row["network"]) == (DATASET, NETWORK))
+    return (row for row in rows_of(path) if (row["dataset"], row["network"]) == (DATASET, NETWORK))
 
 
 # --------------------------------------------------------------------------------------------------------------- days

@@ -43,7 +43,7 @@ while True:
 """
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Estimate, and store how much longer training takes with the batch sizes picked from what the program prints."""
     figures: dict[str, dict[str, list[float]]] = {}
     with TemporaryDirectory() as folder:

@@ -172,7 +172,7 @@ def measure(case: Case, work: StepWork) -> dict[str, Any]:
     return result
 
 
-def main(_: Sequence[str] = ()) -> None:
+def main() -> None:
     """Run all cases, and store the results."""
     work = step_work_of()
     results = [measure(case, work) for case in cases()]

@@ -169,7 +169,7 @@ def wait_for(has_come: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def main(_: Sequence[str] = ()) -> None:
+def main() -> None:
     """Kill each rank at each moment, in both ways, and store the results."""
     runs = [measure(way, victim, at) for way in WAYS for victim in VICTIMS for at in range(MOMENTS)]
     keep(

@@ -7,11 +7,12 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from wattune.errors import InputError
 from wattune.files import write_json
 
 ROOT = Path(__file__).parent.parent
@@ -63,6 +64,13 @@ def measured_at(root: Path = ROOT) -> dict[str, Any]:
     changed = git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results", root=root)
     where = {"commit": commit and commit.strip(), "date": date.today().isoformat()}
     return {**where, "dirty": True} if changed else where
+
+
+def folder_of(name: str, arguments: Sequence[str], what: str) -> Path:
+    """The folder that is the benchmark's one argument; ``what``: which it is. Raises: InputError."""
+    if len(arguments) != 1 or not Path(arguments[0]).is_dir():
+        raise InputError(f"arguments of {name}", value=" ".join(arguments) or None, allowed=what)
+    return Path(arguments[0])
 
 
 def keep(name: str, figures: dict[str, Any]) -> None:

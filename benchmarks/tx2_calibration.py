@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares, nnls
 
 from benchmarks.paper.calibration_model import changed, value_of
-from benchmarks.timing import keep
+from benchmarks.timing import folder_of, keep
 from benchmarks.tx2_nx import figures as tx2_nx_figures
 from benchmarks.tx2_recordings import (
     FILES,
@@ -40,7 +39,6 @@ from benchmarks.tx2_recordings import (
 )
 from wattune.devices import SimulatedBoard
 from wattune.devices.simulator.board_file import builtin_board
-from wattune.errors import InputError
 from wattune.records import StepWork
 
 BOARD = "jetson-tx2"
@@ -270,10 +268,8 @@ def shipped(model: FittedBoard, recorded: Recordings) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Fit, compare and store. Raises: InputError without the recordings."""
-    if len(arguments) != 1:
-        raise InputError(NAME, value=" ".join(arguments) or "no folder", allowed="FOLDER")
     board = builtin_board(BOARD)
-    recorded = recordings(Path(arguments[0]), board.memory.clocks_mhz or ())
+    recorded = recordings(folder_of(NAME, arguments, "the folder of the recordings"), board.memory.clocks_mhz or ())
     again, model = fitted(board, recorded, list(FILES)), as_shipped(recorded)
     figures = {
         "fitted_mhz": {name: sorted(mhz) for name, mhz in FITTED_MHZ.items()},

@@ -44,8 +44,7 @@ def generated(monkeypatch):
 
     def make(samples: Ratios) -> dict[str, Any]:
         return {
-            "board": "jetson-nano",
-            "cap_w": 4.5,
+            "boards": feasibility.BOARDS,
             "batch_size": 32,
             "ratios": samples,
             "cases": list(feasibility.cases(samples)),

@@ -17,17 +17,18 @@ from typing import Any
 import torch
 
 from benchmarks.asyncfgd.synthetic_models import MODELS, SyntheticModel
+from benchmarks.groups import exact_cells
+from benchmarks.tables.results import table
 from benchmarks.timing import RESULTS, keep
 from wattune.algorithms import open_algorithm, takes_micro_batches
 from wattune.cap import PowerCap
 from wattune.devices import open_device
 from wattune.errors import CapError, InputError, NoFeasiblePoint
 from wattune.planning import learns_as, plan, plan_algorithms
-from wattune.point import BatchShape, OperatingPoint
+from wattune.point import BatchShape
 from wattune.records import (
     EfficiencyPoint,
     Plan,
-    ProfileCell,
     ProfileTable,
     SampleEfficiency,
     StepWork,
@@ -113,20 +114,10 @@ def works(model: SyntheticModel, spec: str) -> dict[BatchShape, StepWork]:
     }
 
 
-def table(model: SyntheticModel, spec: str, works: dict[BatchShape, StepWork], board: str) -> ProfileTable:
+def profiled(model: SyntheticModel, spec: str, works: dict[BatchShape, StepWork], board: str) -> ProfileTable:
     """Time and power of each row at each clock, by the board's formulas."""
     device = open_device(f"sim:{board}")
-    cells = [
-        ProfileCell(
-            **OperatingPoint(shape, knobs).fields(),
-            step_s=step.step_s,
-            power_mean_w=step.power_mean_w,
-            power_peak_w=step.power_peak_w,
-            memory_bytes=work.peak_memory_bytes,
-        )
-        for shape, work in works.items()
-        for knobs, step in device.exact_steps(work).items()
-    ]
+    cells = [cell for shape, work in works.items() for cell in exact_cells(device, shape, work)]
     origin = provenance("simulated", device=device.name)
     return ProfileTable(device=device.name, workload=model.name, algorithm=spec, cells=tuple(cells), provenance=origin)
 
@@ -141,7 +132,7 @@ def cases(samples: Ratios) -> Iterator[dict[str, Any]]:
         print(f"{model.name} counted", flush=True)
         whole_bytes = max(work.peak_memory_bytes for work in counted["backprop"].values())
         for board, cap_w in BOARDS.items():
-            tables = {name: table(model, ALGORITHMS[name], own, board) for name, own in counted.items()}
+            tables = {name: profiled(model, ALGORITHMS[name], own, board) for name, own in counted.items()}
             for share in SHARES:
                 case = _case(tables, samples, cap_w, share * whole_bytes)
                 yield {"board": board, "model": model.name, "share": share, **case}
@@ -181,10 +172,8 @@ def _case(tables: dict[str, ProfileTable], samples: Ratios, cap_w: float, limit_
 # --------------------------------------------------------------------------------------------------------------- table
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    """Generate and store the cases. Raises: InputError for any argument."""
-    if arguments:
-        raise InputError("arguments of asyncfgd", value=" ".join(arguments), allowed="none")
+def main() -> None:
+    """Generate and store the cases."""
     torch.set_num_threads(1)
     samples = ratios(json.loads(ACCURACY.read_text()))
     results: dict[str, Any] = {"boards": BOARDS, "batch_size": BATCH, "ratios": samples}
@@ -193,21 +182,20 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def markdown(results: dict[str, Any]) -> str:
     """The results as sentences, with the sample ratios that they rest on."""
-    lines = [
-        f"{len(results['cases'])} cases on `sim:{results['board']}` under a cap of {results['cap_w']:g} W. Each memory "
+    boards = " and ".join(f"`sim:{board}` under a cap of {cap_w:g} W" for board, cap_w in results["boards"].items())
+    rows = []
+    for name, found in results["ratios"].items():
+        span = " to ".join(dict.fromkeys(f"{end(_reached(found)):.3g}" for end in (min, max) if _reached(found)))
+        rows.append((name, span or "target not reached", f"{len(_reached(found))} of {len(found)}"))
+    return (
+        f"{len(results['cases'])} cases on {boards}. Each memory "
         f"limit is a share of what backprop needs for a whole batch of {results['batch_size']}; batches of 1, 8 and "
         f"{results['batch_size']} may be trained in micro-batches of 1 and 8. Each cost is the time to the target "
         "relative to backprop without a limit, with the lowest sample ratio below, which favours what reached the "
-        "target of one task only. Memory is modelled; time and power are simulated.",
-        "",
-        "| algorithm | samples relative to backprop, measured | tasks whose target it reached |",
-        "|---|---|---|",
-    ]
-    for name, found in results["ratios"].items():
-        span = " to ".join(dict.fromkeys(f"{end(_reached(found)):.3g}" for end in (min, max) if _reached(found)))
-        tasks = f"{len(_reached(found))} of {len(found)}"
-        lines.append(f"| {name} | {span or 'target not reached'} | {tasks} |")
-    return "\n".join([*lines, "", verdict(results)]) + "\n"
+        "target of one task only. Memory is modelled; time and power are simulated.\n\n"
+        f"{table('algorithm | samples relative to backprop, measured | tasks whose target it reached', rows)}"
+        f"\n{verdict(results)}\n"
+    )
 
 
 def verdict(results: dict[str, Any]) -> str:

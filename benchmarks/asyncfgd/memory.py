@@ -12,7 +12,6 @@ from benchmarks.asyncfgd.feasibility import ALGORITHMS
 from benchmarks.asyncfgd.memory_probe import measure
 from benchmarks.tables.results import table
 from benchmarks.timing import keep
-from wattune.errors import InputError
 
 DEEP, BATCH = "CNN, 64 layers", 64
 """The model and the batch of each algorithm's step."""
@@ -22,9 +21,7 @@ MODELLED = ("CNN, 16 layers", "ResNet8", "ResNet20", "transformer, 6 layers of 6
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure and store. Raises: InputError for any argument."""
-    if arguments:
-        raise InputError("arguments of memory", value=" ".join(arguments), allowed="none")
+    """Measure and store."""
     results = {"algorithms": {name: measure(spec, DEEP, BATCH) for name, spec in ALGORITHMS.items()}}
     results["models"] = {name: measure("backprop", name, BATCH // 2) for name in MODELLED}
     keep("asyncfgd_memory", results)

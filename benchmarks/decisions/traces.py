@@ -22,6 +22,7 @@ from benchmarks.decisions import estimators
 from benchmarks.decisions.estimators import Bank, Decision, covered
 from benchmarks.decisions.scoring import regrets, rounded
 from benchmarks.decisions.sweeps import Run, errors, truth
+from wattune.errors import InputError
 
 SPLITS = 4
 FEWEST_EPOCHS = 3.0
@@ -59,17 +60,22 @@ RecordedRuns = dict[tuple[Task, float], dict[int, list[Run]]]
 def read_times(folder: Path) -> Times:
     """Read all tables of times in the folder."""
     times: Times = {}
-    for path in sorted(folder.glob("summary_power_*.csv")):
-        for row in _rows(path):
-            key = path.stem.removeprefix("summary_power_"), Task(row["dataset"], row["optimizer"])
-            limit = times.setdefault(key, {}).setdefault(int(float(row["power_limit"])), {})
-            limit[int(row["batch_size"])] = float(row["time_per_epoch"])
+    for gpu, task, row in powers(folder):
+        limit = times.setdefault((gpu, task), {}).setdefault(int(float(row["power_limit"])), {})
+        limit[int(row["batch_size"])] = float(row["time_per_epoch"])
     return times
+
+
+def powers(folder: Path) -> Iterator[tuple[str, Task, dict[str, str]]]:
+    """The GPU, the task, and the recorded row of each pair of batch size and power limit."""
+    for path in sorted(folder.glob("summary_power_*.csv")):
+        for row in rows_of(path):
+            yield path.stem.removeprefix("summary_power_"), Task(row["dataset"], row["optimizer"]), row
 
 
 def read_runs(folder: Path) -> RecordedRuns:
     """Read the epochs to each target; a run that missed one is censored at the last epoch at which it met another."""
-    rows = list(_rows(folder / "summary_train.csv"))
+    rows = list(rows_of(folder / "summary_train.csv"))
     last: dict[tuple[str, ...], float] = {}
     for row in rows:
         if row["target_epoch"] != "nan":
@@ -87,7 +93,10 @@ def _run_key(row: dict[str, str]) -> tuple[str, ...]:
     return row["dataset"], row["optimizer"], row["batch_size"], row["run"]
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def rows_of(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of one of the traces' tables. Raises: InputError if it does not exist."""
+    if not path.is_file():
+        raise InputError("no such table", value=str(path), hint="give the folder of the Zeus traces")
     with path.open(newline="", encoding="utf-8") as file:
         yield from csv.DictReader(file)
 

@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 
 from benchmarks import bofl
 from benchmarks.jetsons import Recording, load
-from benchmarks.timing import keep, measured_at
+from benchmarks.timing import folder_of, keep, measured_at
 from wattune.cap import PowerCap
 from wattune.devices.replay import Noise, ReplayDevice
-from wattune.errors import InputError
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.power.capped_run import CappedRun
 from wattune.program.hook.sitecustomize import VARIABLE, Rounds, Stamps
@@ -153,11 +152,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Run the cases and store the figures. Raises: InputError without the recordings."""
-    if len(arguments) != 1:
-        raise InputError("script", value=" ".join(arguments), allowed="the folder of BoFL's recordings")
+    folder = folder_of("script", arguments, "the folder of BoFL's recordings")
     first = next(iter(bofl.WORKLOADS))
     jobs = [
-        (arguments[0], file, number, seed)
+        (str(folder), file, number, seed)
         for file in bofl.WORKLOADS
         for seed in range(SEEDS)
         for number in range(CAPS + 1)

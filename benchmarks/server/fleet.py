@@ -34,7 +34,6 @@ from tests.support.server.postgresql import Cluster, binaries
 from benchmarks.server.clients import ASKED, MODEL, WEIGHTS, Tally, World, run, world
 from benchmarks.server.fleet_tables import AIMS, COST_ROUNDS, LOAD, NAMES
 from benchmarks.timing import keep, measured_at
-from wattune.errors import InputError
 from wattune.records.served import ServedModel, SweepRequest
 from wattune_server.jobs import queue as jobs
 from wattune_server.settings import sqlite_url
@@ -210,10 +209,8 @@ def figures(seconds: list[float]) -> dict[str, float]:
     return {"n": len(ordered), "median_s": statistics.median(ordered), "p99_s": p99, "max_s": ordered[-1]}
 
 
-def main(arguments: list[str]) -> None:
-    """Measure, and store the results. Raises: InputError for arguments."""
-    if arguments:
-        raise InputError("arguments of fleet", value=" ".join(arguments), allowed="none")
+def main() -> None:
+    """Measure, and store the results."""
     moment, databases = measured_at(), {}
     for name in NAMES:
         rounds = [turn(name, 100) for _ in range(COST_ROUNDS)]

@@ -26,7 +26,8 @@ def asyncfgd_verdict() -> str:
     from benchmarks.asyncfgd.feasibility import verdict
 
     results = read("asyncfgd_feasibility")
-    return f"Evaluated on `sim:{results['board']}` with small models and synthetic memory limits. {verdict(results)}\n"
+    boards = " and ".join(f"`sim:{board}`" for board in results["boards"])
+    return f"Evaluated on {boards} with small models and synthetic memory limits. {verdict(results)}\n"
 
 
 def paper() -> str:
