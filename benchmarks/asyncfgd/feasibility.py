@@ -200,10 +200,16 @@ def markdown(results: dict[str, Any]) -> str:
 
 def verdict(results: dict[str, Any]) -> str:
     """Sentences: how often each algorithm is chosen, and the cases that forward gradients win."""
-    picks = [case["chosen"] for case in results["cases"]]
-    counts = {name: picks.count(name) for name in ALGORITHMS}
-    listing = "; ".join(f"{name} ({count})" for name, count in counts.items() if count)
-    text = f"Nothing fits in {picks.count(None)} of {len(picks)} cases. Chosen in the others: {listing or 'nothing'}."
+    texts = []
+    for board, cap_w in results["boards"].items():
+        picks = [case["chosen"] for case in results["cases"] if case["board"] == board]
+        counts = {name: picks.count(name) for name in ALGORITHMS}
+        listing = "; ".join(f"{name} ({count})" for name, count in counts.items() if count)
+        texts.append(
+            f"On `sim:{board}` under {cap_w:g} W nothing fits in {picks.count(None)} of {len(picks)} cases. Chosen in "
+            f"the others: {listing or 'nothing'}."
+        )
+    text = " ".join(texts)
     for group, start in (("forward gradients", ("forward", "async")), ("AsyncFGD", ("async",))):
         wins = [case for case in results["cases"] if ALGORITHMS.get(case["chosen"], "").startswith(start)]
         costs = [case["algorithms"][case["chosen"]]["cost"] for case in wins]

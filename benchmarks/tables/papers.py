@@ -26,8 +26,7 @@ def asyncfgd_verdict() -> str:
     from benchmarks.asyncfgd.feasibility import verdict
 
     results = read("asyncfgd_feasibility")
-    boards = " and ".join(f"`sim:{board}`" for board in results["boards"])
-    return f"Evaluated on {boards} with small models and synthetic memory limits. {verdict(results)}\n"
+    return f"Evaluated with small models and synthetic memory limits. {verdict(results)}\n"
 
 
 def paper() -> str:
