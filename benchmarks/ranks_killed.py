@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.support.agent_trees import texts
 from tests.support.board_records import unpack
+from tests.support.live_board import wait_for
 from tests.support.ranks import Job, small
 from tests.support.sessions import loss_of
 
@@ -139,7 +140,10 @@ def measure(way: str, victim: int, moment: int) -> dict[str, object]:
         trees = [unpack(board, folder / f"board{rank}") for rank, board in enumerate(kind.boards)]
         before = [texts(tree) for tree in trees]
         job, pids = kind(folder), [folder / f"rank{rank}" for rank in range(kind.ranks)]
-        wait_for(lambda: all(path.exists() for path in pids) and all(map(changed, trees, before)))
+        trains_at_all = wait_for(
+            lambda: all(path.exists() for path in pids) and all(map(changed, trees, before)), BEGINS_WITHIN_S
+        )
+        assert trains_at_all, "the job does not train"
         time.sleep(after_s)
         begun_s = time.monotonic()
         os.kill(int(pids[victim].read_text()), signal.SIGKILL)
@@ -158,15 +162,6 @@ def measure(way: str, victim: int, moment: int) -> dict[str, object]:
 def changed(tree: Path, before: object) -> bool:
     """True if a board is not as it was."""
     return texts(tree) != before
-
-
-def wait_for(has_come: Callable[[], bool]) -> None:
-    """Wait for the begin of a job. Raises: TimeoutError."""
-    until_s = time.monotonic() + BEGINS_WITHIN_S
-    while not has_come():
-        if time.monotonic() > until_s:
-            raise TimeoutError("the job does not train")
-        time.sleep(0.01)
 
 
 def main() -> None:

@@ -36,9 +36,7 @@ def main(arguments: list[str]) -> None:
     compared: dict[str, Callable[[], dict[str, Any]]] = {
         "mlperf": lambda: mlperf_part.summary(mlperf_part.cases(options.mlperf)),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
-        "levels": lambda: (
-            levels_part.summary(levels_part.cases(sweeps.read(RUNS))) | {"progress": levels_part.progress(RUNS)}
-        ),
+        "levels": lambda: levels_part.summary(levels_part.cases(sweeps.read(RUNS))),
         "pipeline": lambda: profiling_part.summary(pipeline_part.cases(recorded()), "group"),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
     }

@@ -6,16 +6,10 @@ target lies at each of the recorded levels in turn.
 
 from __future__ import annotations
 
-import csv
-import math
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import numpy as np
-from scipy.stats import spearmanr
 
 from benchmarks.decisions.estimators import SEEDS, Bank, Decision, SampleTimes, ours, raw_means, regret
 from benchmarks.decisions.pipeline_part import device
@@ -73,31 +67,3 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rules = found["ours"]
     shares = [rule for rule in rules if rule.endswith("%")]
     return {"auto": min(shares, key=lambda rule: rules[rule][CHOSEN_ON]["mean"]), "ways": found}
-
-
-def progress(path: Path) -> dict[str, float]:
-    """Whether a run's progress at a tenth of the predicted samples tells that the proxy misleads.
-
-    Over targets, learning rates, levels and batch sizes: rank correlation between how far the progress is from the
-    proxy's, and how far the relative samples are from the proxy's; both as logarithms.
-    """
-    tenths: dict[tuple[str, ...], list[float]] = {}
-    samples: dict[tuple[str, ...], list[float]] = {}
-    columns = ("family", "role", "workload", "learning_rate_at_32", "target_quantile", "batch_size")
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            key = tuple(row[name] for name in columns)
-            samples.setdefault(key, []).append(math.log(float(row["samples_to_target"] or row["samples_budget"])))
-            if row["progress_at_tenth"]:
-                tenths.setdefault(key, []).append(float(row["progress_at_tenth"]))
-    pairs = []
-    for key, own in tenths.items():
-        proxy = next(one for one in samples if one[0] == key[0] and one[1] == "proxy" and one[3:] == key[3:])
-        if key[1] == "target" and proxy in tenths and min(fmean(own), fmean(tenths[proxy])) > 0:
-            largest = tuple((*one[:5], "128") for one in (key, proxy))
-            apart = [
-                fmean(samples[one]) - fmean(samples[last]) for one, last in zip((key, proxy), largest, strict=True)
-            ]
-            pairs.append((abs(math.log(fmean(own) / fmean(tenths[proxy]))), abs(apart[0] - apart[1])))
-    found = spearmanr(*np.array(pairs).T)
-    return {"correlation": round(float(found.statistic), 2), "p": round(float(found.pvalue), 2), "count": len(pairs)}

@@ -120,9 +120,9 @@ class Family:
     pretraining_samples: int
     sets: tuple[str, ...]
     classes: Mapping[str, int]
-    optimizer: OptimizerRule
-    batch_sizes: tuple[int, ...]
-    budget_samples: int
+    optimizer: OptimizerRule = ADAM
+    batch_sizes: tuple[int, ...] = SIZES
+    budget_samples: int = 12_288
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -244,9 +244,6 @@ FAMILIES = (
         pretraining_samples=150_000,
         sets=("CIFAR-10, classes 0-4", "CIFAR-10, classes 5-9", "held-out classes", "MNIST", "digits"),
         classes=CLASSES,
-        optimizer=ADAM,
-        batch_sizes=SIZES,
-        budget_samples=12_288,
     ),
     Family(
         name="transformer, 2 layers",
@@ -260,8 +257,6 @@ FAMILIES = (
         sets=("Shakespeare", "Austen", "Python's asyncio"),
         classes={},
         optimizer=ADAMW,
-        batch_sizes=SIZES,
-        budget_samples=12_288,
     ),
     Family(
         name="GRU",
@@ -274,9 +269,6 @@ FAMILIES = (
         pretraining_samples=60_000,
         sets=("short periods", "long periods", "noisy periods"),
         classes={},
-        optimizer=ADAM,
-        batch_sizes=SIZES,
-        budget_samples=12_288,
     ),
     Family(
         name="MobileNetV2, quarter width",
@@ -289,7 +281,6 @@ FAMILIES = (
         pretraining_samples=60_000,
         sets=("CIFAR-10, classes 0-4", "CIFAR-10, classes 5-9", "held-out classes"),
         classes=CLASSES,
-        optimizer=ADAM,
         batch_sizes=SIZES[:-1],
         budget_samples=8192,
     ),

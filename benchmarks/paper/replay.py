@@ -24,7 +24,6 @@ import numpy as np
 from scipy.optimize import linprog
 
 from benchmarks.paper.models import at, profiled
-from benchmarks.paper.power_check import ENDS, our_limits_w
 from benchmarks.paper.published import CELLS, LIMITS, NANO, RESNET18, SOUND, TX2_NX, Cell, Limit
 from benchmarks.timing import keep
 from wattune import planning
@@ -43,7 +42,9 @@ CHOICES = {
 """Method -> wattune's rule. The baselines, and "batch only", use the inferred clock."""
 
 AROUND_W = 0.3
-"""Largest distance in watts from the middles of `power_check` at which limits are searched."""
+"""Largest distance in watts from the powers of the published choices at which limits are searched."""
+
+ENDS: tuple[Limit, ...] = ("P1", "P2")
 
 METHODS = ("Baseline 1", "Baseline 2", "Ours", "Fastest")
 
@@ -331,23 +332,30 @@ def summary(tables: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def fitted_limits() -> dict[str, dict[Limit, float | None]]:
-    """The limits that reproduce the most published points, searched one by one from the middles of `power_check`.
+    """The limits that reproduce the most published points, searched one by one from ``chosen_w`` on.
 
     Candidates are the simulated sensor's readings around them, since nothing changes between two readings. Four numbers
     are fitted to some eighty cells, so the agreement of many cells is weak evidence for them.
     """
-    middles = {device: our_limits_w(device) for device in (NANO, TX2_NX)}
+    begins = {device: chosen_w(device) for device in (NANO, TX2_NX)}
     caps_w: dict[str, dict[Limit, float | None]] = {
-        device: {limit: round(limits_w[limit], 2) if limit in limits_w else None for limit in LIMITS}
-        for device, limits_w in middles.items()
+        device: {limit: round(limits_w[limit] + 0.005, 2) if limit in limits_w else None for limit in LIMITS}
+        for device, limits_w in begins.items()
     }
     best = _agreement(caps_w)
-    for _, device, limit in itertools.product(range(2), middles, ENDS):
-        for reading in _readings_w(device, middles[device][limit]):
+    for _, device, limit in itertools.product(range(2), begins, ENDS):
+        for reading in _readings_w(device, begins[device][limit]):
             other = {**caps_w, device: {**caps_w[device], limit: round(reading + 0.005, 2)}}
             if (agreement := _agreement(other)) > best:
                 caps_w, best = other, agreement
     return caps_w
+
+
+def chosen_w(device: str) -> dict[Limit, float]:
+    """The highest power of the published choices under each limit: each keeps its limit."""
+    chosen_cells = [c for c in SOUND if c.device == device and c.method in ("Ours", "Fastest")]
+    powers = [(c.limit, at(profiled(device, c.model), c.batch_size, c.clock_mhz).power_peak_w) for c in chosen_cells]
+    return {limit: max(watts for own, watts in powers if own == limit and watts is not None) for limit in ENDS}
 
 
 def window_w(caps_w: dict[str, dict[Limit, float | None]], device: str, limit: Limit) -> tuple[float, float]:

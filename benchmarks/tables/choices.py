@@ -144,7 +144,7 @@ def decisions_mlperf() -> str:
 
 
 def decisions_levels() -> str:
-    """Levels of the proxy's target, and what progress in training tells of the proxy."""
+    """Levels of the proxy's target."""
     data = read("decisions")["levels"]
     rows = []
     for way, rules in data["ways"].items():
@@ -152,12 +152,7 @@ def decisions_levels() -> str:
             shares = [f"{percent(one['mean'])}, {percent(one['p90'])}" for one in regrets.values()]
             rows.append((f"{rule}{', as `auto`' if rule == data['auto'] else ''}", way, *shares))
     families = " | ".join(data["ways"]["ours"][data["auto"]])
-    told = data["progress"]
-    return table(f"target of the proxy, as a share of the way to its plateau | runs | {families}", rows) + (
-        "\nHow far a run's progress at a tenth of the predicted samples is from the proxy's does not tell how far "
-        "the relative samples at its batch size are from the proxy's: their rank correlation over targets, rates, "
-        f"levels and batch sizes is {told['correlation']:.2f} (p {told['p']:.2f}, {told['count']} pairs).\n"
-    )
+    return table(f"target of the proxy, as a share of the way to its plateau | runs | {families}", rows)
 
 
 def ways(part: str) -> str:
