@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.decisions.command import RUNS
-from benchmarks.decisions.pipeline_part import device
+from benchmarks.decisions.profiling_part import device
 from benchmarks.decisions.sweeps import Sweep, read
 from benchmarks.timing import keep
 from wattune.program.workload import ProgramWorkload

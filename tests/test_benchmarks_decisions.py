@@ -13,7 +13,6 @@ from benchmarks.decisions import (
     command,
     estimators,
     mlperf_part,
-    profilers,
     scoring,
     sweeps,
     traces,
@@ -138,16 +137,14 @@ def test_a_pick_over_the_cap_is_charged_the_clock_below_that_keeps_it() -> None:
     assert place.power_w[place.place(lower)] <= cap_w
 
 
-@pytest.mark.parametrize("way", [profilers.full_grid, profilers.staircase, guided_way])
-def test_every_way_to_probe_picks_a_cell_that_it_measured(way: object) -> None:
+def test_a_guided_profile_picks_a_cell_that_is_not_far_from_the_best() -> None:
     place, samples = board("table", 3), {size: 1 + size / 200 for size in BATCH_SIZES}
     cap_w = place.cap_w(0.6)
     rig = Rig(place, cap_w, 0)
-    found = way(rig, samples)  # type: ignore[operator]
-    assert found.pick in found.measured
-    if way is guided_way:
-        assert rig.probes <= 16
-    assert score(place, cap_w, samples, rig, found)["regret"] > -0.2
+    pick = guided_way(rig, samples)
+    assert pick is not None
+    assert rig.probes <= 16
+    assert -0.2 < score(place, cap_w, samples, rig, pick)["regret"] < 0.5
 
 
 # ------------------------------------------------------------------------------------------------------------ scoring

@@ -85,11 +85,11 @@ class Board:
         """Indices of a cell in ``step_s`` and ``power_w``."""
         return self.batch_sizes.index(cell.batch_size), self.clocks_mhz.index(cell.clock_mhz)
 
-    def fastest(self, cap_w: float, power_w: Array | None = None) -> dict[int, Cell]:
-        """The fastest cell under the cap for each batch size that has one; by ``power_w`` if given."""
-        cells, drawn = {}, self.power_w if power_w is None else power_w
+    def fastest(self, cap_w: float) -> dict[int, Cell]:
+        """The fastest cell under the cap for each batch size that has one."""
+        cells = {}
         for row, size in enumerate(self.batch_sizes):
-            times = np.where(drawn[row] <= cap_w, self.step_s[row], math.inf)
+            times = np.where(self.power_w[row] <= cap_w, self.step_s[row], math.inf)
             if math.isfinite(times.min()):
                 cells[size] = Cell(size, self.clocks_mhz[int(times.argmin())])
         return cells
@@ -102,9 +102,9 @@ class Board:
         """True time to the target."""
         return self.sample_s(cell) * samples[cell.batch_size]
 
-    def best(self, cap_w: float, samples: Mapping[int, float], power_w: Array | None = None) -> Cell | None:
+    def best(self, cap_w: float, samples: Mapping[int, float]) -> Cell | None:
         """The cell with the least time to the target; None if no cell stays under the cap."""
-        fastest = self.fastest(cap_w, power_w)
+        fastest = self.fastest(cap_w)
         cells = [cell for size, cell in fastest.items() if math.isfinite(samples.get(size, math.inf))]
         return min(cells, key=lambda cell: self.cost(cell, samples), default=None)
 
@@ -144,8 +144,8 @@ class Rig:
         self._window_s = max(WINDOW_S, board.window_s)
         self.limit = SensorLimit(self.cap_w, window_s=self._window_s)
 
-    def probe(self, cell: Cell, *, windows: int = 3, abort: bool = True) -> Reading | float:
-        """Probe a cell; return the reading, or with ``abort`` the mean power once that is surely above the cap."""
+    def probe(self, cell: Cell, *, windows: int = 3) -> Reading | float:
+        """Probe a cell; return the reading, or the mean power once that is surely above the cap."""
         board, gauss = self.board, self._draw.gauss
         true_s, warm_w = float(board.step_s[board.place(cell)]), float(board.power_w[board.place(cell)])
         power_w = warm_w * (1 - board.cold * (1 - self._warm))
@@ -157,13 +157,13 @@ class Rig:
         readings = [self._rounded(own_w + board.noise_w * gauss(0, 1)) for _ in range(count)]
         above = self._above(readings)
         length_s = steps * true_s
-        if abort and above is not None:
+        if above is not None:
             length_s = (above + 1) * board.window_s / READINGS_PER_WINDOW
         spent_s = board.window_s + board.lag_s + WARM_UP_STEPS * true_s + length_s
         self.seconds += spent_s
         towards = warm_w / float(board.power_w.max())
         self._warm += (towards - self._warm) * (1 - math.exp(-spent_s / board.warming_s))
-        if abort and above is not None:
+        if above is not None:
             return fmean(readings[: above + 1])
         return Reading(
             step_s=true_s * (1 + REPETITION * gauss(0, 1) + board.step_noise / math.sqrt(steps) * gauss(0, 1)),

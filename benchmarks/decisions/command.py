@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decisions import levels_part, mlperf_part, pipeline_part, profiling_part, sweeps, traces
+from benchmarks.decisions import levels_part, mlperf_part, profiling_part, sweeps, traces
 from benchmarks.timing import RESULTS, machine, measured_at
 from wattune.files import write_json
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
         "mlperf": lambda: mlperf_part.summary(mlperf_part.cases(options.mlperf)),
         "gpus": lambda: traces.summary(traces.cases(options.zeus)),
         "levels": lambda: levels_part.summary(levels_part.cases(sweeps.read(RUNS))),
-        "pipeline": lambda: profiling_part.summary(pipeline_part.cases(recorded()), "group"),
+        "pipeline": lambda: profiling_part.summary(profiling_part.job_cases(recorded()), "group"),
         "profiling": lambda: profiling_part.summary(profiling_part.cases()),
     }
     figures: dict[str, Any] = {}

@@ -50,13 +50,11 @@ class Bank:
 
 
 class Decision(NamedTuple):
-    """The batch size (None if there is no choice), and the basis of the decision for ours; ``seen``: its runs."""
+    """The batch size (None if there is no choice), and the basis of the decision for ours."""
 
     batch_size: int | None
     expected_regret: float | None = None
     curve: CurvePosterior | None = None
-    reason: str = ""
-    seen: tuple[Observation, ...] = ()
 
 
 def ours(
@@ -76,7 +74,7 @@ def ours(
     sizes = sorted(bank.runs)
     logs = {size: (math.log(one), TIME_SD) for size, one in times.items()}
     if len(logs) == 1:
-        return Decision(next(iter(logs)), 0.0, reason="only one batch size stays under the cap")
+        return Decision(next(iter(logs)), 0.0)
     design = RunScheduler(sizes, log_step_times=logs, own=own, whole=whole, most=most)
     seen: list[Observation] = []
     while True:
@@ -88,9 +86,9 @@ def ours(
     if not any(run.reached for run in seen):
         # Only one batch size can be best, so nothing was trained; or no run reached the target.
         best = min(logs, key=lambda one: logs[one][0] + float(design.posterior.mean[sizes.index(one)]))
-        return Decision(best, None, design.posterior, design.reason, tuple(seen))
+        return Decision(best, None, design.posterior)
     choice = choose(design.posterior, logs, own=own)
-    return Decision(choice.best, choice.expected_regret, design.posterior, design.reason, tuple(seen))
+    return Decision(choice.best, choice.expected_regret, design.posterior)
 
 
 def _spacing(run: Run, spacing: float) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.decisions import estimators
 from benchmarks.decisions.boards import Cell, Reading, Rig
 from benchmarks.decisions.estimators import Bank, Decision
-from benchmarks.decisions.profilers import ProbeOutcome, Samples, capped_w, result
 from wattune.devices.base import Device, Knob
 from wattune.point import BatchShape, Knobs, OperatingPoint
 from wattune.profiling.guided import WINDOWS, Guided, guided
@@ -16,12 +16,16 @@ from wattune.profiling.journal import Journal
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost
 from wattune.sample_efficiency.posterior import CurvePosterior
 from wattune.sample_efficiency.prior import relative_samples
+from wattune.search.observation import capped_power
 
 REST = 0.9
 """Power at rest relative to the least that any cell draws."""
 
 NEVER = 1e6
 """Relative samples of a batch size whose runs all missed the target."""
+
+Samples = Mapping[int, float]
+"""Batch size -> samples to the target, up to a factor."""
 
 Believed = dict[int, tuple[float, float]]
 """Batch size -> relative samples, and the standard deviation of their logarithm."""
@@ -110,13 +114,13 @@ class Profile:
         return result(self.rig, cell, read), cost
 
 
-def guided_way(rig: Rig, samples: Samples, *, strict: bool = False) -> ProbeOutcome:
-    """Profile with exactly known samples."""
+def guided_way(rig: Rig, samples: Samples, *, strict: bool = False) -> Cell | None:
+    """The pick of a profile with exactly known samples."""
     profile = Profile(rig, strict=strict)
-    return _outcome(profile, profile.proceed({size: (one, 0.0) for size, one in samples.items()}, by_curve=True))
+    return _pick(profile.proceed({size: (one, 0.0) for size, one in samples.items()}, by_curve=True))
 
 
-def together(rig: Rig, bank: Bank) -> tuple[ProbeOutcome, Decision]:
+def together(rig: Rig, bank: Bank) -> Cell | None:
     """Profile by the prior, train the proxy at the batch sizes that may be best, and continue with the result."""
     profile = Profile(rig)
     first = profile.proceed(relative_samples(rig.board.batch_sizes), by_curve=False)
@@ -124,12 +128,10 @@ def together(rig: Rig, bank: Bank) -> tuple[ProbeOutcome, Decision]:
     for cell in first.cells:
         if cell.step_s is not None and capped_w(rig, cell) <= rig.cap_w:
             times[cell.batch_size] = min(times.get(cell.batch_size, math.inf), cell.step_s / cell.batch_size)
-    if not times:
-        return _outcome(profile, first), Decision(None)
-    decision = estimators.ours(bank, times)
+    decision = estimators.ours(bank, times) if times else Decision(None)
     if decision.curve is None or not any(decision.curve.runs.values()):
-        return _outcome(profile, first), decision
-    return _outcome(profile, profile.proceed(believed(decision.curve), by_curve=True)), decision
+        return _pick(first)
+    return _pick(profile.proceed(believed(decision.curve), by_curve=True))
 
 
 def believed(curve: CurvePosterior) -> Believed:
@@ -149,16 +151,22 @@ def believed(curve: CurvePosterior) -> Believed:
     return beliefs
 
 
-def _outcome(profile: Profile, end: Guided) -> ProbeOutcome:
+def _pick(end: Guided) -> Cell | None:
     pick = end.guidance.pick
-    measured = {
-        Cell(cell.batch_size, cell.clock_mhz): Reading(
-            cell.step_s, 0.0, cell.power_mean_w, 0.0, cell.power_peak_w, cell.steps or 1, cell.power_window_w
-        )
-        for cell in end.cells
-        if cell.clock_mhz and cell.step_s and cell.power_mean_w and cell.power_peak_w and cell.power_window_w
-    }
-    return ProbeOutcome(
-        pick=None if pick is None else Cell(pick.batch_size, pick.clock_mhz or 0.0),
-        measured=measured,
-    )
+    return None if pick is None else Cell(pick.batch_size, pick.clock_mhz or 0.0)
+
+
+def capped_w(rig: Rig, cell: ProfileCell) -> float:
+    """The power of a measured cell that is compared with the cap, as a plan does."""
+    return capped_power(cell, rig.sensor.window_s, rig.limit.window_s, rig.limit.window_s)
+
+
+def _cell(cell: Cell, reading: Reading) -> ProfileCell:
+    return ProfileCell(batch_size=cell.batch_size, clock_mhz=cell.clock_mhz, **reading._asdict())
+
+
+def result(rig: Rig, cell: Cell, reading: Reading | float) -> ProfileCell | AbortedProbe:
+    """A reading in the form of a profile's cell or aborted probe."""
+    if isinstance(reading, Reading):
+        return _cell(cell, reading)
+    return AbortedProbe(**cell._asdict(), cap_w=rig.cap_w, power_w=reading)

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.decisions.estimators import SEEDS, Bank, Decision, SampleTimes, ours, raw_means, regret
-from benchmarks.decisions.pipeline_part import device
+from benchmarks.decisions.profiling_part import device
 from benchmarks.decisions.scoring import regrets
 from benchmarks.decisions.sweeps import Key, Sweep, truth
 

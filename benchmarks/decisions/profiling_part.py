@@ -1,4 +1,4 @@
-"""Probing alone: every method on the same boards and caps, with exactly known samples to the target.
+"""Probing alone, with exactly known samples to the target; and the whole job, which trains a proxy to estimate them.
 
 Regret is against the fastest cell whose true power is under 0.98 of the cap, so it may be below 0, and against the
 fastest one under the cap. A pick whose true power exceeds the cap is counted, and costs what follows: the guard lowers
@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.decisions import profilers
 from benchmarks.decisions.boards import Board, Cell, Rig
+from benchmarks.decisions.estimators import SEEDS, Bank
 from benchmarks.decisions.generators import board
-from benchmarks.decisions.guided_way import guided_way
-from benchmarks.decisions.profilers import ProbeOutcome, Samples
+from benchmarks.decisions.guided_way import Samples, guided_way, together
 from benchmarks.decisions.scoring import regrets
+from benchmarks.decisions.sweeps import Sweep, pairs, truth
 
 BOARDS = 120
 """Boards of each kind."""
@@ -32,14 +31,11 @@ MARGIN = 0.01
 
 KINDS = ("roofline", "table")
 
-Way = Callable[[Rig, Samples], ProbeOutcome]
+CASES = 10
+"""Cases of the whole job for each pair of a proxy and a target."""
 
-WAYS: dict[str, Way] = {
-    "ours": guided_way,
-    "ours, strict": partial(guided_way, strict=True),
-    "full grid": profilers.full_grid,
-    "staircase": profilers.staircase,
-}
+FIRST_BOARD = 5000
+"""First seed of the whole job's boards, which differ from those of probing alone."""
 
 
 def case(kind: str, seed: int) -> tuple[Board, float, dict[int, float]]:
@@ -59,19 +55,47 @@ def cases() -> list[dict[str, Any]]:
     for kind in KINDS:
         for seed in range(BOARDS):
             place, cap_w, samples = case(kind, seed)
-            for name, way in WAYS.items():
+            for name, strict in (("ours", False), ("ours, strict", True)):
                 rig = Rig(place, cap_w, seed)
-                outcome = way(rig, samples)
-                rows.append({"way": name} | score(place, cap_w, samples, rig, outcome))
+                pick = guided_way(rig, samples, strict=strict)
+                rows.append({"way": name} | score(place, cap_w, samples, rig, pick))
     return rows
 
 
-def score(place: Board, cap_w: float, samples: Samples, rig: Rig, outcome: ProbeOutcome) -> dict[str, Any]:
-    """Score an outcome by the board's true figures."""
+def device(number: int, draw: random.Random) -> tuple[Board, dict[int, float]]:
+    """A random board and its seconds per sample at the fastest cells under a random cap, at least two of them."""
+    place = board(KINDS[number % 2], FIRST_BOARD + number // 2)
+    while True:
+        cells = place.fastest(GUARD * place.cap_w(draw.uniform(*CAPS)))
+        if len(cells) > 1:
+            return place, {size: place.sample_s(cell) for size, cell in cells.items()}
+
+
+def job_cases(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
+    """One row per pair of workloads, board and cap."""
+    rows = []
+    for proxy, target in pairs(sweeps):
+        true = truth(target.runs)
+        for number in range(CASES):
+            draw = random.Random(f"pipeline {proxy.key} {target.key.workload} {number}")
+            place = board(KINDS[number % 2], FIRST_BOARD + number // 2)
+            cap_w = place.cap_w(draw.uniform(*CAPS))
+            while place.best(GUARD * cap_w, true) is None:
+                cap_w = place.cap_w(draw.uniform(*CAPS))
+            runs = proxy.some(draw.sample(range(len(next(iter(proxy.runs.values())))), SEEDS))
+            rig = Rig(place, cap_w, number)
+            group = f"{target.key.family} {target.key.workload} {target.key.rate:g}"
+            found = score(place, cap_w, true, rig, together(rig, Bank(runs)))
+            rows.append(found | {"way": "ours", "group": group})
+    return rows
+
+
+def score(place: Board, cap_w: float, samples: Samples, rig: Rig, pick: Cell | None) -> dict[str, Any]:
+    """Score a pick by the board's true figures."""
     best, at_cap = place.best(GUARD * cap_w, samples), place.best(cap_w, samples)
     assert best is not None
     assert at_cap is not None
-    runnable = cell_under_cap(place, cap_w, outcome.pick)
+    runnable = cell_under_cap(place, cap_w, pick)
     cost = math.inf if runnable is None else place.cost(runnable, samples)
     return {
         "board": place.name,
@@ -81,7 +105,7 @@ def score(place: Board, cap_w: float, samples: Samples, rig: Rig, outcome: Probe
         "probing_s": rig.seconds,
         "surely_over": sum(share > MARGIN for share in rig.over),
         "overshoot": max(rig.over, default=0.0),
-        "pick_over": outcome.pick is not None and float(place.power_w[place.place(outcome.pick)]) > cap_w,
+        "pick_over": pick is not None and float(place.power_w[place.place(pick)]) > cap_w,
     }
 
 
