@@ -23,7 +23,7 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -36,7 +36,6 @@ import numpy as np
 from benchmarks import bofl
 from benchmarks.bofl import Figures
 from benchmarks.decisions import sweeps
-from benchmarks.decisions.scoring import spread_of_mean
 from benchmarks.decisions.traces import Task, powers, read_runs
 from benchmarks.timing import keep, measured_at
 from wattune.cap import PowerCap
@@ -230,9 +229,6 @@ class Outcome:
     probes: int
 
 
-Strategy = Callable[[Recording, float, int], Outcome]
-
-
 def ours(recording: Recording, cap_w: float, seed: int) -> Outcome:
     """A guided profile of all knobs, as `wattune profile --device replay:` makes it."""
     device = ReplayDevice(recording.table(), Noise(NOISE.relative, NOISE.period_s, seed))
@@ -251,30 +247,6 @@ def ours(recording: Recording, cap_w: float, seed: int) -> Outcome:
 def _read(recording: Recording, draw: random.Random, point: OperatingPoint, windows: int = 1) -> Figures:
     step_s, power_w = recording.recorded[point]
     return Figures(step_s, power_w * (1 + NOISE.relative / math.sqrt(windows) * draw.gauss(0, 1)))
-
-
-def _picked(probed: dict[OperatingPoint, Figures], cap_w: float) -> Outcome:
-    allowed = [point for point, read in probed.items() if read.power_w <= cap_w]
-    return Outcome(list(probed), min(allowed, key=lambda point: probed[point].step_s, default=None), len(probed))
-
-
-def at_random(recording: Recording, cap_w: float, seed: int) -> Outcome:
-    """Probe fifty settings at random; pick the fastest that was read below the cap."""
-    draw = random.Random(f"{recording.name} {cap_w:.4f} {seed}")
-    points = draw.sample(sorted(recording.recorded), min(50, len(recording.recorded)))
-    return _picked({point: _read(recording, draw, point) for point in points}, cap_w)
-
-
-def as_recorded(recording: Recording, cap_w: float, seed: int) -> Outcome:
-    """Pick the fastest of all points, as recorded, with ``ROOMS``: the recording's own noise is all that is missed."""
-    return Outcome([], _picked(recording.recorded, (1 - ROOMS[0]) * cap_w).pick, 0)
-
-
-STRATEGIES: dict[str, Strategy] = {
-    "wattune": ours,
-    "50 settings at random": at_random,
-    "every recorded cell known": as_recorded,
-}
 
 
 # -------------------------------------------------------------------------------------------------------------- figures
@@ -311,30 +283,26 @@ def guarded_s(recording: Recording, cap_w: float, pick: OperatingPoint) -> float
     return recording.best_s(cap_w, held)
 
 
-def cases(recordings: Sequence[Recording], strategies: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Every strategy on every case of these recordings; the first one with every seed of the noise."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for name in strategies:
-        for recording, seed in product(recordings, range(SEEDS if name == strategies[0] else 1)):
-            for number, cap_w in enumerate(recording.caps_w(CAPS)):
-                row = score(recording, cap_w, STRATEGIES[name](recording, cap_w, seed))
-                alone_s = recording.best_s(cap_w, recording.first_alone)
-                row |= {"case": (recording.name, number), "seed": seed, "over_gpu_clock_alone": alone_s / row["step_s"]}
-                row["oracle_over_gpu_clock_alone"] = alone_s / recording.best_s(cap_w)
-                rows.setdefault(name, []).append(row)
+def cases(recordings: Sequence[Recording]) -> list[dict[str, Any]]:
+    """Every case of these recordings, with every seed of the noise."""
+    rows = []
+    for recording, seed in product(recordings, range(SEEDS)):
+        for cap_w in recording.caps_w(CAPS):
+            row = score(recording, cap_w, ours(recording, cap_w, seed))
+            alone_s = recording.best_s(cap_w, recording.first_alone)
+            row |= {"recording": recording.name, "over_gpu_clock_alone": alone_s / row["step_s"]}
+            row["oracle_over_gpu_clock_alone"] = alone_s / recording.best_s(cap_w)
+            rows.append(row)
     return rows
 
 
-def summary(rows: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means and quantiles over the cases, and the regret less ours; a case without a usable pick has a regret of 1.
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means and quantiles over the cases; a case without a usable pick has a regret of 1.
 
     ``beyond_room``: regret beyond that of the fastest setting with the first of ``ROOMS``, in cases in which there is
     one; ``with_room``: regret and probes above the cap in those cases.
     """
-    same = {(*row["case"], row["seed"]): row for row in ours}
     roomy = [row for row in rows if math.isfinite(row["regret_with_room"])]
-    groups = [row["case"] for row in rows]
-    less = [min(1.0, row["regret"]) - min(1.0, same[(*row["case"], row["seed"])]["regret"]) for row in rows]
     return {
         "cases": len(rows),
         **spread([row["regret"] for row in rows], "regret_"),
@@ -344,8 +312,6 @@ def summary(rows: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> d
             **spread([row["regret"] for row in roomy], "regret_"),
             "probes_over_a_case": round(fmean(row["over"] for row in roomy), 2),
         },
-        "more_than_ours": round(fmean(less), 4),
-        "more_than_ours_se": round(spread_of_mean(less, groups), 4),
         "without_a_pick": sum(math.isinf(row["regret"]) for row in rows),
         "probes": round(fmean(row["probes"] for row in rows), 1),
         "probes_over_a_case": round(fmean(row["over"] for row in rows), 2),
@@ -367,9 +333,8 @@ def _over_alone(rows: Sequence[dict[str, Any]], name: str) -> float:
     return round(fmean(row[name] for row in rows if math.isfinite(row["oracle_over_gpu_clock_alone"])), 3)
 
 
-def figures(of: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The figures of every strategy's cases, and what no strategy can exceed."""
-    first = next(iter(of.values()))
+def figures(first: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of these cases, and what no search can exceed."""
     roomy = [row for row in first if math.isfinite(row["regret_with_room"])]
     return {
         "cases": len(first),
@@ -382,7 +347,7 @@ def figures(of: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
             "without_room": len(first) - len(roomy),
             "room": {str(room): spread([row[f"regret_with_room_{room}"] for row in first]) for room in ROOMS},
         },
-        "strategies": {name: summary(some, first) for name, some in of.items()},
+        "wattune": summary(first),
     }
 
 
@@ -428,7 +393,7 @@ def training(recording: Recording, cap_w: float, training_s: float) -> dict[str,
 
 
 def main(arguments: list[str]) -> None:
-    """Run every strategy on every case, and store the figures of those that are judged.
+    """Search on every case, and store the figures of those that are judged.
 
     Raises: InputError without the recordings.
     """
@@ -440,21 +405,21 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     if (options.folder is None) == (options.table is None):
         parser.error("either the folder of BoFL's recordings or --table is needed")
-    measured, alone = measured_at(), list(STRATEGIES)[:1]
+    measured = measured_at()
     if options.table is not None or options.tune:
         files = TUNE if options.table is None else [options.table.name]
         folder = options.folder if options.table is None else options.table.parent
-        print(json.dumps(figures(cases([load(folder, file) for file in files], alone)), indent=1))
+        print(json.dumps(figures(cases([load(folder, file) for file in files])), indent=1))
         return
     judged = [load(options.folder, file) for file in bofl.WORKLOADS if file not in TUNE]
-    every = cases([replace(load(options.folder, file), of_first=True) for file in bofl.WORKLOADS], alone)
+    every = cases([replace(load(options.folder, file), of_first=True) for file in bofl.WORKLOADS])
     names = {one.name for one in judged}
-    of_judged = {way: [row for row in rows if row["case"][0] in names] for way, rows in every.items()}
+    of_judged = [row for row in every if row["recording"] in names]
     found = {
-        **figures(cases(judged, list(STRATEGIES))),
+        **figures(cases(judged)),
         "of_gpu_clock": {"all": figures(every), "judged": figures(of_judged)},
         "training": trainings(judged),
     }
     if options.zeus is not None:
-        found["power_limits"] = figures(cases(list(zeus(options.zeus).values()), alone))
+        found["power_limits"] = figures(cases(list(zeus(options.zeus).values())))
     keep("jetsons", {"measured_at": measured, **found})

@@ -12,7 +12,7 @@ def headline() -> str:
     from benchmarks.paper.sections import behind
 
     clocks, decisions, script, replay = read("jetsons"), read("decisions"), read("script"), read("paper_replay")
-    ours, mlperf, summary = clocks["strategies"]["wattune"], decisions["mlperf"], replay["summary"]
+    ours, mlperf, summary = clocks["wattune"], decisions["mlperf"], replay["summary"]
     return (
         "- **Clocks.** On a [recorded Jetson TX2](docs/results.md#three-clocks-of-a-recorded-jetson-tx2), GPU, memory "
         f"and CPU clock chosen together train **{ours['over_gpu_clock_alone']:.2f} times as fast** under the same cap "
@@ -187,39 +187,34 @@ decisions_pipeline = partial(ways, "pipeline")
 
 
 def jetsons() -> str:
-    """Strategies of profiling on the recorded TX2, with three clocks to set."""
+    """The search on the recorded TX2, with three clocks to set."""
     data = read("jetsons")
-    oracle = data["oracle"]
-    rows = [
-        (
-            name,
-            f"{row['probes']:.1f}",
-            *(percent(row[f"regret_{key}"]) for key in ("mean", "p90", "worst")),
-            str(row["without_a_pick"]),
-            f"{row['probes_over_a_case']:.2f} a case, by {percent(row['worst_over'])} at most",
-            str(row["picks_over"]),
-            f"{percent(row['more_than_ours'])} ± {percent(row['more_than_ours_se'])}",
-        )
-        for name, row in data["strategies"].items()
+    oracle, row = data["oracle"], data["wattune"]
+    cells = [
+        f"{row['probes']:.1f}",
+        *(percent(row[f"regret_{key}"]) for key in ("mean", "p90", "worst")),
+        row["without_a_pick"],
+        f"{row['probes_over_a_case']:.2f} a case, by {percent(row['worst_over'])} at most",
+        row["picks_over"],
     ]
     text = (
         f"{data['cases']} cases: two workloads, {data['caps']} caps from the least power of all settings on, "
-        f"{data['seeds']} seeds (other strategies: one). In {oracle['without_gpu_clock_alone']} of them no GPU clock "
+        f"{data['seeds']} seeds. In {oracle['without_gpu_clock_alone']} of them no GPU clock "
         "alone stays below the cap; in the others, choosing all three clocks exactly right would be "
         f"{oracle['over_gpu_clock_alone']:.2f} times as fast. The fastest setting that leaves 1.5% of the cap unused "
         f"has a regret of {percent(oracle['regret_with_room'])}; in {oracle['without_room']} cases there is none. "
-        f"In the others, wattune loses {percent(data['strategies']['wattune']['beyond_room'])} beyond that.\n\n"
+        f"In the others, wattune loses {percent(row['beyond_room'])} beyond that.\n\n"
     ) + table(
-        "strategy | probes | regret, mean | in 9 of 10 cases at most | worst | without a pick | probes above the cap "
-        "by more than 1% | picks above it by more than 0.5% | more regret than wattune on the same caps and seed",
-        rows,
+        "probes | regret, mean | in 9 of 10 cases at most | worst | without a pick | probes above the cap by more than "
+        "1% | picks above it by more than 0.5%",
+        [cells],
     )
-    with_room, limits = data["strategies"]["wattune"]["with_room"], data["power_limits"]
+    with_room, limits = row["with_room"], data["power_limits"]
     short, long = data["training"].values()
     names = {"judged": "two workloads", "all": "three, with the one tuned on"}
     by_gpu_clock = []
     for name, one in ((words, data["of_gpu_clock"][key]) for key, words in names.items()):
-        row = one["strategies"]["wattune"]
+        row = one["wattune"]
         floor = " / ".join(percent(share) for share in one["oracle"]["room"]["0.015"].values())
         regret = " / ".join(percent(row[f"regret_{key}"]) for key in ("mean", "p90", "worst"))
         over = f"{row['probes_over_a_case']:.2f} a case"
@@ -231,9 +226,9 @@ def jetsons() -> str:
         f"\nWithin a training run of ten minutes the search takes {short['probes']:.1f} probes and "
         f"{percent(short['loss'])} of the time; of ten hours, {long['probes']:.1f} probes and "
         f"{percent(long['loss'])}.\n\nBatch sizes and power limits of Zeus' GPUs, {limits['cases']} cases: wattune "
-        f"loses {percent(limits['strategies']['wattune']['beyond_room'])} beyond the fastest point with room "
+        f"loses {percent(limits['wattune']['beyond_room'])} beyond the fastest point with room "
         f"({percent(limits['oracle']['regret_with_room'])}), and has no pick in "
-        f"{limits['strategies']['wattune']['without_a_pick']}.\n"
+        f"{limits['wattune']['without_a_pick']}.\n"
     )
 
 
