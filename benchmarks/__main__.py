@@ -20,7 +20,7 @@ MODULES = {
     "engines": "asyncfgd.engines",
     "fleet": "server.fleet",
     "guard": "guard.command",
-    "memory": "asyncfgd.memory",
+    "memory": "asyncfgd.memory_probe",
     "paper": "paper.command",
     "schedule": "asyncfgd.schedule",
     "script": "script.command",

@@ -21,7 +21,7 @@ import torch
 from scipy.optimize import nnls
 from torch import nn
 
-from benchmarks.paper.calibration_model import changed, value_of
+from benchmarks.paper.calibration import changed, value_of
 from benchmarks.timing import folder_of, keep
 from benchmarks.tx2_recordings import Encoder, counted_step
 from wattune.devices import SimulatedBoard

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from benchmarks.agx_orin import BASE, BOARD, NAME, SWITCHING, counted, energies_j, fitted, shape, voltages_v
-from benchmarks.paper.calibration_model import changed, value_of
+from benchmarks.paper.calibration import changed, value_of
 from benchmarks.timing import RESULTS
 
 from wattune.devices.simulator.board_file import builtin_board

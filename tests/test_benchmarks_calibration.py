@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 from benchmarks.paper import calibration
-from benchmarks.paper.calibration_model import (
+from benchmarks.paper.calibration import (
     FREE,
     SOUND_RATIOS,
     changed,

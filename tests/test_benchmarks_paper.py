@@ -15,7 +15,7 @@ from benchmarks.paper import measured, replay
 from benchmarks.paper.families import FAMILIES, WAYS
 from benchmarks.paper.published import CELLS, NANO, RESNET18, SOUND
 from benchmarks.paper.sections import markdown, results
-from benchmarks.paper.targets import cut, smoothed, target_of
+from benchmarks.paper.training import cut, smoothed, target_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from benchmarks.paper.calibration_model import changed, value_of
+from benchmarks.paper.calibration import changed, value_of
 from benchmarks.tables import boards as tables
 from benchmarks.timing import RESULTS
-from benchmarks.tx2_calibration import fit_powers, work_of
-from benchmarks.tx2_nx import FITTED, MEMORY_MHZ, derived
+from benchmarks.tx2_calibration import FITTED, MEMORY_MHZ, derived, fit_powers, work_of
 from benchmarks.tx2_recordings import LSTM, Cell, FittedBoard
 
 from wattune.devices import builtin_board

@@ -31,8 +31,7 @@ from benchmarks.paper.models import at, profiled
 from benchmarks.paper.models import workload as workload_of
 from benchmarks.paper.published import NANO, Limit
 from benchmarks.paper.sections import results
-from benchmarks.paper.targets import cut, smoothed, target_of
-from benchmarks.paper.training import EVERY_SAMPLES, SEEDS, curves, on_grid, workload
+from benchmarks.paper.training import EVERY_SAMPLES, SEEDS, curves, cut, on_grid, smoothed, target_of, workload
 from benchmarks.timing import RESULTS, keep, measured_at
 from wattune import planning, training
 from wattune.cap import SensorLimit

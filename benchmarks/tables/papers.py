@@ -10,7 +10,8 @@ from benchmarks.tables.results import read
 
 def asyncfgd(name: str) -> str:
     """The table of one of the benchmarks of AsyncFGD."""
-    markdown = importlib.import_module(f"benchmarks.asyncfgd.{name}").markdown
+    module = "memory_probe" if name == "memory" else name
+    markdown = importlib.import_module(f"benchmarks.asyncfgd.{module}").markdown
     return str(markdown(read(f"asyncfgd_{name}")))
 
 
