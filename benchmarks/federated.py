@@ -29,10 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.groups import counted, exact_cells
-from benchmarks.timing import keep, measured_at
+from benchmarks.timing import folder_of, keep, measured_at
 from wattune.devices.simulator.board_file import builtin_board
 from wattune.devices.simulator.simulated import SimulatedDevice
-from wattune.errors import InputError
 from wattune.integrations.flower import JOULES, SECONDS, FleetStrategy, PowerCapMod
 from wattune.planning.fleet import ClientRound
 from wattune.point import BatchShape
@@ -258,13 +257,11 @@ def run_of(name: str, folder: str, seed: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure, and store the results."""
-    if len(arguments) != 1 or not all((Path(arguments[0]) / name).is_file() for name in ("train.npz", "test.npz")):
-        allowed = "the folder with train.npz and test.npz"
-        raise InputError("arguments of federated", value=" ".join(arguments) or None, allowed=allowed)
+    folder = folder_of("federated", arguments, "the folder with train.npz and test.npz")
     measured, runs = measured_at(), list[dict[str, Any]]()
     for seed in SEEDS:
         for name in STRATEGIES:
-            runs.append(run_of(name, arguments[0], seed))
+            runs.append(run_of(name, str(folder), seed))
             print(runs[-1], flush=True)
         figures = {"clients": CLIENTS, "boards": BOARDS, "target": TARGET, "seeds": seed + 1, "measured_at": measured}
         keep("federated", {**figures, "runs": runs, "time": [summed(name, runs) for name in STRATEGIES]})

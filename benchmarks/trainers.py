@@ -21,8 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import RESULTS, ROOT, machine, measured_at
-from wattune.files import write_json
+from benchmarks.timing import ROOT, keep
 
 PROGRAM, CAP_W = "examples/trainers/train.py", 5
 COMPARED = ("weights", "steps", "rates", "metrics")
@@ -77,4 +76,4 @@ def main(names: list[str]) -> None:
             print(f"{name}: {rows[name]}", flush=True)
     if not names:
         own = {"versions": {package: version(package) for package in PACKAGES}, "programs": rows}
-        write_json(RESULTS / "trainers.json", {"measured_at": measured_at(), "machine": machine(), **own})
+        keep("trainers", own)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattune.cap import SensorLimit
-from wattune.devices.base import Sensor
+from wattune.devices.base import Device, Knob, Sensor
 from wattune.devices.cap_window import highest_mean
 from wattune.devices.meter import sensor_window
+from wattune.point import Knobs
 from wattune_agent.cap_level import WINDOW_S
 
 Array = NDArray[np.float64]
@@ -32,6 +33,9 @@ READINGS_PER_WINDOW = 2
 """Independent readings per window; all others overlap with them."""
 
 WARM_UP_STEPS, MIN_STEPS = 2, 3
+
+REST = 0.9
+"""Power at rest relative to the least that any cell draws."""
 
 
 class Cell(NamedTuple):
@@ -115,24 +119,26 @@ def probe_length(board: Board, true_s: float, windows: int) -> tuple[int, int]:
     return steps, max(1, round(steps * true_s / board.window_s)) * READINGS_PER_WINDOW
 
 
-@dataclass
-class Rig:
-    """One board under one cap, cold at first: counts probes, their time, and how far they exceeded the cap.
+class Rig(Device):
+    """One board under one cap, cold at first: counts probes, their time, and how far they exceeded the cap. It is all
+    that a guided profile needs of a device beside the probes.
 
     The cap is on the mean power over a second, or over the sensor's own window if that is longer.
     """
 
-    board: Board
-    cap_w: float
-    seed: int
-    probes: int = 0
-    seconds: float = 0.0
-    over: list[float] = field(default_factory=list)
-    _warm: float = 0.0
+    kind = "simulated"
+    mode = ""
+    memory_bytes = None
+    data_types = frozenset({"fp32"})
+    executes_steps = False
 
-    def __post_init__(self) -> None:
-        self._draw = random.Random(f"{self.board.name} {self.cap_w:.6g} {self.seed}")
-        board = self.board
+    def __init__(self, board: Board, cap_w: float, seed: int):
+        self.board, self.cap_w, self.name = board, cap_w, board.name
+        self.knobs = (Knob("clock_mhz", board.clocks_mhz),)
+        self.probes, self.seconds, self._warm = 0, 0.0, 0.0
+        self.over: list[float] = []
+        self._present: Knobs | None = None
+        self._draw = random.Random(f"{board.name} {cap_w:.6g} {seed}")
         self.sensor = Sensor(
             "board",
             resolution_w=board.resolution_w,
@@ -142,7 +148,7 @@ class Rig:
             noise_w=board.noise_w if board.noise_known else 0.0,
         )
         self._window_s = max(WINDOW_S, board.window_s)
-        self.limit = SensorLimit(self.cap_w, window_s=self._window_s)
+        self.limit = SensorLimit(cap_w, window_s=self._window_s)
 
     def probe(self, cell: Cell, *, windows: int = 3) -> Reading | float:
         """Probe a cell; return the reading, or the mean power once that is surely above the cap."""
@@ -186,3 +192,32 @@ class Rig:
     def _rounded(self, power_w: float) -> float:
         step_w = self.board.resolution_w
         return round(power_w / step_w) * step_w
+
+    def now_s(self) -> float:
+        """Time that the rig has spent."""
+        return self.seconds
+
+    def power_w(self) -> float:
+        """Power at rest, the only state in which it is read."""
+        return REST * float(self.board.power_w.min())
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass on the rig."""
+        self.seconds += seconds
+
+    def step(self, work: Any) -> Any:
+        """Raise NotImplementedError: the rig measures cells."""
+        raise NotImplementedError
+
+    def current(self) -> Knobs | None:
+        """The clock that was set."""
+        return self._present
+
+    def _apply(self, knobs: Knobs) -> None:
+        self._present = knobs
+
+    def _snapshot(self) -> object:
+        return self._present
+
+    def _restore(self, snapshot: object) -> None:
+        self._present = snapshot  # type: ignore[assignment]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from benchmarks.decisions import estimators
 from benchmarks.decisions.boards import Cell, Reading, Rig
 from benchmarks.decisions.estimators import Bank, Decision
-from wattune.devices.base import Device, Knob
-from wattune.point import BatchShape, Knobs, OperatingPoint
+from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling.guided import WINDOWS, Guided, guided
 from wattune.profiling.journal import Journal
 from wattune.records import AbortedProbe, ProfileCell, ProfileCost
 from wattune.sample_efficiency.posterior import CurvePosterior
 from wattune.sample_efficiency.prior import relative_samples
 from wattune.search.observation import capped_power
-
-REST = 0.9
-"""Power at rest relative to the least that any cell draws."""
 
 NEVER = 1e6
 """Relative samples of a batch size whose runs all missed the target."""
@@ -31,66 +26,18 @@ Believed = dict[int, tuple[float, float]]
 """Batch size -> relative samples, and the standard deviation of their logarithm."""
 
 
-class RigDevice(Device):
-    """Device on a rig: all that a guided profile needs of a device beside the probes."""
-
-    kind = "simulated"
-    mode = ""
-    memory_bytes = None
-    data_types = frozenset({"fp32"})
-    executes_steps = False
-
-    def __init__(self, rig: Rig):
-        board = rig.board
-        self.name = board.name
-        self.knobs = (Knob("clock_mhz", board.clocks_mhz),)
-        self.sensor = rig.sensor
-        self._rig = rig
-        self._present: Knobs | None = None
-
-    def now_s(self) -> float:
-        """Time that the rig has spent."""
-        return self._rig.seconds
-
-    def power_w(self) -> float:
-        """Power at rest, the only state in which it is read."""
-        return REST * float(self._rig.board.power_w.min())
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass on the rig."""
-        self._rig.seconds += seconds
-
-    def step(self, work: Any) -> Any:
-        """Raise NotImplementedError: the rig measures cells."""
-        raise NotImplementedError
-
-    def current(self) -> Knobs | None:
-        """The clock that was set."""
-        return self._present
-
-    def _apply(self, knobs: Knobs) -> None:
-        self._present = knobs
-
-    def _snapshot(self) -> object:
-        return self._present
-
-    def _restore(self, snapshot: object) -> None:
-        self._present = snapshot  # type: ignore[assignment]
-
-
 class Profile:
     """A guided profile that can continue with better sample estimates."""
 
     def __init__(self, rig: Rig, *, strict: bool = False):
         self.rig, self._strict = rig, strict
-        self._device = RigDevice(rig)
-        self._notebook = Journal(None, self._device, None)  # type: ignore[arg-type]  # only a file needs its beginning
+        self._notebook = Journal(None, rig, None)  # type: ignore[arg-type]  # only a file needs its beginning
 
     def proceed(self, samples: Believed, *, by_curve: bool) -> Guided:
         """Probe until no further probe is worth its time."""
         rows = [BatchShape.of(size) for size in self.rig.board.batch_sizes]
         return guided(
-            self._device,
+            self.rig,
             rows,
             self._notebook,
             self._measure,

@@ -168,8 +168,7 @@ def rounded(channels: float) -> int:
 
 def convolution(channels: int, filters: int, *, size: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     """Layers: a convolution without bias, batch normalisation, ReLU6."""
-    layer = nn.Conv2d(channels, filters, size, stride, padding=size // 2, groups=groups, bias=False)
-    return [layer, nn.BatchNorm2d(filters), nn.ReLU6()]
+    return [*layer(channels, filters, size=size, stride=stride, groups=groups), nn.ReLU6()]
 
 
 class InvertedResidual(nn.Module):
@@ -180,8 +179,7 @@ class InvertedResidual(nn.Module):
         hidden = channels * expansion
         expanded = convolution(channels, hidden) if expansion != 1 else []
         depthwise = convolution(hidden, hidden, size=3, stride=stride, groups=hidden)
-        projection = [nn.Conv2d(hidden, filters, 1, bias=False), nn.BatchNorm2d(filters)]
-        self.layers = nn.Sequential(*expanded, *depthwise, *projection)
+        self.layers = nn.Sequential(*expanded, *depthwise, *layer(hidden, filters))
         self.adds = stride == 1 and channels == filters
 
     def forward(self, x: Tensor) -> Tensor:
