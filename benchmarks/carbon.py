@@ -106,7 +106,7 @@ def scaled(name: str) -> Job:
         point.model_copy(update={"samples": (point.relative_samples or 0.0) * JOB_S / relative_s})
         for point in case.efficiency.points
     )
-    case = Case(case.name, case.kind, table, case.efficiency.model_copy(update={"points": points}))
+    case = Case(case.name, table, case.efficiency.model_copy(update={"points": points}))
     return Job(case, rest_w, plan(table, case.efficiency, cap=PEAK))
 
 

@@ -13,7 +13,6 @@ import csv
 import gc
 import math
 import random
-import re
 import statistics
 import tempfile
 import threading
@@ -41,7 +40,6 @@ from wattune.planning import plan
 from wattune.point import BatchShape, OperatingPoint
 from wattune.profiling import profile
 from wattune.profiling.journal import Journal, Measured, Partial
-from wattune.profiling.peak_memory import PeakMemory
 from wattune.records import Evaluation, ProfileCell, ProfileCost, ProfileKey, TrainingRecord
 from wattune.reporting import write_report
 from wattune.sample_efficiency.recorded_runs import chosen_runs, curve_from_runs, read_runs
@@ -52,7 +50,6 @@ from wattune_server.store.schema import JobRow, ProfileRow, TrainingRow
 
 FACTORS = (1, 10, 100)
 ROUNDS = 3
-MOST_EXPONENT = 1.15
 DAY_S = 86400.0
 LOOKS = 10_000
 MIB, PAGE = 2**20, 4096
@@ -107,16 +104,13 @@ def trace_looked_at(rows: int, folder: Path) -> Figures:
     caps, times_s = caps_of(rows), [random.Random(0).uniform(0, rows) for _ in range(LOOKS)]
     caps.next_change_s(0.0)
     taken_s = cpu_s(lambda: [(caps.watts(time_s), caps.next_change_s(time_s)) for time_s in times_s])
-    return {"cpu_s": taken_s, "look_us": 1e6 * taken_s / LOOKS}
+    return {"cpu_s": taken_s}
 
 
 def checkpoint(mib: int, folder: Path) -> Figures:
     """A state of so many MiB, in 8 tensors, is written."""
-    state, memory = {str(n): torch.ones(mib * MIB // 32) for n in range(8)}, PeakMemory("cpu")
-    memory.settle()
-    memory.begin()
-    taken_s = cpu_s(lambda: save_checkpoint(folder / "checkpoint", state, extra={}))
-    return {"cpu_s": taken_s, "extra_over_state": (memory.read() or 0.0) / (mib * MIB)}
+    state = {str(n): torch.ones(mib * MIB // 32) for n in range(8)}
+    return {"cpu_s": cpu_s(lambda: save_checkpoint(folder / "checkpoint", state, extra={}))}
 
 
 def cells_noted(cells: int, folder: Path) -> Figures:
@@ -160,8 +154,7 @@ def reported(evaluations: int, folder: Path) -> Figures:
     )
     record, path = run.training.model_copy(update={"evaluations": many}), folder / "report.html"
     taken_s = cpu_s(lambda: write_report(record, path))
-    text = path.read_text()
-    return {"cpu_s": taken_s, "mb": len(text.encode()) / 1e6, "nodes": len(re.findall(r"<[a-zA-Z]", text))}
+    return {"cpu_s": taken_s, "mb": path.stat().st_size / 1e6}
 
 
 def estimated(runs: int, folder: Path) -> Figures:
@@ -258,15 +251,13 @@ def week() -> dict[str, Any]:
         marks.look(evaluation.time_s)
         done.append(evaluation.time_s)
 
-    record = train(training_runs.nano(), workload, chosen, cap=caps, on_evaluation=evaluated)
+    train(training_runs.nano(), workload, chosen, cap=caps, on_evaluation=evaluated)
     return {
         "caps": WEEK_CAPS,
         "evaluations": sum(time_s <= whole_s for time_s in done),
         "hours": whole_s / 3600,
-        "readings": record.readings,
         "cpu_s": marks.cpu_s,
         "growth_mib": marks.mib[2] - marks.mib[1],
-        "growth_from_x1_mib": marks.mib[2] - marks.mib[0],
     }
 
 
@@ -311,7 +302,6 @@ def day() -> dict[str, Any]:
     return {
         "readings": report.readings,
         "cpu_s": [x1, x10, whole],
-        "reading_us": 1e6 * whole / report.readings,
         "last_hour_over_first": (whole - before_last) / hour,
         "growth_mib": marks.mib[-1] - marks.mib[2],
     }
@@ -360,4 +350,4 @@ def main() -> None:
         name: {**figures, **exponents(FACTORS, figures["cpu_s"])}
         for name, figures in (("week", week()), ("day", day()))
     }
-    keep("growth", {"most_exponent": MOST_EXPONENT, "rounds": ROUNDS, "rows": rows, **long})
+    keep("growth", {"rounds": ROUNDS, "rows": rows, **long})

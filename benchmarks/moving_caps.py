@@ -32,7 +32,7 @@ from wattune.planning import plan
 from wattune.point import BatchShape, Knobs
 from wattune.power.cap_follower import CapFollower
 from wattune.power.capped_run import CappedRun
-from wattune.records import EfficiencyPoint, Plan, ProfileCell, ProfileTable, SampleEfficiency, StepWork
+from wattune.records import EfficiencyPoint, Plan, ProfileCell, ProfileTable, SampleEfficiency
 
 DAYS = 50
 HOUR_S = 3600.0
@@ -58,7 +58,6 @@ class Case(NamedTuple):
     """A device's table, with the samples that each batch size needs."""
 
     name: str
-    kind: str
     table: ProfileTable
     efficiency: SampleEfficiency
 
@@ -90,7 +89,7 @@ def simulated(name: str) -> Case:
     shapes = [BatchShape.of(size) for size in SIZES]
     cells = [cell for shape in shapes for cell in exact_cells(device, shape, work_of(TASK, shape))]
     relative = {size: (1 + size / HALF_SAMPLES) / (1 + SIZES[-1] / HALF_SAMPLES) for size in SIZES}
-    return _case(f"sim:{name}", "simulated", cells, relative)
+    return _case(f"sim:{name}", cells, relative)
 
 
 def recorded(folder: Path) -> Case:
@@ -115,13 +114,13 @@ def recorded(folder: Path) -> Case:
         if int(row["batch_size"]) in epochs
     ]
     mean = {size: statistics.mean(epochs[size]) for size in sorted({cell.batch_size for cell in cells})}
-    return _case("A40, CIFAR-100", "recorded", cells, {size: value / mean[max(mean)] for size, value in mean.items()})
+    return _case("A40, CIFAR-100", cells, {size: value / mean[max(mean)] for size, value in mean.items()})
 
 
-def _case(name: str, kind: str, cells: list[ProfileCell], relative: dict[int, float]) -> Case:
+def _case(name: str, cells: list[ProfileCell], relative: dict[int, float]) -> Case:
     points = tuple(EfficiencyPoint(batch_size=size, relative_samples=value) for size, value in relative.items())
     curve = SampleEfficiency(workload=TASK.name, reference_batch_size=max(relative), points=points)
-    return Case(name, kind, ProfileTable(device=name, workload=TASK.name, cells=tuple(cells)), curve)
+    return Case(name, ProfileTable(device=name, workload=TASK.name, cells=tuple(cells)), curve)
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -173,7 +172,7 @@ def progress(case: Case) -> dict[str, Any]:
             "over_constant": statistics.mean(over_constant),
             "over_constant_worst": min(over_constant),
         }
-    return {"device": case.name, "kind": case.kind, "of": kinds}
+    return {"device": case.name, "of": kinds}
 
 
 # ------------------------------------------------------------------------------------------------------------- limiter
@@ -219,7 +218,10 @@ def _follow(name: str, plan: Plan, trace: CapTrace, cap: CapSource) -> dict[str,
         assert run.truth is not None
         with run.following():
             while run.meter.elapsed_s < len(above_s) * CAP_S:
-                _step(run, work, min(step.step_s for step in known.values()))
+                run.check()
+                run.hold(min(step.step_s for step in known.values()))
+                with device.step(work):
+                    pass
                 index = min(len(above_s) - 1, int(run.meter.elapsed_s / CAP_S))
                 above_s[index] = run.truth.figures().above_cap_s - sum(above_s[:index])
         assert first.window_s is not None
@@ -228,10 +230,3 @@ def _follow(name: str, plan: Plan, trace: CapTrace, cap: CapSource) -> dict[str,
             "most_above_s": max(above_s),
             "window_s": first.window_s,
         }
-
-
-def _step(run: CappedRun, work: StepWork, step_s: float) -> None:
-    run.check()
-    run.hold(step_s)
-    with run.device.step(work):
-        pass

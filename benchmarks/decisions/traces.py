@@ -12,7 +12,8 @@ from __future__ import annotations
 import csv
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,43 +103,23 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
 
 
 def cases(folder: Path) -> list[dict[str, Any]]:
-    """Every GPU, task, target, limit and split of the runs; one row per method that chooses the batch size."""
-    return list(_cases(read_times(folder), read_runs(folder)))
+    """Every GPU, task, limit and split of the runs to a target; one row per method that chooses the batch size.
 
-
-class Split(NamedTuple):
-    """The runs of a task to a target, split in two: ``ours`` to choose by, and what the others say.
-
-    ``true``, ``error``: batch size -> median epochs, and the standard error of their logarithm.
+    Targets are those that two batch sizes reach, the fastest not too soon. Some runs choose, the others judge.
     """
-
-    task: Task
-    target: float
-    number: int
-    ours: dict[int, list[Run]]
-    true: dict[int, float]
-    error: dict[int, float]
-
-
-def splits(runs_by_target: RecordedRuns) -> Iterator[Split]:
-    """Every split of the runs to every target that two batch sizes reach, the fastest not too soon."""
-    for (task, target), runs in sorted(runs_by_target.items()):
-        for number in range(SPLITS):
-            ours, judging = halves(runs, random.Random(f"{task} {target} {number}"))
-            true, error = truth(judging), errors(judging)
-            if sum(map(math.isfinite, true.values())) >= 2 and min(true.values()) >= FEWEST_EPOCHS:
-                yield Split(task, target, number, ours, true, error)
-
-
-def _cases(times: Times, runs_by_target: RecordedRuns) -> Iterator[dict[str, Any]]:
-    for task, target, split, ours, true, error in splits(runs_by_target):
+    times, rows = read_times(folder), []
+    for ((task, target), runs), number in product(sorted(read_runs(folder).items()), range(SPLITS)):
+        ours, judging = halves(runs, random.Random(f"{task} {target} {number}"))
+        true, error = truth(judging), errors(judging)  # median epochs, and the standard error of their logarithm
+        if sum(map(math.isfinite, true.values())) < 2 or min(true.values()) < FEWEST_EPOCHS:
+            continue
         for (gpu, of), limits in times.items():
             for limit_w, seconds in limits.items() if of == task else ():
                 epoch_s = {size: seconds[size] for size in true if size in seconds}
-                if sum(math.isfinite(true[size]) for size in epoch_s) < 2:
-                    continue
-                place = {"gpu": gpu, "dataset": task.dataset, "target": target, "limit_w": limit_w, "split": split}
-                yield from _case(place, {size: ours[size] for size in epoch_s}, epoch_s, true, error)
+                if sum(math.isfinite(true[size]) for size in epoch_s) >= 2:
+                    place = {"gpu": gpu, "dataset": task.dataset, "target": target, "limit_w": limit_w, "split": number}
+                    rows += _case(place, {size: ours[size] for size in epoch_s}, epoch_s, true, error)
+    return rows
 
 
 def halves(runs: dict[int, list[Run]], draw: random.Random) -> tuple[dict[int, list[Run]], dict[int, list[Run]]]:
@@ -197,12 +178,9 @@ def _largest(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> De
 
 
 def _default(bank: Bank, epoch_s: dict[int, float], place: dict[str, Any]) -> Decision:
-    return Decision(default_size(epoch_s, place["dataset"]))
-
-
-def default_size(sizes: Collection[int], dataset: str) -> int:
     """The default of the data set's recipe, or the recorded batch size that is nearest to it."""
-    return min(sizes, key=lambda size: abs(math.log(size / DEFAULTS.get(dataset, max(sizes)))))
+    default = DEFAULTS.get(place["dataset"], max(epoch_s))
+    return Decision(min(epoch_s, key=lambda size: abs(math.log(size / default))))
 
 
 WAYS: dict[str, Way] = {
