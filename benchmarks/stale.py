@@ -33,6 +33,7 @@ MEASURED = {
     "growth": ("benchmarks/growth.py", "src/wattune/training", "src/wattune/reporting", "src/wattune_agent/guarded.py"),
     "guard": ("benchmarks/guard", "src/wattune_agent/cap_level.py", "src/wattune_agent/power_log.py"),
     "jetsons": ("benchmarks/jetsons.py", *SEARCH),
+    "loops": ("benchmarks/loops.py", "src/wattune/integrations", *SESSION),
     "moving_caps": ("benchmarks/moving_caps.py", "src/wattune/planning", "src/wattune/power"),
     "paper_calibration": ("benchmarks/paper", *SIMULATOR),
     "paper_measured": ("benchmarks/paper", *SAMPLES, *SIMULATOR),
