@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from wattune.errors import InputError, UnknownName
 from wattune.program.workload import ProgramWorkload
@@ -65,34 +66,26 @@ def estimate(
     warnings = workload.check_proxy()
     proxy = workload.proxy
     assert proxy is not None  # ensured by check_proxy
-    if not isinstance(workload, ProgramWorkload) and workload.proxy and workload.proxy.target_share is not None:
-        with TemporaryDirectory(prefix="wattune-") as temporary:
-            runs_in = folder or Path(temporary)
-            plateau = find_plateau(workload.proxy, runs_in, algorithm=algorithm, executor=executor, progress=progress)
-            record = estimate(
-                replace(workload, proxy=plateau.proxy),
-                strategy=strategy,
-                seeds=seeds if strategy == "full" else None,
-                most=most if strategy == "pooled" else None,
-                log_step_times=log_step_times,
-                folder=runs_in,
-                algorithm=algorithm,
-                processes=processes,
-                executor=executor,
-                progress=progress,
-            )
-            return read_levels(record, plateau, runs_in, progress)
-    if progress is not None:
-        count = most if strategy == "pooled" else len(workload.batch_sizes) * seeds
-        usual = min(most, USUAL_RUNS[workload.is_proxy_whole]) if strategy == "pooled" else count
-        for warning in warnings:
-            progress(0, count, f"warning: {warning}")
-        progress(0, count, run_cost(usual, count, proxy.budget_samples / workload.budget_samples))
-    how: dict[str, Any] = {"folder": folder, "algorithm": algorithm, "executor": executor, "progress": progress}
-    if strategy == "pooled":
-        return _pooled(workload, proxy, most, log_step_times, processes, how)
-    runs = sweep(proxy, batch_sizes=workload.batch_sizes, seeds=range(seeds), processes=processes, **how)
-    return _full(workload, runs)
+    plateau = None
+    with ExitStack() as stack:
+        if not isinstance(proxy, ProgramWorkload) and proxy.target_share is not None:
+            folder = folder or Path(stack.enter_context(TemporaryDirectory(prefix="wattune-")))
+            plateau = find_plateau(proxy, folder, algorithm=algorithm, executor=executor, progress=progress)
+            proxy = plateau.proxy
+            workload = replace(cast(Any, workload), proxy=proxy)
+        if progress is not None:
+            count = most if strategy == "pooled" else len(workload.batch_sizes) * seeds
+            usual = min(most, USUAL_RUNS[workload.is_proxy_whole]) if strategy == "pooled" else count
+            for warning in warnings:
+                progress(0, count, f"warning: {warning}")
+            progress(0, count, run_cost(usual, count, proxy.budget_samples / workload.budget_samples))
+        how: dict[str, Any] = {"folder": folder, "algorithm": algorithm, "executor": executor, "progress": progress}
+        if strategy == "pooled":
+            record = _pooled(workload, proxy, most, log_step_times, processes, how)
+        else:
+            runs = sweep(proxy, batch_sizes=workload.batch_sizes, seeds=range(seeds), processes=processes, **how)
+            record = _full(workload, runs)
+        return record if plateau is None or folder is None else read_levels(record, plateau, folder, progress)
 
 
 def _full(workload: AnyWorkload, runs: Sequence[LearningCurve]) -> SampleEfficiency:

@@ -189,14 +189,20 @@ def pooled_curve(
     reached = {size: [r.samples for r in runs if r.batch_size == size and r.reached] for size in posterior.batch_sizes}
     points = []
     for place, size in enumerate(posterior.batch_sizes):
-        known: dict[str, float | None] = {"relative_samples": None}
-        if size not in posterior.lost:
-            known = dict(zip(("low", "high"), posterior.band(size), strict=True))
-            known["relative_samples"] = float(np.exp(posterior.mean[place]))
-            known["samples"] = float(np.exp(posterior.log_samples[place])) if runs else None
-        known["samples_std"] = stdev(reached[size]) if len(reached[size]) > 1 else None
-        counts = {"runs": posterior.runs[size], "censored": posterior.censored[size]}
-        points.append(EfficiencyPoint(batch_size=size, **known, **counts))
+        is_lost = size in posterior.lost
+        low, high = (None, None) if is_lost else posterior.band(size)
+        points.append(
+            EfficiencyPoint(
+                batch_size=size,
+                relative_samples=None if is_lost else float(np.exp(posterior.mean[place])),
+                low=low,
+                high=high,
+                samples=None if is_lost or not runs else float(np.exp(posterior.log_samples[place])),
+                samples_std=stdev(reached[size]) if len(reached[size]) > 1 else None,
+                runs=posterior.runs[size],
+                censored=posterior.censored[size],
+            )
+        )
     choice = None if log_step_times is None else choose(posterior, log_step_times, own=own)
     return SampleEfficiency(
         reference_batch_size=posterior.reference,
