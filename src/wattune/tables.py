@@ -358,12 +358,12 @@ def _name_of(known: Quantity, factors: set[float]) -> str:
 
 def missing_hint(table: Table, missing: Sequence[str], meaning: str | None = None) -> str:
     """Headers of the table, columns that may be meant by the missing names, and the option that says so."""
-    parts = [f"found: {_listed(table)}"]
+    parts, numeric = [f"found: {_listed(table)}"], _numeric(table)
     meant = {
         " or ".join(QUANTITIES[name].names if name in QUANTITIES else [name]): header
         for name in missing
         for header in reversed(table.headers)
-        if _may_mean(plain(header), name) and (name not in _WITH_UNIT or header in _numeric(table))
+        if _may_mean(plain(header), name) and (name not in _WITH_UNIT or header in numeric)
     }
     if meant:
         parts.append("may be meant: " + ", ".join(f"{name}={header}" for name, header in meant.items()))
@@ -372,6 +372,7 @@ def missing_hint(table: Table, missing: Sequence[str], meaning: str | None = Non
 
 
 _WITH_UNIT: Final = frozenset(name for name, quantity in QUANTITIES.items() if quantity.unit)
+"""Quantities that are told by a unit: each of their cells is a number."""
 
 
 def _numeric(table: Table) -> set[str]:

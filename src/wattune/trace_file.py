@@ -245,7 +245,10 @@ def _in_zone(moment: datetime, tz: tzinfo | None) -> datetime:
 
 
 def _parsed(text: str) -> datetime:
-    """A moment, also one of a row of the ENTSO-E platform, whose days come first, or with "/". Raises: ValueError."""
+    """A moment, also of a day such as 2024/10/26, or of a row of the ENTSO-E platform, whose days come first.
+
+    Raises: ValueError.
+    """
     match = _ISO.fullmatch(text) or _ISO.fullmatch(_as_iso(text))
     if match is None:
         raise ValueError(text)

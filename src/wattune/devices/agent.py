@@ -420,7 +420,9 @@ def _knobs(board: Mapping[str, Any], chosen: str | None) -> tuple[Knob, ...]:
 
 
 def _data_types(family: str, tree: Tree, name: str) -> frozenset[str]:
-    if family in ("cpu", EXTERNAL):
-        return CPU_DATA_TYPES if family == "cpu" else ANY_DATA_TYPES
+    if family == "cpu":
+        return CPU_DATA_TYPES
+    if family == EXTERNAL:
+        return ANY_DATA_TYPES
     chip = f"{compatible(tree)} {name}"
     return next(types for pattern, types in JETSON_DATA_TYPES.items() if re.search(pattern, chip, re.IGNORECASE))

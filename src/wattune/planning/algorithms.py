@@ -212,10 +212,9 @@ def _cost(plan: Plan, entries: Sequence[AlgorithmChoice], reference: SampleEffic
     if not others:
         return f"{cost}; no profile of backprop was given"
     # "needs ..." completes a sentence that begins with the name; other reasons are sentences of their own.
-    is_predicate = [one.why_not is not None and one.why_not.startswith("needs ") for one in others]
     reasons = "; ".join(
-        f"{one.algorithm} {'' if is_short else 'has no point: '}{one.why_not}"
-        for one, is_short in zip(others, is_predicate, strict=True)
+        f"{one.algorithm} {'' if str(one.why_not).startswith('needs ') else 'has no point: '}{one.why_not}"
+        for one in others
     )
     return f"{cost}; it was chosen since {reasons}"
 

@@ -229,12 +229,10 @@ class _Choice:
             return best, None
         if cost(best) <= 0 or cost(ours) <= 0:  # a price that is paid to the user has no ratio to another
             return ours, OwnBatchSize(own_size, own_size)
-        of = {
-            one.shape.batch: self.table.efficiency.at(one.shape.batch).relative_samples or 1.0 for one in (best, ours)
-        }
-        costs = {
-            one.shape.batch: (math.log(cost(one) / of[one.shape.batch]), self._log_sd(one)) for one in (best, ours)
-        }
+        costs = {}
+        for one in (best, ours):
+            samples = self.table.efficiency.at(one.shape.batch).relative_samples or 1.0
+            costs[one.shape.batch] = math.log(cost(one) / samples), self._log_sd(one)
         own = beside_own(posterior, costs, own=own_size, rival=best.shape.batch, exponent=exponent)
         return (best if own.choice == own.rival else ours), own
 
